@@ -1,0 +1,61 @@
+# Every target sets up what it needs in .venv first; the second time that takes no time.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+JOBS ?= $(shell $(PYTHON) -c "import os; print(min(4, os.cpu_count() or 1))")
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(VENV)/core: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12 ..."; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+	  { echo "Making a virtual environment failed. On Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+	@echo "Setting up $(VENV) (once; torch is the large part) ..."
+	@$(PIP) install --quiet -c constraints.txt --editable .
+	@touch $@
+
+$(VENV)/dev: $(VENV)/core
+	@echo "Adding the test and check tools to $(VENV) ..."
+	@$(PIP) install --quiet -c constraints.txt --editable '.[dev]'
+	@touch $@
+
+.PHONY: help demo test test-slow test-all check format bench docs clean
+
+demo: $(VENV)/core ## train a small language model for a minute, then let it write
+	@$(BIN)/glassformer demo
+
+test: $(VENV)/dev ## the tests (a few minutes on two cores)
+	@$(BIN)/python -m pytest -q -n $(JOBS)
+
+test-slow: $(VENV)/dev ## the long tests alone
+	@$(BIN)/python -m pytest -q -m slow
+
+test-all: test test-slow ## the tests and the long tests
+
+check: $(VENV)/dev ## lint, format, types, spelling
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/codespell
+
+format: $(VENV)/dev ## put the code into its standard form
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(VENV)/dev ## speed beside the same model made of torch.nn parts
+	@$(BIN)/python -m benchmarks.blocks
+
+docs: $(VENV)/dev ## the documentation, into site/
+	@$(BIN)/mkdocs build --strict --quiet
+	@echo "built site/index.html"
+
+clean: ## remove everything that was built
+	rm -rf $(VENV) site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

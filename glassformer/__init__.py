@@ -1,0 +1,74 @@
+"""Glassformer: the Transformer you can see through.
+
+Names are loaded when first used (PEP 562), so that ``import glassformer`` does not import torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from glassformer.config import EncoderConfig as EncoderConfig
+    from glassformer.inspect.parameters import num_parameters as num_parameters
+    from glassformer.models.encoder import Embeddings as Embeddings
+    from glassformer.models.encoder import TransformerEncoder as TransformerEncoder
+    from glassformer.models.encoder import TransformerForSequenceClassification as TransformerForSequenceClassification
+    from glassformer.models.language_model import TransformerLM as TransformerLM
+    from glassformer.nn.attention import AttentionHead as AttentionHead
+    from glassformer.nn.attention import CausalMultiHeadSelfAttention as CausalMultiHeadSelfAttention
+    from glassformer.nn.attention import MultiHeadAttention as MultiHeadAttention
+    from glassformer.nn.attention import scaled_dot_product_attention as scaled_dot_product_attention
+    from glassformer.nn.attention import softmax as softmax
+    from glassformer.nn.block import Block as Block
+    from glassformer.nn.feedforward import FeedForward as FeedForward
+    from glassformer.nn.feedforward import SwiGLU as SwiGLU
+    from glassformer.nn.feedforward import gelu as gelu
+    from glassformer.nn.feedforward import silu as silu
+    from glassformer.nn.layers import DecoderLayer as DecoderLayer
+    from glassformer.nn.layers import EncoderLayer as EncoderLayer
+    from glassformer.nn.layers import TransformerBlock as TransformerBlock
+    from glassformer.nn.linear import Embedding as Embedding
+    from glassformer.nn.linear import Linear as Linear
+    from glassformer.nn.masks import Mask as Mask
+    from glassformer.nn.norm import LayerNorm as LayerNorm
+    from glassformer.nn.norm import RMSNorm as RMSNorm
+    from glassformer.nn.positions import LearnedPositionalEmbedding as LearnedPositionalEmbedding
+    from glassformer.nn.positions import RotaryPositionalEmbedding as RotaryPositionalEmbedding
+    from glassformer.nn.positions import SinusoidalPositionalEncoding as SinusoidalPositionalEncoding
+
+_HOME = {
+    "config": ("EncoderConfig",),
+    "inspect.parameters": ("num_parameters",),
+    "models.encoder": ("Embeddings", "TransformerEncoder", "TransformerForSequenceClassification"),
+    "models.language_model": ("TransformerLM",),
+    "nn.attention": (
+        "AttentionHead",
+        "CausalMultiHeadSelfAttention",
+        "MultiHeadAttention",
+        "scaled_dot_product_attention",
+        "softmax",
+    ),
+    "nn.block": ("Block",),
+    "nn.feedforward": ("FeedForward", "SwiGLU", "gelu", "silu"),
+    "nn.layers": ("DecoderLayer", "EncoderLayer", "TransformerBlock"),
+    "nn.linear": ("Embedding", "Linear"),
+    "nn.masks": ("Mask",),
+    "nn.norm": ("LayerNorm", "RMSNorm"),
+    "nn.positions": ("LearnedPositionalEmbedding", "RotaryPositionalEmbedding", "SinusoidalPositionalEncoding"),
+}
+_MODULE_OF = {name: f"glassformer.{module}" for module, names in _HOME.items() for name in names}
+
+__all__ = ["__version__", *_MODULE_OF]  # noqa: PLE0604  # strings all of them
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'glassformer' has no attribute {name!r}")
+    value = getattr(import_module(_MODULE_OF[name]), name)
+    globals()[name] = value  # the next look-up does not come here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

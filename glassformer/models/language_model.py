@@ -1,0 +1,75 @@
+"""A Transformer language model: token ids in, logits of the next token out.
+
+Embedding → pre-norm blocks → final norm → linear head. Logits are scores, not probabilities: softmax is the caller's.
+
+Shapes: ``...`` batch axes, ``T`` tokens, ``V`` vocabulary.
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from glassformer.config import check_divides, check_positive
+from glassformer.nn.attention import Path
+from glassformer.nn.layers import TransformerBlock
+from glassformer.nn.linear import Embedding, Linear
+from glassformer.nn.norm import RMSNorm
+from glassformer.nn.positions import RotaryPositionalEmbedding
+
+
+class TransformerLM(nn.Module):
+    """Decoder-only language model with RMSNorm, SwiGLU, rotary positions and an untied head; no biases.
+
+    Args:
+        vocab_size: number of token ids.
+        context_length: longest sequence; also the length of the rotary cache that all layers share.
+        d_model: width of every token's vector.
+        num_layers: number of blocks.
+        num_heads: attention heads per block; divides ``d_model`` into heads of even width.
+        d_ff: hidden width of the feed-forward networks; None for 8/3 · d_model rounded up to a multiple of 64.
+        rope_theta: base of the rotary angles.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        context_length: int,
+        d_model: int,
+        num_layers: int,
+        num_heads: int,
+        d_ff: int | None = None,
+        rope_theta: float = 10_000.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_positive(context_length=context_length, d_model=d_model, num_layers=num_layers, num_heads=num_heads)
+        check_divides("num_heads", num_heads, "d_model", d_model)
+        self.vocab_size = vocab_size
+        self.context_length = context_length
+        rope = RotaryPositionalEmbedding(rope_theta, d_model // num_heads, context_length, device)
+        self.token_embeddings = Embedding(vocab_size, d_model, device, dtype)
+        self.layers = nn.ModuleList(
+            TransformerBlock(d_model, num_heads, d_ff, device=device, dtype=dtype, rope=rope) for _ in range(num_layers)
+        )
+        self.ln_final = RMSNorm(d_model, device=device, dtype=dtype)
+        self.lm_head = Linear(d_model, vocab_size, device, dtype)
+
+    def forward(
+        self,
+        token_ids: Int[Tensor, "... T"],
+        token_positions: Int[Tensor, "... T"] | None = None,
+        *,
+        path: Path = "sdpa",
+    ) -> Float[Tensor, "... T V"]:
+        """Logits for the token after each position; position t sees tokens 0 … t and no later one."""
+        length = token_ids.shape[-1]
+        if length > self.context_length:
+            raise ValueError(
+                f"a sequence of {length} tokens is longer than the model's context_length of {self.context_length}. "
+                f"Cut it to its last {self.context_length} tokens, or build the model with a longer context."
+            )
+        x = self.token_embeddings(token_ids)
+        for layer in self.layers:
+            x = layer(x, token_positions, path=path)
+        return self.lm_head(self.ln_final(x))

@@ -1,0 +1,124 @@
+"""The position-wise feed-forward network and its activations.
+
+Two linear maps with a bend between them (Vaswani et al., 2017, section 3.3); gated, a third map decides how much of
+each hidden value passes (Shazeer, 2020). Every position is treated alike and alone.
+
+Shapes: ``...`` any leading axes, ``d`` model width, ``f`` hidden width.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from glassformer.config import check_choice, check_positive, check_probability
+from glassformer.nn.linear import Linear
+from glassformer.nn.norm import at_least_float32
+
+
+def relu(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """max(0, x)."""
+    return x.clamp(min=0)
+
+
+def silu(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """x · σ(x), also called Swish (Elfwing et al., 2017)."""
+    wide = at_least_float32(x)
+    return (wide * torch.sigmoid(wide)).to(x.dtype)
+
+
+def gelu(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """x · Φ(x) with the exact normal distribution function Φ (Hendrycks and Gimpel, 2016)."""
+    wide = at_least_float32(x)
+    return (wide * 0.5 * (1 + torch.erf(wide / math.sqrt(2)))).to(x.dtype)
+
+
+def gelu_tanh(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """The tanh approximation of :func:`gelu`: up to 5e-4 away from it, so the two are different facts of a model."""
+    wide = at_least_float32(x)
+    inner = math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)
+    return (wide * 0.5 * (1 + torch.tanh(inner))).to(x.dtype)
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": relu,
+    "silu": silu,
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
+}
+
+
+def feed_forward(
+    x: Float[Tensor, "... d"],
+    up: Callable[[Tensor], Tensor],
+    down: Callable[[Tensor], Tensor],
+    activation: Callable[[Tensor], Tensor],
+    gate: Callable[[Tensor], Tensor] | None = None,
+) -> Float[Tensor, "... d"]:
+    """down(activation(up(x))), or with a gate down(activation(gate(x)) · up(x))."""
+    hidden = activation(up(x)) if gate is None else activation(gate(x)) * up(x)  # ... f
+    return down(hidden)
+
+
+class FeedForward(nn.Module):
+    """The feed-forward network with any activation, gated or not, with or without biases.
+
+    ``dropout`` acts on the output, as in the 2017 paper, and only while training.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        activation: str = "gelu",
+        gated: bool = False,
+        bias: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        check_choice("activation", activation, ACTIVATIONS)
+        check_probability(dropout=dropout)
+        self.activation = activation
+        self.up = Linear(d_model, d_ff, device, dtype, bias=bias)
+        self.gate = Linear(d_model, d_ff, device, dtype, bias=bias) if gated else None
+        self.down = Linear(d_ff, d_model, device, dtype, bias=bias)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
+        """Transform every vector of ``x`` by itself."""
+        return self.dropout(feed_forward(x, self.up, self.down, ACTIVATIONS[self.activation], self.gate))
+
+
+class SwiGLU(nn.Module):
+    """W2(SiLU(W1 x) · W3 x): the gated network under the names its paper gives the matrices, without biases.
+
+    Without ``d_ff`` the hidden width is :func:`swiglu_width` of ``d_model``.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_positive(d_model=d_model)
+        d_ff = swiglu_width(d_model) if d_ff is None else d_ff
+        self.w1 = Linear(d_model, d_ff, device, dtype)  # gate
+        self.w2 = Linear(d_ff, d_model, device, dtype)  # down
+        self.w3 = Linear(d_model, d_ff, device, dtype)  # up
+
+    def forward(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
+        """Transform every vector of ``x`` by itself."""
+        return feed_forward(x, up=self.w3, down=self.w2, activation=silu, gate=self.w1)
+
+
+def swiglu_width(d_model: int, multiple: int = 64) -> int:
+    """8/3 · d_model rounded up to a multiple: three matrices then cost what two of width 4 · d_model do."""
+    return multiple * math.ceil(8 * d_model / (3 * multiple))

@@ -1,0 +1,114 @@
+"""Linear map and embedding table: the two places where a Transformer keeps most of its parameters.
+
+Shapes: ``...`` any leading axes (batch, sequence, heads), ``d_in`` and ``d_out`` vector widths, ``V`` table rows.
+Initialisation: normal, cut at three standard deviations; see :class:`Linear` and :class:`Embedding` for the widths.
+"""
+
+import math
+
+import torch
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from glassformer.config import check_positive
+
+
+def truncated_normal_(weight: Tensor, std: float) -> None:
+    """Fill ``weight`` in place from N(0, std²) cut at ±3·std."""
+    nn.init.trunc_normal_(weight, mean=0.0, std=std, a=-3 * std, b=3 * std)
+
+
+class Linear(nn.Module):
+    """y = W x (+ b), with W stored as ``(out_features, in_features)``.
+
+    W starts from N(0, 2 / (in_features + out_features)) cut at ±3σ (Glorot and Bengio, 2010), b at zero.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        bias: bool = False,
+    ) -> None:
+        super().__init__()
+        check_positive(in_features=in_features, out_features=out_features)
+        self.in_features = in_features
+        self.out_features = out_features
+        self.weight = nn.Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the starting weights anew."""
+        truncated_normal_(self.weight, std=math.sqrt(2 / (self.in_features + self.out_features)))
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, x: Float[Tensor, "... d_in"]) -> Float[Tensor, "... d_out"]:
+        """Apply the map to the last axis of ``x``."""
+        if x.shape[-1] != self.in_features:
+            raise ValueError(
+                f"Linear({self.in_features}, {self.out_features}) needs vectors of width {self.in_features}; "
+                f"the input has shape {tuple(x.shape)}."
+            )
+        # The same as einsum(x, W, "... d_in, d_out d_in -> ... d_out"); written as one plain product because its
+        # backward then yields W's gradient in W's own memory order, without a transposing copy.
+        y = x @ rearrange(self.weight, "d_out d_in -> d_in d_out")
+        return y if self.bias is None else y + self.bias
+
+    def extra_repr(self) -> str:
+        """What print(model) shows in the brackets."""
+        return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
+
+
+class Embedding(nn.Module):
+    """A table of ``num_embeddings`` vectors, looked up by id. Starts from N(0, 1) cut at ±3."""
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_positive(num_embeddings=num_embeddings, embedding_dim=embedding_dim)
+        self.num_embeddings = num_embeddings
+        self.embedding_dim = embedding_dim
+        self.weight = nn.Parameter(torch.empty(num_embeddings, embedding_dim, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the starting table anew."""
+        truncated_normal_(self.weight, std=1.0)
+
+    def forward(self, token_ids: Int[Tensor, "..."]) -> Float[Tensor, "... d"]:
+        """Return the row of each id. An id outside the table raises an error that names it."""
+        return look_up(self.weight, token_ids, what="token id")
+
+    def extra_repr(self) -> str:
+        """What print(model) shows in the brackets."""
+        return f"{self.num_embeddings}, {self.embedding_dim}"
+
+
+def look_up(table: Float[Tensor, "V d"], ids: Int[Tensor, "..."], *, what: str) -> Float[Tensor, "... d"]:
+    """Rows of ``table`` at ``ids``; ``what`` names the ids in errors.
+
+    ``index_select`` and not ``table[ids]``: its backward adds up repeated rows in a fixed order, so that training is
+    reproducible on many threads, and it refuses negative ids where indexing would silently count from the end.
+    """
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise TypeError(f"a {what} must be a whole number; got a tensor of {ids.dtype}.")
+    flat = ids.reshape(-1)
+    flat = flat if flat.dtype in (torch.int32, torch.int64) else flat.long()
+    try:
+        rows = table.index_select(0, flat)
+    except IndexError:
+        low, high = int(flat.min()), int(flat.max())
+        wrong = low if low < 0 else high
+        raise IndexError(f"{what} {wrong} is outside the table: it has rows 0 to {table.shape[0] - 1}.") from None
+    return rows.reshape(*ids.shape, table.shape[-1])

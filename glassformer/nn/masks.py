@@ -1,0 +1,128 @@
+"""Masks as values: who may look at whom, written down before any tensor is made. ``True`` attends.
+
+A :class:`Mask` is a small frozen value; masks are combined with ``&``. Queries are aligned to the *end* of the keys, so
+the last query always sees the last key: one rule that is right for a whole sequence, for a chunk and for a cached step.
+
+Shapes: ``T`` queries, ``S`` keys, ``...`` batch axes. Batch axes are aligned to the left: a padding mask
+``(batch, S)`` serves scores ``(batch, T, S)`` and ``(batch, heads, T, S)`` alike.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from glassformer.config import check_positive
+
+
+@dataclass(frozen=True, eq=False)
+class Mask:
+    """The conditions under which a query at position i may attend to a key at position j; all must hold."""
+
+    causal: bool = False  # j ≤ i
+    window: int | None = None  # |i − j| < window
+    keys: Bool[Tensor, "... S"] | None = None  # key j is a real token
+    pairs: Bool[Tensor, "... T S"] | None = None  # any other rule, written out
+
+    def __post_init__(self) -> None:
+        for name, least in (("keys", 1), ("pairs", 2)):
+            tensor = getattr(self, name)
+            if tensor is None:
+                continue
+            if tensor.dtype != torch.bool:
+                raise TypeError(
+                    f"a mask is boolean and True attends; got {tensor.dtype}. "
+                    f"Turn 1/0 into True/False with mask.bool(), and 0/−inf with mask == 0."
+                )
+            if tensor.ndim < least:
+                raise ValueError(f"Mask.{name} needs at least {least} axes; got shape {tuple(tensor.shape)}.")
+
+    def __and__(self, other: "Mask") -> "Mask":
+        """Attend where both masks do."""
+        windows = [w for w in (self.window, other.window) if w is not None]
+        return Mask(
+            causal=self.causal or other.causal,
+            window=min(windows, default=None),
+            keys=_both(self.keys, other.keys, trailing=1),
+            pairs=_both(self.pairs, other.pairs, trailing=2),
+        )
+
+    def is_only_causal(self, keys: int) -> bool:
+        """Whether the mask says "not the future" and nothing else; a window as long as the keys says nothing."""
+        wide = self.window is None or self.window >= keys
+        return self.causal and wide and self.keys is None and self.pairs is None
+
+    def dense(self, queries: int, keys: int, axes: int, device: torch.device | None = None) -> Bool[Tensor, "... T S"]:
+        """The mask written out for scores of ``axes`` axes: ``(T, S)``, or all axes, some of size 1."""
+        allowed = torch.ones(1, 1, dtype=torch.bool, device=device).expand(queries, keys)
+        if self.causal or self.window is not None:
+            query_positions = torch.arange(keys - queries, keys, device=device)[:, None]
+            ahead = torch.arange(keys, device=device)[None, :] - query_positions  # T S
+            if self.causal:
+                allowed = allowed & (ahead <= 0)
+            if self.window is not None:
+                allowed = allowed & (ahead.abs() < self.window)
+        if self.keys is not None:
+            real = _align(self.keys, axes - 1, trailing=1).unsqueeze(-2)
+            allowed = allowed & _fit(real, queries, keys, self.keys, "padding mask")
+        if self.pairs is not None:
+            allowed = allowed & _fit(_align(self.pairs, axes, trailing=2), queries, keys, self.pairs, "mask")
+        return allowed
+
+    def hide_unattended(self, x: Float[Tensor, "... S D"]) -> Float[Tensor, "... S D"]:
+        """``x`` with zeros in the slots that no query attends, whatever they held; gradients stop there too."""
+        if self.keys is not None:
+            x = x.where(self.keys.unsqueeze(-1), 0.0)
+        if self.pairs is not None:
+            attended = self.pairs.any(-2)  # ... S
+            if attended.ndim == x.ndim:  # a mask per head: hidden is what no head attends
+                attended = attended.any(-2)
+            x = x.where(attended.unsqueeze(-1), 0.0)
+        return x
+
+
+def causal() -> Mask:
+    """No query sees a key behind its own position: written as a matrix, the lower triangle is True."""
+    return Mask(causal=True)
+
+
+def window(size: int) -> Mask:
+    """A query sees keys less than ``size`` positions away, itself included; ``& causal()`` keeps the past alone."""
+    check_positive(size=size)
+    return Mask(window=size)
+
+
+def padding(real: Bool[Tensor, "... S"]) -> Mask:
+    """``real[..., j]`` is True where slot j holds a token; nobody attends to the others."""
+    return Mask(keys=real)
+
+
+def cross(real_queries: Bool[Tensor, "... T"], real_keys: Bool[Tensor, "... S"]) -> Mask:
+    """For attention from one padded sequence to another: real queries see real keys, padded queries see nothing."""
+    return Mask(pairs=real_queries.unsqueeze(-1) & real_keys.unsqueeze(-2))
+
+
+def _align(tensor: Tensor, axes: int, *, trailing: int) -> Tensor:
+    """Insert axes of size 1 before the last ``trailing`` ones; a mask without batch axes needs none."""
+    if tensor.ndim > axes:
+        raise ValueError(f"a mask of shape {tuple(tensor.shape)} has more axes than the scores it masks ({axes}).")
+    if tensor.ndim == trailing:
+        return tensor
+    return tensor[(..., *[None] * (axes - tensor.ndim), *[slice(None)] * trailing)]
+
+
+def _both(a: Tensor | None, b: Tensor | None, *, trailing: int) -> Tensor | None:
+    if a is None or b is None:
+        return b if a is None else a
+    axes = max(a.ndim, b.ndim)
+    return _align(a, axes, trailing=trailing) & _align(b, axes, trailing=trailing)
+
+
+def _fit(tensor: Tensor, queries: int, keys: int, given: Tensor, what: str) -> Tensor:
+    if tensor.shape[-2] not in (1, queries) or tensor.shape[-1] not in (1, keys):
+        raise ValueError(
+            f"the {what} of shape {tuple(given.shape)} does not fit {queries} queries and {keys} keys. "
+            f"A mask ends in (queries, keys); which key slots are real, (batch, keys), is said by masks.padding(real)."
+        )
+    return tensor

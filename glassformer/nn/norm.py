@@ -1,0 +1,87 @@
+"""Normalisation of each vector: LayerNorm (Ba et al., 2016) and RMSNorm (Zhang and Sennrich, 2019).
+
+Shapes: ``...`` any leading axes, ``d`` the width that is normalised. Both compute in at least float32, because a
+square in half precision overflows at 256, and return the input's type.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from glassformer.config import check_positive
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """``x`` in float32, or untouched where it is float32 or float64 already."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def rms_norm(x: Float[Tensor, "... d"], weight: Float[Tensor, "d"], eps: float) -> Float[Tensor, "... d"]:
+    """x / √(mean(x²) + eps) · weight."""
+    wide = at_least_float32(x)
+    return (_divide_by_rms(wide, eps) * weight).to(x.dtype)
+
+
+def layer_norm(
+    x: Float[Tensor, "... d"], weight: Float[Tensor, "d"], bias: Float[Tensor, "d"] | None, eps: float
+) -> Float[Tensor, "... d"]:
+    """(x − mean) / √(variance + eps) · weight (+ bias); the variance divides by d, not by d − 1."""
+    wide = at_least_float32(x)
+    centred = wide - wide.mean(-1, keepdim=True)
+    y = _divide_by_rms(centred, eps) * weight
+    return (y if bias is None else y + bias).to(x.dtype)
+
+
+def _divide_by_rms(x: Float[Tensor, "... d"], eps: float) -> Float[Tensor, "... d"]:
+    mean_square = torch.linalg.vecdot(x, x).unsqueeze(-1) / x.shape[-1]  # ... 1
+    return x * torch.rsqrt(mean_square + eps)
+
+
+class RMSNorm(nn.Module):
+    """Scale each vector to a root mean square of 1, then each coordinate by a learned gain."""
+
+    def __init__(
+        self,
+        d_model: int,
+        eps: float = 1e-5,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_positive(d_model=d_model)
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(d_model, device=device, dtype=dtype))
+
+    def forward(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
+        """Normalise the last axis of ``x``."""
+        return rms_norm(x, self.weight, self.eps)
+
+    def extra_repr(self) -> str:
+        """What print(model) shows in the brackets."""
+        return f"{self.weight.shape[0]}, eps={self.eps}"
+
+
+class LayerNorm(nn.Module):
+    """Shift each vector to mean 0, scale it to variance 1, then apply a learned gain and (optional) bias."""
+
+    def __init__(
+        self,
+        dim: int,
+        eps: float = 1e-5,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_positive(dim=dim)
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(dim, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.zeros(dim, device=device, dtype=dtype)) if bias else None
+
+    def forward(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
+        """Normalise the last axis of ``x``."""
+        return layer_norm(x, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        """What print(model) shows in the brackets."""
+        return f"{self.weight.shape[0]}, eps={self.eps}, bias={self.bias is not None}"

@@ -1,0 +1,1 @@
+"""Text in and out: corpora that need no download."""
