@@ -2,19 +2,28 @@
 
 import os
 
+# Some virtual machines advertise AMX and then stop the process at its first instruction; bfloat16 products are tested
+# without it, which costs nothing at these sizes. Read by torch's CPU library when it is first used.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+# Test workers and the programs they start share the cores: threads that wait for each other cost more than they give.
+_WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // _WORKERS)))
+
 import pytest
 from jaxtyping import install_import_hook
 
-# Every jaxtyping signature of the package is enforced in tests; users do not pay for it.
-install_import_hook("glassformer", "beartype.beartype")
+import tests.typechecker  # the hook finds it by name
 
-import torch  # noqa: E402  # after the hook is in place
-from hypothesis import settings  # noqa: E402
+# Every jaxtyping signature of the package is enforced in tests; users do not pay for it.
+install_import_hook("glassformer", "tests.typechecker.check")
+
+import torch
+from hypothesis import settings
 
 settings.register_profile("steady", deadline=None, derandomize=True, max_examples=25)
 settings.load_profile("steady")
 
-torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))))
+_NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
 @pytest.fixture(autouse=True)
@@ -22,6 +31,6 @@ def _fixed_seed() -> None:
     torch.manual_seed(0)
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"))])
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=_NO_GPU)])
 def device(request: pytest.FixtureRequest) -> torch.device:
     return torch.device(request.param)

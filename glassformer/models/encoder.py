@@ -8,7 +8,7 @@ Shapes: ``B`` batch, ``T`` tokens, ``D`` model width, ``C`` classes.
 """
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Integer
 from torch import Tensor, nn
 
 from glassformer.config import EncoderConfig
@@ -31,7 +31,7 @@ class Embeddings(nn.Module):
         self.layer_norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
-    def forward(self, input_ids: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+    def forward(self, input_ids: Integer[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
         """Vectors of the tokens, each aware of its own place and of no other token."""
         x = self.position_embeddings(self.token_embeddings(input_ids))
         return self.dropout(self.layer_norm(x))
@@ -57,7 +57,7 @@ class TransformerEncoder(nn.Module):
         self.norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(
-        self, input_ids: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None = None, *, path: Path = "sdpa"
+        self, input_ids: Integer[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None = None, *, path: Path = "sdpa"
     ) -> Float[Tensor, "B T D"]:
         """One vector per token. ``mask`` is True at real tokens; padding changes no real token's vector."""
         attend = None if mask is None else padding(_checked(mask, input_ids))
@@ -78,7 +78,7 @@ class TransformerForSequenceClassification(nn.Module):
         self.classifier = Linear(config.hidden_size, config.num_labels, bias=True)
 
     def forward(
-        self, input_ids: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None = None, *, path: Path = "sdpa"
+        self, input_ids: Integer[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None = None, *, path: Path = "sdpa"
     ) -> Float[Tensor, "B C"]:
         """Logits of the classes. ``mask`` is True at real tokens; pad to the right, so that the first token is real."""
         first = self.encoder(input_ids, mask, path=path)[:, 0]  # B D

@@ -6,7 +6,7 @@ Shapes: ``...`` batch axes, ``T`` tokens, ``V`` vocabulary.
 """
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Integer
 from torch import Tensor, nn
 
 from glassformer.config import check_divides, check_positive
@@ -57,7 +57,7 @@ class TransformerLM(nn.Module):
 
     def forward(
         self,
-        token_ids: Int[Tensor, "... T"],
+        token_ids: Integer[Tensor, "... T"],
         token_positions: Int[Tensor, "... T"] | None = None,
         *,
         path: Path = "sdpa",

@@ -108,7 +108,9 @@ def _fused(
     q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, is_causal: bool, scale: float, dropout: float
 ) -> Tensor:
     """The same through PyTorch's kernels, which are fast for exactly four axes: batch, heads, sequence, width."""
-    batch = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])  # type: ignore[no-untyped-call]
+    batch = q.shape[:-3]
+    if not batch == k.shape[:-3] == v.shape[:-3]:
+        batch = torch.broadcast_shapes(batch, k.shape[:-3], v.shape[:-3])  # type: ignore[no-untyped-call]
     q4, k4, v4 = (_four_axes(x, batch) for x in (q, k, v))
     if allowed is not None and allowed.ndim > 2:
         allowed = _four_axes(allowed, batch)

@@ -8,7 +8,7 @@ import math
 
 import torch
 from einops import rearrange
-from jaxtyping import Float, Int
+from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
 from glassformer.config import check_positive
@@ -86,7 +86,7 @@ class Embedding(nn.Module):
         """Draw the starting table anew."""
         truncated_normal_(self.weight, std=1.0)
 
-    def forward(self, token_ids: Int[Tensor, "..."]) -> Float[Tensor, "... d"]:
+    def forward(self, token_ids: Integer[Tensor, "..."]) -> Float[Tensor, "... d"]:
         """Return the row of each id. An id outside the table raises an error that names it."""
         return look_up(self.weight, token_ids, what="token id")
 
@@ -95,7 +95,7 @@ class Embedding(nn.Module):
         return f"{self.num_embeddings}, {self.embedding_dim}"
 
 
-def look_up(table: Float[Tensor, "V d"], ids: Int[Tensor, "..."], *, what: str) -> Float[Tensor, "... d"]:
+def look_up(table: Float[Tensor, "V d"], ids: Integer[Tensor, "..."], *, what: str) -> Float[Tensor, "... d"]:
     """Rows of ``table`` at ``ids``; ``what`` names the ids in errors.
 
     ``index_select`` and not ``table[ids]``: its backward adds up repeated rows in a fixed order, so that training is

@@ -1,0 +1,138 @@
+"""``glassformer demo``: train a small byte-level language model on text this machine already has, then let it write."""
+
+import codecs
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+if TYPE_CHECKING:
+    from glassformer.models.language_model import TransformerLM
+    from glassformer.train import loop
+
+# Chosen by trying: of the models that a minute on two cores can train on half a megabyte, this one writes best.
+CONTEXT, BATCH = 128, 16
+LAYERS, WIDTH, HEADS = 3, 128, 4
+LEARNING_RATE = 6e-3
+HELD_OUT = 0.05  # share of the text that training never sees
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """What the user asked for."""
+
+    seconds: float | None
+    steps: int | None
+    prompt: str
+    length: int
+    temperature: float
+    seed: int
+
+
+def demo(
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long to train.")] = 60.0,
+    steps: Annotated[int | None, typer.Option(min=1, help="Train so many steps instead: the same each time.")] = None,
+    prompt: Annotated[str, typer.Option(help="What the model's text starts with.")] = "The ",
+    length: Annotated[int, typer.Option(min=1, help="How many bytes it writes.")] = 400,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 is the likeliest byte each time.")] = 0.7,
+    seed: Annotated[int, typer.Option(help="Fixes the starting weights, the batches and the text.")] = 0,
+) -> None:
+    """Train a small Transformer for a minute, then let it write. Nothing is downloaded or saved."""
+    if not prompt:
+        raise typer.BadParameter("the prompt is empty; the model needs at least one character to continue from.")
+    console = Console(highlight=False)
+    wishes = Wishes(
+        seconds=None if steps else seconds,
+        steps=steps,
+        prompt=prompt,
+        length=length,
+        temperature=temperature,
+        seed=seed,
+    )
+    try:
+        run(console, wishes)
+    except KeyboardInterrupt:
+        console.print("\n[yellow]Stopped.[/] Nothing was saved.")
+        raise typer.Exit(130) from None
+
+
+def run(console: Console, wishes: Wishes) -> None:
+    """Train, then write, on any console: a terminal, a file or a recording one."""
+    model = _train(console, wishes)
+    _write(console, model, wishes)
+
+
+def _train(console: Console, wishes: Wishes) -> "TransformerLM":
+    import torch
+
+    from glassformer.data.batches import random_windows
+    from glassformer.inspect.parameters import num_parameters
+    from glassformer.models.language_model import TransformerLM
+    from glassformer.text.corpora import python_documentation
+    from glassformer.train.loop import evaluate, train
+    from glassformer.train.optim import adamw
+
+    corpus = torch.frombuffer(bytearray(python_documentation()), dtype=torch.uint8)
+    end = corpus.numel() - int(corpus.numel() * HELD_OUT)
+    torch.manual_seed(wishes.seed)
+    model = TransformerLM(256, CONTEXT, WIDTH, LAYERS, HEADS)
+    test = list(islice(random_windows(corpus[end:], BATCH, CONTEXT, seed=wishes.seed), 4))
+    before = evaluate(model, test)
+    console.print(
+        f"A Transformer language model of [bold]{num_parameters(model):,}[/] parameters ({LAYERS} blocks, "
+        f"width {WIDTH}, {HEADS} heads) reads {end:,} bytes of Python's documentation, byte by byte.\n"
+    )
+    batches = random_windows(corpus[:end], BATCH, CONTEXT, seed=wishes.seed)
+    reports = train(model, batches, adamw(model, LEARNING_RATE), steps=wishes.steps, seconds=wishes.seconds)
+    last = _show(console, reports)
+    console.print(
+        f"\n{last.step:,} steps, {last.tokens:,} bytes in {last.seconds:.0f} s. Loss on text it has not seen: "
+        f"{before:.2f} → [bold]{evaluate(model, test):.2f}[/] nats per byte (guessing blindly: 5.55)."
+    )
+    return model
+
+
+def _show(console: Console, reports: "Iterator[loop.Progress]") -> "loop.Progress":
+    """A live bar in a terminal; elsewhere a line for every tenth of the run. Returns the last report."""
+    figures = "loss {loss:.2f}  {speed:,.0f} tokens/s  {left:.0f} s left"
+    bar = Progress(
+        TextColumn("training"),
+        BarColumn(),
+        TextColumn("{task.description}"),
+        console=console,
+        disable=not console.is_terminal,
+    )
+    next_line = 0.0
+    with bar:
+        task = bar.add_task("", total=1.0)
+        for report in reports:
+            text = figures.format(loss=report.loss, speed=report.tokens_per_second, left=report.seconds_left)
+            bar.update(task, completed=report.fraction, description=text)
+            if not console.is_terminal and (report.fraction >= next_line or report.fraction >= 1):
+                next_line = report.fraction + 0.1
+                console.print(f"step {report.step:5d}  {text}")
+    return report
+
+
+def _write(console: Console, model: "TransformerLM", wishes: Wishes) -> None:
+    """Print the model's bytes as they come: characters of several bytes whole, control characters made harmless."""
+    import torch
+
+    from glassformer.generate.sampling import write_on
+
+    console.print("\nIt writes:\n")
+    console.print(_visible(wishes.prompt), end="", style="bold cyan", markup=False)
+    prompt = torch.tensor(list(wishes.prompt.encode()))
+    stream = write_on(model.eval(), prompt, context_length=CONTEXT, temperature=wishes.temperature, seed=wishes.seed)
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    for byte in islice(stream, wishes.length):
+        console.out(_visible(decoder.decode(bytes([byte]))), end="", highlight=False)
+    console.out(_visible(decoder.decode(b"", final=True)), highlight=False)
+
+
+def _visible(text: str) -> str:
+    return "".join(c if c.isprintable() or c == "\n" else "·" for c in text)

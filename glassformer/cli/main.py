@@ -1,0 +1,32 @@
+"""The program ``glassformer``. Verbs import what they need when they run, so that ``--help`` is quick."""
+
+from typing import Annotated
+
+import typer
+
+import glassformer
+from glassformer.cli.demo import demo
+
+app = typer.Typer(
+    help="The Transformer you can see through.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(demo)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"glassformer {glassformer.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[  # its callback does the work
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """The Transformer you can see through."""

@@ -1,0 +1,1 @@
+"""Training, applied to models from outside."""

@@ -1,0 +1,88 @@
+"""The program as a user meets it: in a process of its own."""
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import glassformer
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "glassformer", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+
+
+def test_help_and_version() -> None:
+    helped = run("--help")
+    assert helped.returncode == 0
+    assert "demo" in helped.stdout
+    assert run("--version").stdout.strip() == f"glassformer {glassformer.__version__}"
+    assert "demo" in run().stdout  # no verb: the help
+
+
+def test_demo_trains_and_writes_and_repeats_itself() -> None:
+    first, again = (run("demo", "--steps", "8", "--length", "40", "--seed", "3") for _ in range(2))
+    assert (first.returncode, first.stderr) == (0, "")
+    assert "705,408 parameters" in first.stdout
+    before, after = map(float, re.search(r"seen: (\S+) → (\S+)", " ".join(first.stdout.split())).groups())
+    assert after < before
+    text = first.stdout.split("It writes:")[1].strip()
+    assert text.startswith("The ")
+    assert text == again.stdout.split("It writes:")[1].strip()
+
+
+def test_output_that_is_not_a_terminal_has_no_control_codes() -> None:
+    output = run("demo", "--steps", "2", "--length", "200", "--temperature", "9").stdout
+    assert "\x1b" not in output
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", output)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("demo", "--prompt", ""), "prompt is empty"),
+        (("demo", "--steps", "0"), "--steps"),
+        (("demo", "--temperature", "-1"), "--temperature"),
+        (("dmeo",), "No such command 'dmeo'"),
+    ],
+)
+def test_nonsense_is_refused(arguments: tuple[str, ...], message: str) -> None:
+    result = run(*arguments)
+    assert result.returncode == 2
+    assert message in " ".join(result.stderr.replace("│", " ").split())
+    assert "Traceback" not in result.stderr
+
+
+def test_a_terminal_gets_a_live_bar_and_ctrl_c_ends_it_cleanly() -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:  # pragma: no cover  # the child becomes the program
+        os.environ.update(COLUMNS="100", TERM="xterm")
+        os.execv(sys.executable, [sys.executable, "-m", "glassformer", "demo", "--seconds", "600"])
+    output = b""
+    interrupted = False
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        if select.select([terminal], [], [], 0.5)[0]:
+            try:
+                output += os.read(terminal, 65536)
+            except OSError:  # the other end was closed
+                break
+        if b"tokens/s" in output and not interrupted:
+            os.write(terminal, b"\x03")
+            interrupted = True
+    else:
+        os.kill(pid, signal.SIGKILL)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    os.close(terminal)
+    text = output.decode()
+    assert status == 130
+    assert re.search(r"loss.*tokens/s.*s left", text)
+    assert "Stopped." in text
+    assert "Traceback" not in text
