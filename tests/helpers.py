@@ -1,7 +1,14 @@
 """What several test modules share."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import jaxtyping
 import torch
 from torch import nn
+
+PATHS = ("eager", "sdpa")
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def randomise(module: nn.Module, seed: int = 0) -> nn.Module:
@@ -17,4 +24,36 @@ def randomise(module: nn.Module, seed: int = 0) -> nn.Module:
 
 def largest_difference(a: torch.Tensor, b: torch.Tensor) -> float:
     """max |a − b| in float64; NaN anywhere gives NaN, which no bound accepts."""
-    return float((a.double() - b.double()).abs().max())
+    return float((a.detach().double() - b.detach().double()).abs().max())
+
+
+def relative_difference(a: torch.Tensor, b: torch.Tensor) -> float:
+    """max |a − b| in units of the largest |b|, or of 1 where all of b is smaller."""
+    return largest_difference(a, b) / max(1.0, float(b.detach().abs().max()))
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64, device: object = "cpu") -> torch.Tensor:
+    """Standard normal numbers that depend on the seed alone, not on the device or on earlier draws."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float64).to(device, dtype)
+
+
+def right_padded(*lengths: int, width: int, device: object = "cpu") -> torch.Tensor:
+    """True at the first ``lengths[b]`` of ``width`` slots in row b."""
+    return torch.arange(width, device=device) < torch.tensor(lengths, device=device)[:, None]
+
+
+def interleave_rows(weight: torch.Tensor, heads: int) -> torch.Tensor:
+    """Rows of a projection made for rotary pairs (i, i + d/2), reordered for pairs (2i, 2i + 1)."""
+    rows, width = weight.shape
+    return weight.reshape(heads, 2, rows // heads // 2, width).transpose(1, 2).reshape(rows, width)
+
+
+@contextmanager
+def types_unchecked() -> Iterator[None]:
+    """Switch the run-time shape checks off, to meet the errors that users meet."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)

@@ -7,6 +7,7 @@ object; this one asks the storage.
 from collections import defaultdict
 from collections.abc import Iterable
 
+import torch
 from torch import Tensor, nn
 
 from glassformer.nn.linear import Embedding
@@ -17,27 +18,32 @@ def num_parameters(model: nn.Module, embeddings: bool = True) -> int:
 
     ``embeddings=False`` leaves out token and position tables, and with them a head that is tied to one.
     """
-    tables = {_key(module.weight) for module in model.modules() if isinstance(module, Embedding | nn.Embedding)}
-    counted = model.parameters() if embeddings else (p for p in model.parameters() if _key(p) not in tables)
-    return _unique_elements(counted)
+    total = _stored_numbers(model.parameters())
+    if embeddings:
+        return total
+    return total - _stored_numbers(m.weight for m in model.modules() if isinstance(m, Embedding | nn.Embedding))
 
 
-def _key(tensor: Tensor) -> tuple[int, int, int]:
-    """Which stretch of which storage a tensor occupies: (storage, first element, one past the last)."""
-    first = int(tensor.storage_offset())
-    span = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.untyped_storage()._cdata, first, first + (span + 1 if tensor.numel() else 0)
-
-
-def _unique_elements(tensors: Iterable[Tensor]) -> int:
-    stretches: dict[int, list[tuple[int, int]]] = defaultdict(list)
+def _stored_numbers(tensors: Iterable[Tensor]) -> int:
+    """How many places of memory the tensors occupy together."""
+    views: dict[int, set[tuple[int, torch.Size, tuple[int, ...]]]] = defaultdict(set)
     for tensor in tensors:
-        storage, first, end = _key(tensor)
-        stretches[storage].append((first, end))
-    total = 0
-    for parts in stretches.values():
-        reached = 0
-        for first, end in sorted(parts):
-            total += max(0, end - max(first, reached))
-            reached = max(reached, end)
-    return total
+        if tensor.numel():
+            view = (int(tensor.storage_offset()), tensor.shape, tuple(tensor.stride()))
+            views[tensor.untyped_storage()._cdata].add(view)
+    return sum(map(_covered, views.values()))
+
+
+def _covered(views: set[tuple[int, torch.Size, tuple[int, ...]]]) -> int:
+    """Places that at least one of several views into the same storage covers."""
+    ends = [
+        offset + sum((n - 1) * step for n, step in zip(shape, stride, strict=True)) for offset, shape, stride in views
+    ]
+    first, last = min(offset for offset, _, _ in views), max(ends)
+    [(_, shape, _), *others] = views
+    if not others and shape.numel() == last + 1 - first:  # one tensor without gaps: the usual case
+        return shape.numel()
+    covered = torch.zeros(last + 1 - first, dtype=torch.bool)
+    for offset, shape, stride in views:
+        covered.as_strided(shape, stride, offset - first).fill_(True)
+    return int(covered.sum())

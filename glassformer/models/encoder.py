@@ -51,6 +51,7 @@ class TransformerEncoder(nn.Module):
                 config.intermediate_size,
                 activation="gelu",
                 dropout=config.hidden_dropout_prob,
+                norm_eps=config.layer_norm_eps,
             )
             for _ in range(config.num_hidden_layers)
         )

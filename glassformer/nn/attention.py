@@ -23,12 +23,14 @@ from glassformer.nn.norm import at_least_float32
 from glassformer.nn.positions import RotaryPositionalEmbedding
 
 Path = Literal["eager", "sdpa"]
-AnyMask = Mask | Bool[Tensor, "... T S"]
+AnyMask = Mask | Bool[Tensor, "... _ _"]  # (queries, keys), either of which may be 1
 MaybeWeights = Float[Tensor, "... T V"] | tuple[Float[Tensor, "... T V"], Float[Tensor, "... T S"]]
 
 
 def softmax(x: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
     """exp(x) / Σ exp(x) along ``dim``, in at least float32; a slice of nothing but −inf gives zeros, not NaN."""
+    if x.shape[dim] == 0:
+        return x
     wide = at_least_float32(x)
     largest = wide.detach().amax(dim, keepdim=True)
     # Taking off the largest changes no quotient and keeps exp from overflowing.
@@ -67,13 +69,13 @@ def scaled_dot_product_attention(
         raise ValueError(f'path={path!r} never writes the attention weights down; ask for them with path="eager".')
     _check_shapes(q, k, v)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    queries, keys = q.shape[-2], k.shape[-2]
+    batch = _broadcast(q.shape[:-3], k.shape[:-3], v.shape[:-3])
     is_causal = False
     allowed = None
     if mask is not None:
         mask = _as_mask(mask, q)
-        is_causal = path == "sdpa" and queries == keys and mask.is_only_causal(keys)
-        allowed = None if is_causal else mask.dense(queries, keys, q.ndim, q.device)
+        is_causal = path == "sdpa" and q.shape[-2] == k.shape[-2] and mask.is_only_causal(k.shape[-2])
+        allowed = None if is_causal else mask.dense((*batch, *q.shape[-3:-1], k.shape[-2]), q.device)
     if allowed is not None:
         attended = _attended_keys(allowed, k)
         k, v = k.where(attended, 0.0), v.where(attended, 0.0)
@@ -91,7 +93,7 @@ def _formula(
     if grouped:
         q = rearrange(q, "... (g r) t k -> ... g r t k", g=k.shape[-3])
         k, v = k.unsqueeze(-3), v.unsqueeze(-3)
-    scores = einsum(q, k, "... t k, ... s k -> ... t s") * scale
+    scores = einsum(q * scale, k, "... t k, ... s k -> ... t s")  # scaled first: q · k alone may overflow in half
     if grouped:
         scores = rearrange(scores, "... g r t s -> ... (g r) t s")
     if allowed is not None:
@@ -108,9 +110,7 @@ def _fused(
     q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, is_causal: bool, scale: float, dropout: float
 ) -> Tensor:
     """The same through PyTorch's kernels, which are fast for exactly four axes: batch, heads, sequence, width."""
-    batch = q.shape[:-3]
-    if not batch == k.shape[:-3] == v.shape[:-3]:
-        batch = torch.broadcast_shapes(batch, k.shape[:-3], v.shape[:-3])  # type: ignore[no-untyped-call]
+    batch = _broadcast(q.shape[:-3], k.shape[:-3], v.shape[:-3])
     q4, k4, v4 = (_four_axes(x, batch) for x in (q, k, v))
     if allowed is not None and allowed.ndim > 2:
         allowed = _four_axes(allowed, batch)
@@ -123,7 +123,13 @@ def _fused(
 def _four_axes(x: Tensor, batch: torch.Size) -> Tensor:
     if x.ndim == 2:
         return x[None, None]
-    return x.expand(*batch, *x.shape[-3:]).reshape(-1, *x.shape[-3:])
+    return x.expand(*batch, *x.shape[-3:]).reshape(math.prod(batch), *x.shape[-3:])
+
+
+def _broadcast(*shapes: torch.Size) -> torch.Size:
+    first = shapes[0]
+    # Asked only when needed: torch's own answer costs half a second of imports the first time.
+    return first if all(s == first for s in shapes) else torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
 
 
 def _as_mask(mask: AnyMask, q: Tensor) -> Mask:
@@ -144,6 +150,13 @@ def _attended_keys(allowed: Bool[Tensor, "... T S"], k: Tensor) -> Bool[Tensor, 
     if attended.ndim > 1 and attended.shape[-2] not in (1, k.shape[-3]):  # a mask per query head, keys shared by groups
         attended = rearrange(attended, "... (g r) s -> ... g r s", g=k.shape[-3]).any(-2)
     return attended.unsqueeze(-1)
+
+
+def _hide_unattended(x: Float[Tensor, "... S D"], allowed: Bool[Tensor, "... T S"]) -> Float[Tensor, "... S D"]:
+    """``x`` with zeros in the slots that no query of any head attends, whatever they held; gradients stop there too."""
+    attended = allowed.any(-2)  # ... H S, or S
+    attended = attended.any(-2) if attended.ndim > 1 else attended
+    return x.where(attended.unsqueeze(-1), 0.0)
 
 
 def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -189,7 +202,7 @@ def multi_head(
     q = rearrange(q, "... t (h k) -> ... t h k", h=heads)
     k, v = (rearrange(x, "... s (g k) -> ... s g k", g=kv_heads) for x in (k, v))
     if rope is not None:  # values are not turned: position decides who is looked at, not what is seen
-        cos, sin = (turn.unsqueeze(-2) for turn in rope.turns(q.shape[-3], token_positions))  # the same for all heads
+        cos, sin = (turn.unsqueeze(-2) for turn in rope.turns(q.shape[:-2], token_positions))  # the same for all heads
         q, k = rope.rotate(q, cos, sin), rope.rotate(k, cos, sin)
     q, k, v = (rearrange(x, "... t h k -> ... h t k") for x in (q, k, v))
     result = scaled_dot_product_attention(q, k, v, mask, **options)
@@ -287,8 +300,12 @@ class MultiHeadAttention(nn.Module):
             raise ValueError("rotary positions compare places in one sequence; cross-attention is built without rope.")
         key, value = _default_inputs(query, key, value)
         mask = Mask(pairs=mask) if isinstance(mask, Tensor) else mask
-        if mask is not None:  # before the projections, so that garbage in padding cannot reach their gradients
-            key, value = mask.hide_unattended(key), mask.hide_unattended(value)
+        if mask is not None and not (mask.is_only_causal(key.shape[-2]) and key.shape[-2] == query.shape[-2]):
+            batch = _broadcast(query.shape[:-2], key.shape[:-2], value.shape[:-2])
+            allowed = mask.dense((*batch, self.num_heads, query.shape[-2], key.shape[-2]), query.device)
+            mask = Mask(pairs=allowed)
+            # Before the projections, so that garbage in padding cannot reach their gradients.
+            key, value = _hide_unattended(key, allowed), _hide_unattended(value, allowed)
         result = multi_head(
             self.q(query),
             self.k(key),

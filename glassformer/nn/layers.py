@@ -34,11 +34,12 @@ class EncoderLayer(Block):
         placement: Placement = "pre",
         activation: str = "relu",
         dropout: float = 0.0,
+        norm_eps: float = 1e-5,
     ) -> None:
         super().__init__(
             MultiHeadAttention(d_model, num_heads, device, dtype, dropout=dropout),
             FeedForward(d_model, d_ff, device, dtype, activation=activation),
-            partial(LayerNorm, d_model, device=device, dtype=dtype),
+            partial(LayerNorm, d_model, norm_eps, device=device, dtype=dtype),
             placement=placement,
             dropout=dropout,
         )
@@ -61,11 +62,12 @@ class DecoderLayer(Block):
         placement: Placement = "pre",
         activation: str = "relu",
         dropout: float = 0.0,
+        norm_eps: float = 1e-5,
     ) -> None:
         super().__init__(
             MultiHeadAttention(d_model, num_heads, device, dtype, dropout=dropout),
             FeedForward(d_model, d_ff, device, dtype, activation=activation),
-            partial(LayerNorm, d_model, device=device, dtype=dtype),
+            partial(LayerNorm, d_model, norm_eps, device=device, dtype=dtype),
             cross=MultiHeadAttention(d_model, num_heads, device, dtype, dropout=dropout),
             placement=placement,
             dropout=dropout,

@@ -7,10 +7,11 @@ Shapes: ``T`` queries, ``S`` keys, ``...`` batch axes. Batch axes are aligned to
 ``(batch, S)`` serves scores ``(batch, T, S)`` and ``(batch, heads, T, S)`` alike.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 
 from glassformer.config import check_positive
@@ -53,8 +54,9 @@ class Mask:
         wide = self.window is None or self.window >= keys
         return self.causal and wide and self.keys is None and self.pairs is None
 
-    def dense(self, queries: int, keys: int, axes: int, device: torch.device | None = None) -> Bool[Tensor, "... T S"]:
-        """The mask written out for scores of ``axes`` axes: ``(T, S)``, or all axes, some of size 1."""
+    def dense(self, scores: Sequence[int], device: torch.device | None = None) -> Bool[Tensor, "... T S"]:
+        """The mask written out for scores of shape ``(..., T, S)``: as ``(T, S)``, or with all axes, some of size 1."""
+        axes, (queries, keys) = len(scores), scores[-2:]
         allowed = torch.ones(1, 1, dtype=torch.bool, device=device).expand(queries, keys)
         if self.causal or self.window is not None:
             query_positions = torch.arange(keys - queries, keys, device=device)[:, None]
@@ -65,21 +67,10 @@ class Mask:
                 allowed = allowed & (ahead.abs() < self.window)
         if self.keys is not None:
             real = _align(self.keys, axes - 1, trailing=1).unsqueeze(-2)
-            allowed = allowed & _fit(real, queries, keys, self.keys, "padding mask")
+            allowed = allowed & _fit(real, scores, self.keys)
         if self.pairs is not None:
-            allowed = allowed & _fit(_align(self.pairs, axes, trailing=2), queries, keys, self.pairs, "mask")
+            allowed = allowed & _fit(_align(self.pairs, axes, trailing=2), scores, self.pairs)
         return allowed
-
-    def hide_unattended(self, x: Float[Tensor, "... S D"]) -> Float[Tensor, "... S D"]:
-        """``x`` with zeros in the slots that no query attends, whatever they held; gradients stop there too."""
-        if self.keys is not None:
-            x = x.where(self.keys.unsqueeze(-1), 0.0)
-        if self.pairs is not None:
-            attended = self.pairs.any(-2)  # ... S
-            if attended.ndim == x.ndim:  # a mask per head: hidden is what no head attends
-                attended = attended.any(-2)
-            x = x.where(attended.unsqueeze(-1), 0.0)
-        return x
 
 
 def causal() -> Mask:
@@ -116,13 +107,18 @@ def _both(a: Tensor | None, b: Tensor | None, *, trailing: int) -> Tensor | None
     if a is None or b is None:
         return b if a is None else a
     axes = max(a.ndim, b.ndim)
-    return _align(a, axes, trailing=trailing) & _align(b, axes, trailing=trailing)
+    left, right = _align(a, axes, trailing=trailing), _align(b, axes, trailing=trailing)
+    if any(m != n and 1 not in (m, n) for m, n in zip(reversed(left.shape), reversed(right.shape), strict=False)):
+        raise ValueError(f"masks of shapes {tuple(a.shape)} and {tuple(b.shape)} do not fit each other.")
+    return left & right
 
 
-def _fit(tensor: Tensor, queries: int, keys: int, given: Tensor, what: str) -> Tensor:
-    if tensor.shape[-2] not in (1, queries) or tensor.shape[-1] not in (1, keys):
+def _fit(tensor: Tensor, scores: Sequence[int], given: Tensor) -> Tensor:
+    if any(size not in (1, want) for size, want in zip(reversed(tensor.shape), reversed(scores), strict=False)):
+        queries, keys = scores[-2:]
         raise ValueError(
-            f"the {what} of shape {tuple(given.shape)} does not fit {queries} queries and {keys} keys. "
-            f"A mask ends in (queries, keys); which key slots are real, (batch, keys), is said by masks.padding(real)."
+            f"the mask of shape {tuple(given.shape)} does not fit {queries} queries and {keys} keys, scores "
+            f"{tuple(scores)}. A mask ends in (queries, keys); which key slots are real, (batch, keys), is said by "
+            f"masks.padding(real)."
         )
     return tensor

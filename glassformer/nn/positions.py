@@ -7,7 +7,7 @@ queries and keys, so that their product depends on the distance between them alo
 Shapes: ``...`` leading axes, ``T`` sequence, ``d`` vector width, ``P`` = d / 2 pairs of coordinates.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
@@ -170,17 +170,20 @@ class RotaryPositionalEmbedding(nn.Module):
         The leading axes of ``token_positions`` are the first axes of ``x``; axes that it lacks lie just before the
         sequence. So positions ``(batch, T)`` fit queries ``(batch, heads, T, d)``.
         """
-        cos, sin = self.turns(x.shape[-2], token_positions)
-        if 2 < cos.ndim < x.ndim:
-            cos, sin = (table[(..., *[None] * (x.ndim - cos.ndim), slice(None), slice(None))] for table in (cos, sin))
-        return self.rotate(x, cos, sin)
+        return self.rotate(x, *self.turns(x.shape[:-1], token_positions))
 
     def turns(
-        self, length: int, token_positions: Int[Tensor, "... T"] | None = None
+        self, tokens: Sequence[int], token_positions: Int[Tensor, "... T"] | None = None
     ) -> tuple[Float[Tensor, "... T P"], Float[Tensor, "... T P"]]:
-        """Cosine and sine for each position and pair; without positions they are 0, 1, … length − 1."""
+        """Cosine and sine for each position and pair, for vectors that stand in the shape ``tokens`` = (..., T)."""
+        length = tokens[-1]
         if token_positions is not None:
-            rows_of = partial(look_up, ids=token_positions, what="position")
+            missing = len(tokens) - token_positions.ndim if token_positions.ndim > 1 else 0
+            if missing < 0 or token_positions.shape[-1] != length:
+                raise ValueError(
+                    f"token_positions of shape {tuple(token_positions.shape)} does not fit tokens in shape {tuple(tokens)}."
+                )
+            rows_of = partial(look_up, ids=token_positions[(..., *[None] * missing, slice(None))], what="position")
             return rows_of(self.cos), rows_of(self.sin)
         if length > self.max_seq_len:
             raise ValueError(
@@ -205,7 +208,10 @@ class RotaryPositionalEmbedding(nn.Module):
             a, b = pairs.unbind(-1)
             turned = torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1)
         else:  # the same as a product of complex numbers: one pass over memory instead of seven
-            turned = torch.view_as_real(torch.view_as_complex(pairs.contiguous()) * torch.complex(cos, sin))
+            pairs = (
+                pairs.contiguous() if pairs.storage_offset() % 2 == 0 else pairs.clone()
+            )  # complex numbers are aligned
+            turned = torch.view_as_real(torch.view_as_complex(pairs) * torch.complex(cos, sin))
         return rearrange(turned, "... p two -> ... (p two)").to(x.dtype)
 
     def extra_repr(self) -> str:

@@ -1,0 +1,154 @@
+"""The language model: shapes, names, counts, invariances, errors. That it is causal is tested with the promises."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import glassformer as gf
+from tests.helpers import FLOATS, PATHS, largest_difference, randomise
+
+VOCABULARY, CONTEXT, WIDTH, LAYERS, HEADS, HIDDEN = 19, 12, 16, 2, 4, 24
+
+each_path = pytest.mark.parametrize("path", PATHS)
+with_device = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def model(device="cpu", dtype=torch.float64, heads=HEADS, layers=LAYERS):
+    return randomise(gf.TransformerLM(VOCABULARY, CONTEXT, WIDTH, layers, heads, HIDDEN, device=device, dtype=dtype))
+
+
+def tokens(*shape, seed=0, device="cpu"):
+    return torch.randint(VOCABULARY, shape, generator=torch.Generator().manual_seed(seed)).to(device)
+
+
+@each_path
+@pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 5), (1, CONTEXT), (2, 1)], ids=str)
+def test_one_row_of_logits_per_token(path, shape, device):
+    assert model(device)(tokens(*shape, device=device), path=path).shape == (*shape, VOCABULARY)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_types(dtype, device):
+    logits = model(device, dtype)(tokens(2, 5, device=device))
+    assert logits.dtype == dtype
+    assert logits.isfinite().all()
+
+
+@each_path
+def test_batch_axes_are_only_bookkeeping(path, device):
+    lm, ids = model(device), tokens(2, 3, 5, device=device)
+    logits = lm(ids, path=path)
+    assert largest_difference(logits, lm(ids.view(6, 5), path=path).view_as(logits)) < 1e-12
+    assert largest_difference(logits[1, 2], lm(ids[1, 2], path=path)) < 1e-12
+
+
+@each_path
+@with_device
+@given(seed=st.integers(0, 1000), batch=st.integers(1, 5), length=st.integers(1, CONTEXT), data=st.data())
+def test_permuting_the_batch_permutes_the_logits(path, device, seed, batch, length, data):
+    lm, ids = model(device), tokens(batch, length, seed=seed, device=device)
+    order = torch.tensor(data.draw(st.permutations(range(batch))), device=device)
+    with torch.no_grad():
+        assert largest_difference(lm(ids[order], path=path), lm(ids, path=path)[order]) < 1e-12
+
+
+@each_path
+@with_device
+@given(seed=st.integers(0, 1000), length=st.integers(1, CONTEXT), cut=st.integers(1, CONTEXT))
+def test_a_shorter_input_gives_a_prefix_of_the_logits(path, device, seed, length, cut):
+    lm, ids = model(device), tokens(2, length, seed=seed, device=device)
+    with torch.no_grad():
+        prefix = lm(ids[:, :cut], path=path)
+        assert largest_difference(prefix, lm(ids, path=path)[:, :cut]) < 1e-12
+
+
+@each_path
+def test_token_positions(path, device):
+    lm, ids = model(device), tokens(2, 5, device=device)
+    counted = lm(ids, path=path)
+    for positions in (torch.arange(5), torch.arange(5)[None], torch.arange(5).expand(2, 5), torch.arange(3, 8)):
+        assert largest_difference(lm(ids, positions.to(device), path=path), counted) < 1e-12  # distances alone count
+    spread = torch.tensor([[0, 1, 2, 3, 4], [0, 2, 4, 6, 8]], device=device)
+    logits = lm(ids, spread, path=path)
+    assert largest_difference(logits[0], counted[0]) < 1e-12
+    assert largest_difference(logits[1], counted[1]) > 1e-3
+
+
+def test_errors():
+    lm = model()
+    with pytest.raises(ValueError, match=rf"{CONTEXT + 1} tokens.*context_length of {CONTEXT}"):
+        lm(tokens(CONTEXT + 1))
+    with pytest.raises(IndexError, match=f"token id {VOCABULARY} is outside the table"):
+        lm(torch.tensor([VOCABULARY]))
+    with pytest.raises(IndexError, match=f"position {CONTEXT} is outside the table"):
+        lm(tokens(1), torch.tensor([CONTEXT]))
+    with pytest.raises(ValueError, match="num_heads=3 does not divide d_model=16"):
+        gf.TransformerLM(VOCABULARY, CONTEXT, WIDTH, LAYERS, 3)
+    with pytest.raises(ValueError, match="must be even; got 1"):
+        gf.TransformerLM(VOCABULARY, CONTEXT, WIDTH, LAYERS, 16)
+    with pytest.raises(ValueError, match="num_layers must be at least 1"):
+        gf.TransformerLM(VOCABULARY, CONTEXT, WIDTH, 0, HEADS)
+
+
+def test_names_in_the_state_dict():
+    expected = {"token_embeddings.weight", "ln_final.weight", "lm_head.weight"}
+    for i in range(LAYERS):
+        expected |= {f"layers.{i}.{norm}.weight" for norm in ("ln1", "ln2")}
+        expected |= {f"layers.{i}.attn.{name}_proj.weight" for name in ("q", "k", "v", "output")}
+        expected |= {f"layers.{i}.ffn.{name}.weight" for name in ("w1", "w2", "w3")}
+    assert set(model().state_dict()) == expected
+    assert {name for name, _ in model().named_parameters()} == expected
+
+
+@each_path
+def test_every_parameter_gets_a_gradient(path, device):
+    lm = model(device)
+    lm(tokens(4, CONTEXT, device=device), path=path).square().sum().backward()
+    for name, parameter in lm.named_parameters():
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.any(), name
+
+
+@pytest.mark.parametrize("heads", [1, 2, 4, 8])
+def test_number_of_parameters_does_not_depend_on_the_heads(heads):
+    per_layer = 4 * WIDTH * WIDTH + 3 * WIDTH * HIDDEN + 2 * WIDTH
+    expected = 2 * VOCABULARY * WIDTH + LAYERS * per_layer + WIDTH
+    assert gf.num_parameters(model(heads=heads)) == expected
+    assert gf.num_parameters(model(heads=heads), embeddings=False) == expected - VOCABULARY * WIDTH
+
+
+def test_number_of_parameters_at_the_size_of_gpt2_xl():
+    lm = gf.TransformerLM(50257, 1024, 1600, 48, 25, 6400, device="meta")
+    assert gf.num_parameters(lm) == 2_127_057_600
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_heads_side_by_side_equal_multi_head_attention(path):
+    attention = randomise(gf.MultiHeadAttention(WIDTH, HEADS)).double()
+    size, outputs = WIDTH // HEADS, []
+    x = torch.randn(2, 5, WIDTH, dtype=torch.float64)
+    for h in range(HEADS):
+        head = gf.AttentionHead(WIDTH, size, dtype=torch.float64)
+        rows = slice(h * size, (h + 1) * size)
+        head.load_state_dict(
+            {
+                f"{name}.{kind}": getattr(getattr(attention, name), kind)[rows]
+                for name in "qkv"
+                for kind in ("weight", "bias")
+            }
+        )
+        outputs.append(head(x, path=path))
+    assert largest_difference(attention.o(torch.cat(outputs, dim=-1)), attention(x, path=path)) < 1e-12
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_attention_is_a_soft_dictionary(path):
+    """Weights of 0.6, 0.4 and 0 over the values 10, 5 and 2 look up 8."""
+    query = torch.ones(1, 1, dtype=torch.float64)
+    keys = torch.tensor([[math.log(0.6)], [math.log(0.4)], [-1e4]], dtype=torch.float64)
+    values = torch.tensor([[10.0], [5.0], [2.0]], dtype=torch.float64)
+    found = gf.scaled_dot_product_attention(query, keys, values, scale=1.0, path=path)
+    assert found.item() == pytest.approx(8.0, abs=1e-12)

@@ -1,0 +1,292 @@
+"""Attention: the two paths mean the same, heads and groups, dropout, scale, modules, and errors."""
+
+import math
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import glassformer as gf
+from glassformer.nn import masks
+from glassformer.nn.masks import Mask
+from tests.helpers import FLOATS, PATHS, largest_difference, normal, randomise, right_padded, types_unchecked
+
+# Largest difference between the two paths on standard normal inputs.
+BOUNDS = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 4e-2, torch.float16: 5e-3}
+
+each_path = pytest.mark.parametrize("path", PATHS)
+each_dtype = pytest.mark.parametrize("dtype", FLOATS, ids=str)
+
+
+def attend(q, k, v, mask=None, **options):
+    return gf.scaled_dot_product_attention(q, k, v, mask, **options)
+
+
+def inputs(leading, queries=6, keys=6, kv_heads=None, device="cpu", dtype=torch.float64):
+    shared = leading if kv_heads is None else (*leading[:-1], kv_heads)
+    return (
+        normal(*leading, queries, 8, device=device, dtype=dtype),
+        normal(*shared, keys, 8, seed=1, device=device, dtype=dtype),
+        normal(*shared, keys, 5, seed=2, device=device, dtype=dtype),
+    )
+
+
+def make_mask(kind, leading, queries, keys, device):
+    """A mask of each kind; those with a batch cover all axes but the heads, or all but the sequence."""
+    batch = leading[:-1]
+    real = (normal(*batch, keys, seed=3) < 0.7).to(device)
+    real_queries = (normal(*batch, queries, seed=4) < 0.7).to(device)
+    pairs = (normal(*leading, queries, keys, seed=5) < 0.5).to(device)
+    return {
+        "none": None,
+        "causal": masks.causal(),
+        "window": masks.window(2),
+        "past window": masks.causal() & masks.window(3),
+        "wide window": masks.causal() & masks.window(keys),
+        "padding": masks.padding(real),
+        "causal and padding": masks.causal() & masks.padding(real),
+        "cross": masks.cross(real_queries, real),
+        "pairs": Mask(pairs=pairs),
+        "bare": pairs,
+        "bare square": (normal(queries, keys, seed=6) < 0.5).to(device),
+    }[kind]
+
+
+KINDS = (
+    "none",
+    "causal",
+    "window",
+    "past window",
+    "wide window",
+    "padding",
+    "causal and padding",
+    "cross",
+    "pairs",
+    "bare",
+    "bare square",
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("leading", [(), (2,), (2, 4), (3, 2, 4)], ids=lambda leading: f"{len(leading) + 2}axes")
+def test_paths_agree(kind, leading, device):
+    for queries, keys in ((6, 6), (3, 6), (6, 4)):
+        q, k, v = inputs(leading, queries, keys, device=device)
+        mask = make_mask(kind, leading, queries, keys, device)
+        difference = largest_difference(attend(q, k, v, mask, path="eager"), attend(q, k, v, mask, path="sdpa"))
+        assert difference < BOUNDS[torch.float64]
+
+
+@each_dtype
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_paths_agree_on_grouped_heads_in_every_type(dtype, kind, kv_heads, device):
+    q, k, v = inputs((2, 4), kv_heads=kv_heads, device=device, dtype=dtype)
+    mask = make_mask(kind, (2, 4), 6, 6, device)
+    eager, fused = attend(q, k, v, mask, path="eager"), attend(q, k, v, mask, path="sdpa")
+    assert eager.dtype == fused.dtype == dtype
+    assert largest_difference(eager, fused) < BOUNDS[dtype]
+
+
+@each_path
+@pytest.mark.parametrize("size", [1.0, 200.0], ids=["usual", "large"])
+def test_half_precision_is_near_the_exact_result(path, size, device):
+    """Large: q · k is beyond the largest half-precision number, q · k / √K is not."""
+    q, k, v = (x.half() for x in inputs((2, 4), device=device))
+    q, k = q * size, k * size
+    exact = attend(q.double(), k.double(), v.double(), path=path)
+    assert largest_difference(attend(q, k, v, path=path), exact) < 1e-2
+
+
+@each_path
+def test_batch_axes_of_size_one_serve_all(path, device):
+    q, k, v = inputs((3, 2), device=device)
+    shared = attend(q, k[:1], v[:1], masks.causal(), path=path)
+    assert (
+        largest_difference(shared, attend(q, k[:1].expand_as(k), v[:1].expand_as(v), masks.causal(), path=path)) < 1e-12
+    )
+
+
+@each_path
+@pytest.mark.parametrize(("batch", "queries", "keys"), [(0, 3, 4), (2, 0, 4), (2, 3, 0)])
+@pytest.mark.parametrize("mask", [None, masks.causal()], ids=["none", "causal"])
+def test_nothing_in_nothing_out(path, batch, queries, keys, mask, device):
+    """No batch rows, no queries, or no keys: an empty answer, or zeros as for any query with nothing to attend."""
+    q, k, v = inputs((batch, 2), queries, keys, device=device)
+    out = attend(q, k, v, mask, path=path)
+    assert out.shape == (batch, 2, queries, 5)
+    assert not out.any()
+
+
+# ---- groups of heads
+
+
+@each_path
+@pytest.mark.parametrize("kind", ["none", "causal", "padding", "pairs"])
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_a_key_head_serves_neighbouring_query_heads(path, kind, kv_heads, device):
+    q, k, v = inputs((2, 4), kv_heads=kv_heads, device=device)
+    mask = make_mask(kind, (2, 4), 6, 6, device)
+    repeated = (x.repeat_interleave(4 // kv_heads, dim=1) for x in (k, v))
+    assert largest_difference(attend(q, k, v, mask, path=path), attend(q, *repeated, mask, path=path)) < 1e-12
+
+
+class LargestStorage(TorchDispatchMode):
+    """Notes the largest storage behind any result; a view that repeats without copying stays small."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(tensor, torch.Tensor):
+                self.largest = max(self.largest, tensor.untyped_storage().nbytes() // tensor.element_size())
+        return result
+
+
+@pytest.mark.parametrize("mask", [None, masks.causal()], ids=["none", "causal"])
+def test_grouped_keys_are_not_copied_for_each_query_head(mask):
+    batch, heads, kv_heads, queries, keys, width = 2, 8, 2, 3, 40, 16
+    q = normal(batch, heads, queries, width)
+    k, v = normal(batch, kv_heads, keys, width), normal(batch, kv_heads, keys, width, seed=1)
+    largest_needed = max(q.numel(), k.numel(), batch * heads * queries * keys)  # queries, keys, scores
+    assert largest_needed < batch * heads * keys * width  # what repeated keys would take
+    with torch.no_grad(), LargestStorage() as seen:
+        attend(q, k, v, mask, path="eager")
+    assert 0 < seen.largest <= largest_needed
+
+
+# ---- scale and dropout
+
+
+@each_path
+def test_scale(path, device):
+    q, k, v = inputs((2, 3), device=device)
+    assert largest_difference(attend(q, k, v, path=path), attend(q, k, v, scale=1 / math.sqrt(8), path=path)) < 1e-12
+    assert (
+        largest_difference(attend(q, k, v, scale=0.7, path=path), attend(0.7 * q, k, v, scale=1.0, path=path)) < 1e-12
+    )
+    mean = v.mean(-2, keepdim=True).expand(2, 3, 6, 5)
+    assert largest_difference(attend(q, k, v, scale=0.0, path=path), mean) < 1e-12
+
+
+@each_path
+def test_dropout_zeroes_its_share_and_keeps_the_expectation(path, device):
+    """Even weights over an identity of values: the output is the row of weights itself."""
+    queries, keys, share = 2000, 50, 0.3
+    zeros, identity = torch.zeros(queries, 8, device=device), torch.eye(keys, device=device)
+    out = attend(zeros, zeros[:keys], identity, dropout=share, path=path)
+    dropped = (out == 0).float().mean().item()
+    assert dropped == pytest.approx(share, abs=5 * math.sqrt(share * (1 - share) / out.numel()))
+    assert out[out != 0].sub(1 / keys / (1 - share)).abs().max() < 1e-6
+    assert out.sum(-1).mean().item() == pytest.approx(1.0, abs=0.01)
+
+
+def test_returned_weights_are_those_before_dropout():
+    q, k, v = inputs((2, 3))
+    _, weights = attend(q, k, v, dropout=0.5, path="eager", return_weights=True)
+    assert largest_difference(weights.sum(-1), torch.ones(2, 3, 6)) < 1e-12
+
+
+@each_path
+def test_module_drops_only_while_training(path, device):
+    attention = gf.MultiHeadAttention(8, 2, dropout=0.5, device=device)
+    plain = gf.MultiHeadAttention(8, 2, device=device)
+    plain.load_state_dict(attention.state_dict())
+    x = normal(2, 5, 8, dtype=torch.float32, device=device)
+    assert not torch.equal(attention(x, path=path), attention(x, path=path))
+    assert torch.equal(attention.eval()(x, path=path), plain(x, path=path))
+
+
+# ---- modules
+
+
+@each_path
+@pytest.mark.parametrize("key_given", [True, False])
+def test_a_single_head(path, key_given):
+    head = randomise(gf.AttentionHead(6, 4)).double()
+    x, memory = normal(2, 3, 6), normal(2, 5, 6, seed=1) if key_given else normal(2, 3, 6)
+    mask = masks.padding(right_padded(2, 3, width=memory.shape[1]))
+    expected = attend(head.q(x), head.k(memory), head.v(memory), mask, path=path)
+    assert largest_difference(head(x, memory if key_given else None, mask=mask, path=path), expected) == 0
+
+
+@each_path
+def test_value_input_of_its_own(path):
+    attention = randomise(gf.MultiHeadAttention(8, 2)).double()
+    x, memory, value = normal(2, 3, 8), normal(2, 5, 8, seed=1), normal(2, 5, 8, seed=2)
+    assert largest_difference(attention(x, memory, path=path), attention(x, memory, memory, path=path)) == 0
+    assert largest_difference(attention(x, memory, path=path), attention(x, memory, value, path=path)) > 1e-3
+
+
+def test_module_masks_in_every_shape_mean_the_same():
+    attention = randomise(gf.MultiHeadAttention(8, 2)).double()
+    x, square = normal(3, 5, 8), torch.ones(5, 5, dtype=torch.bool).tril()
+    expected = attention(x, mask=masks.causal())
+    for mask in (square, square.expand(3, 5, 5), square.expand(3, 2, 5, 5), Mask(pairs=square)):
+        assert largest_difference(attention(x, mask=mask), expected) < 1e-12
+
+
+def test_module_without_batch_axis():
+    attention = randomise(gf.MultiHeadAttention(8, 2)).double()
+    x = normal(3, 5, 8)
+    out, weights = attention(x[0], mask=masks.causal(), path="eager", return_weights=True)
+    assert largest_difference(out, attention(x, mask=masks.causal())[0]) < 1e-12
+    assert weights.shape == (2, 5, 5)
+
+
+def test_causal_module_equals_the_general_one():
+    rope = gf.RotaryPositionalEmbedding(100.0, 4, 16)
+    causal = randomise(gf.CausalMultiHeadSelfAttention(8, 2, rope=rope)).double()
+    general = gf.MultiHeadAttention(8, 2, bias=False, rope=rope).double()
+    names = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "output_proj": "o"}
+    general.load_state_dict({f"{names[name.split('.')[0]]}.weight": w for name, w in causal.state_dict().items()})
+    x, positions = normal(2, 5, 8), torch.tensor([[0, 1, 2, 3, 4], [7, 8, 9, 10, 15]])
+    expected = general(x, mask=masks.causal(), token_positions=positions)
+    assert largest_difference(causal(x, positions), expected) < 1e-12
+
+
+# ---- errors
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "v", "says"),
+    [
+        ((2, 3, 4), (3, 4), (3, 4), "same number of axes"),
+        ((3, 4), (5, 6), (5, 6), "same width"),
+        ((3, 4), (5, 4), (6, 4), "every key needs a value"),
+        ((4, 3, 4), (3, 5, 4), (3, 5, 4), "divide the query heads"),
+        ((4, 3, 4), (2, 5, 4), (4, 5, 4), "same number"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_named(q, k, v, says):
+    shapes = rf"{says}.*q \({q[0]}, .*k \({k[0]}, .*v \({v[0]}, "
+    with types_unchecked(), pytest.raises(ValueError, match=shapes):
+        attend(normal(*q), normal(*k), normal(*v))
+
+
+def test_unknown_path():
+    with types_unchecked(), pytest.raises(ValueError, match=r"eager, sdpa; got 'eagre'. Did you mean 'eager'\?"):
+        attend(*inputs(()), path="eagre")
+
+
+@pytest.mark.parametrize("dropout", [-0.1, 1.0])
+def test_dropout_out_of_range(dropout):
+    with pytest.raises(ValueError, match=f"dropout must be .*{dropout}"):
+        attend(*inputs(()), dropout=dropout)
+
+
+def test_module_errors():
+    with pytest.raises(ValueError, match=r"num_heads=3 does not divide embed_dim=8; .* 2, 4"):
+        gf.MultiHeadAttention(8, 3)
+    with pytest.raises(ValueError, match="kv_heads=3 does not divide num_heads=4"):
+        gf.MultiHeadAttention(8, 4, kv_heads=3)
+    with pytest.raises(ValueError, match="value input without a key"):
+        gf.MultiHeadAttention(8, 2)(normal(3, 8), value=normal(3, 8))
+    rope = gf.RotaryPositionalEmbedding(100.0, 4, 16)
+    with pytest.raises(ValueError, match="cross-attention is built without rope"):
+        gf.MultiHeadAttention(8, 2, rope=rope)(normal(3, 8), normal(3, 8))
+    with pytest.raises(ValueError, match="max_seq_len and theta together"):
+        gf.CausalMultiHeadSelfAttention(8, 2, max_seq_len=16)
+    with pytest.raises(ValueError, match="either rope, or max_seq_len"):
+        gf.CausalMultiHeadSelfAttention(8, 2, 16, 100.0, rope=rope)

@@ -1,0 +1,59 @@
+"""Norms: starting values, types, and half-precision inputs whose squares overflow."""
+
+import pytest
+import torch
+
+import glassformer as gf
+from tests.helpers import FLOATS, largest_difference, normal
+
+each_norm = pytest.mark.parametrize("norm", [gf.RMSNorm, gf.LayerNorm])
+
+
+def test_norms_start_as_plain_normalisation():
+    assert torch.equal(gf.RMSNorm(5).weight, torch.ones(5))
+    assert torch.equal(gf.LayerNorm(5).weight, torch.ones(5))
+    assert torch.equal(gf.LayerNorm(5).bias, torch.zeros(5))
+    assert gf.LayerNorm(5, bias=False).bias is None
+    assert gf.RMSNorm(5).eps == gf.LayerNorm(5).eps == 1e-5
+
+
+@each_norm
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("weights", [None, torch.float32], ids=["same", "float32 weights"])
+def test_the_type_that_goes_in_comes_out(norm, dtype, weights, device):
+    layer, x = norm(6, device=device, dtype=weights or dtype), normal(2, 3, 6, dtype=dtype, device=device)
+    assert layer(x).dtype == dtype
+    assert layer(x).shape == x.shape
+
+
+@each_norm
+@pytest.mark.parametrize("size", [300.0, 5_000.0, 60_000.0])
+def test_large_half_precision_numbers_do_not_overflow(norm, size, device):
+    signs = torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0, 1.0, -1.0, -0.5], device=device)
+    x = (signs * size).half()
+    layer = norm(8, device=device)
+    out = layer.half()(x)
+    assert largest_difference(out, layer.double()(x.double())) < 2e-3
+
+
+@each_norm
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_zeros_stay_zeros(norm, dtype):
+    x = torch.zeros(3, 4, dtype=dtype, requires_grad=True)
+    out = norm(4).to(dtype)(x)
+    out.sum().backward()
+    assert not out.any()
+    assert x.grad.isfinite().all()
+
+
+@each_norm
+def test_scale_of_the_input_does_not_matter(norm):
+    x, layer = normal(3, 16), norm(16, eps=0.0).double()
+    assert largest_difference(layer(1e-6 * x), layer(1e6 * x)) < 1e-10
+    assert largest_difference(layer(x).square().mean(-1), torch.ones(3)) < 1e-12
+
+
+@each_norm
+def test_a_width_of_nothing_is_refused(norm):
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        norm(0)
