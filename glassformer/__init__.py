@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from glassformer.models.encoder import TransformerEncoder as TransformerEncoder
     from glassformer.models.encoder import TransformerForSequenceClassification as TransformerForSequenceClassification
     from glassformer.models.language_model import TransformerLM as TransformerLM
-    from glassformer.nn.attention import AttentionHead as AttentionHead
-    from glassformer.nn.attention import CausalMultiHeadSelfAttention as CausalMultiHeadSelfAttention
-    from glassformer.nn.attention import MultiHeadAttention as MultiHeadAttention
     from glassformer.nn.attention import scaled_dot_product_attention as scaled_dot_product_attention
     from glassformer.nn.attention import softmax as softmax
     from glassformer.nn.block import Block as Block
@@ -25,6 +22,9 @@ if TYPE_CHECKING:
     from glassformer.nn.feedforward import SwiGLU as SwiGLU
     from glassformer.nn.feedforward import gelu as gelu
     from glassformer.nn.feedforward import silu as silu
+    from glassformer.nn.heads import AttentionHead as AttentionHead
+    from glassformer.nn.heads import CausalMultiHeadSelfAttention as CausalMultiHeadSelfAttention
+    from glassformer.nn.heads import MultiHeadAttention as MultiHeadAttention
     from glassformer.nn.layers import DecoderLayer as DecoderLayer
     from glassformer.nn.layers import EncoderLayer as EncoderLayer
     from glassformer.nn.layers import TransformerBlock as TransformerBlock
@@ -42,15 +42,10 @@ _HOME = {
     "inspect.parameters": ("num_parameters",),
     "models.encoder": ("Embeddings", "TransformerEncoder", "TransformerForSequenceClassification"),
     "models.language_model": ("TransformerLM",),
-    "nn.attention": (
-        "AttentionHead",
-        "CausalMultiHeadSelfAttention",
-        "MultiHeadAttention",
-        "scaled_dot_product_attention",
-        "softmax",
-    ),
+    "nn.attention": ("scaled_dot_product_attention", "softmax"),
     "nn.block": ("Block",),
     "nn.feedforward": ("FeedForward", "SwiGLU", "gelu", "silu"),
+    "nn.heads": ("AttentionHead", "CausalMultiHeadSelfAttention", "MultiHeadAttention"),
     "nn.layers": ("DecoderLayer", "EncoderLayer", "TransformerBlock"),
     "nn.linear": ("Embedding", "Linear"),
     "nn.masks": ("Mask",),

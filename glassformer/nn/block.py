@@ -13,7 +13,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from glassformer.config import check_choice, check_probability
-from glassformer.nn.attention import AnyMask, MultiHeadAttention, Path
+from glassformer.nn.attention import AnyMask, Path
+from glassformer.nn.heads import MultiHeadAttention
 
 Placement = Literal["pre", "post", "parallel"]
 Step = Callable[[Tensor], Tensor]

@@ -9,9 +9,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from glassformer.nn.attention import AnyMask, CausalMultiHeadSelfAttention, MultiHeadAttention, Path
+from glassformer.nn.attention import AnyMask, Path
 from glassformer.nn.block import Block, Placement, residual
 from glassformer.nn.feedforward import FeedForward, SwiGLU
+from glassformer.nn.heads import CausalMultiHeadSelfAttention, MultiHeadAttention
 from glassformer.nn.masks import Mask, causal
 from glassformer.nn.norm import LayerNorm, RMSNorm
 from glassformer.nn.positions import RotaryPositionalEmbedding

@@ -180,9 +180,8 @@ class RotaryPositionalEmbedding(nn.Module):
         if token_positions is not None:
             missing = len(tokens) - token_positions.ndim if token_positions.ndim > 1 else 0
             if missing < 0 or token_positions.shape[-1] != length:
-                raise ValueError(
-                    f"token_positions of shape {tuple(token_positions.shape)} does not fit tokens in shape {tuple(tokens)}."
-                )
+                shape = tuple(token_positions.shape)
+                raise ValueError(f"token_positions of shape {shape} does not fit tokens in shape {tuple(tokens)}.")
             rows_of = partial(look_up, ids=token_positions[(..., *[None] * missing, slice(None))], what="position")
             return rows_of(self.cos), rows_of(self.sin)
         if length > self.max_seq_len:

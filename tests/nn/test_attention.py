@@ -89,11 +89,13 @@ def test_paths_agree_on_grouped_heads_in_every_type(dtype, kind, kv_heads, devic
 
 
 @each_path
-@pytest.mark.parametrize("size", [1.0, 200.0], ids=["usual", "large"])
+@pytest.mark.parametrize("size", [1.0, 100.0], ids=["usual", "large"])
 def test_half_precision_is_near_the_exact_result(path, size, device):
     """Large: q · k is beyond the largest half-precision number, q · k / √K is not."""
     q, k, v = (x.half() for x in inputs((2, 4), device=device))
     q, k = q * size, k * size
+    largest = float((q.double() @ k.double().mT).abs().max())
+    assert size == 1.0 or largest / math.sqrt(8) < torch.finfo(torch.half).max < largest
     exact = attend(q.double(), k.double(), v.double(), path=path)
     assert largest_difference(attend(q, k, v, path=path), exact) < 1e-2
 
