@@ -23,14 +23,13 @@ from hypothesis import settings
 settings.register_profile("steady", deadline=None, derandomize=True, max_examples=25)
 settings.load_profile("steady")
 
-_NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-
 
 @pytest.fixture(autouse=True)
 def _fixed_seed() -> None:
     torch.manual_seed(0)
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=_NO_GPU)])
+@pytest.fixture(params=["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"])
 def device(request: pytest.FixtureRequest) -> torch.device:
+    """Every device of this machine: the same tests serve the CPU and a GPU."""
     return torch.device(request.param)

@@ -45,6 +45,8 @@ def multi_head(
 
     Heads are slices of the last axis, so one matrix product per projection serves all of them.
     """
+    if rope is None and token_positions is not None:
+        raise ValueError("token_positions were given, but this attention has no rotary positions to use them.")
     kv_heads = heads if kv_heads is None else kv_heads
     q = rearrange(q, "... t (h k) -> ... t h k", h=heads)
     k, v = (rearrange(x, "... s (g k) -> ... s g k", g=kv_heads) for x in (k, v))

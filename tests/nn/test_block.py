@@ -164,3 +164,11 @@ def test_transformer_block_builds_its_own_positions_or_takes_shared_ones():
     assert none.attn.rope is None
     assert not torch.allclose(none(x), own(x))
     assert torch.allclose(own(x), own(x, torch.arange(7, 12)), atol=1e-12)  # only distances count
+
+
+def test_positions_without_rotary_positions_are_refused():
+    x, positions = normal(2, 5, WIDTH, dtype=torch.float32), torch.arange(5)
+    with pytest.raises(ValueError, match="no rotary positions to use them"):
+        gf.TransformerBlock(WIDTH, HEADS, HIDDEN)(x, positions)
+    with pytest.raises(ValueError, match="no rotary positions to use them"):
+        gf.MultiHeadAttention(WIDTH, HEADS)(x, token_positions=positions)
