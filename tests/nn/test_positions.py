@@ -197,7 +197,7 @@ def test_rotary_errors():
     with pytest.raises(ValueError, match="theta must be above 0, got 0"):
         rotary(theta=0.0)
     with types_unchecked(), pytest.raises(ValueError, match="Did you mean 'halves'"):
-        rotary("halves")
+        rotary("halve")
 
 
 # ---- the rotary cache
