@@ -4,6 +4,7 @@ Each is a choice of parts for the same mathematics. Shapes: ``T`` tokens, ``S`` 
 """
 
 from functools import partial
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -18,12 +19,14 @@ from glassformer.nn.norm import LayerNorm, RMSNorm
 from glassformer.nn.positions import RotaryPositionalEmbedding
 
 
-class EncoderLayer(Block):
-    """Self-attention over the whole sequence and a feed-forward network, with LayerNorm and biases.
+class _ClassicLayer(Block):
+    """What encoder and decoder layers have in common: LayerNorm, biases and a plain feed-forward network.
 
     Pre-norm unless ``placement`` says otherwise; a stack of pre-norm layers needs one more norm after the last.
     """
 
+    _has_memory: ClassVar[bool] = False
+
     def __init__(
         self,
         d_model: int,
@@ -37,42 +40,28 @@ class EncoderLayer(Block):
         dropout: float = 0.0,
         norm_eps: float = 1e-5,
     ) -> None:
+        attention = partial(MultiHeadAttention, d_model, num_heads, device, dtype, dropout=dropout)
         super().__init__(
-            MultiHeadAttention(d_model, num_heads, device, dtype, dropout=dropout),
+            attention(),
             FeedForward(d_model, d_ff, device, dtype, activation=activation),
             partial(LayerNorm, d_model, norm_eps, device=device, dtype=dtype),
+            cross=attention() if self._has_memory else None,
             placement=placement,
             dropout=dropout,
         )
 
 
-class DecoderLayer(Block):
-    """Causal self-attention, cross-attention to the encoder's output, and a feed-forward network.
+class EncoderLayer(_ClassicLayer):
+    """Self-attention over the whole sequence, then a feed-forward network. Called ``(x, mask=None)``."""
+
+
+class DecoderLayer(_ClassicLayer):
+    """Causal self-attention, cross-attention to the encoder's output, then a feed-forward network.
 
     Every decoder layer projects keys and values of its own from the memory.
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        num_heads: int,
-        d_ff: int,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        placement: Placement = "pre",
-        activation: str = "relu",
-        dropout: float = 0.0,
-        norm_eps: float = 1e-5,
-    ) -> None:
-        super().__init__(
-            MultiHeadAttention(d_model, num_heads, device, dtype, dropout=dropout),
-            FeedForward(d_model, d_ff, device, dtype, activation=activation),
-            partial(LayerNorm, d_model, norm_eps, device=device, dtype=dtype),
-            cross=MultiHeadAttention(d_model, num_heads, device, dtype, dropout=dropout),
-            placement=placement,
-            dropout=dropout,
-        )
+    _has_memory = True
 
     def forward(  # type: ignore[override]  # a decoder layer cannot do without its memory
         self,
