@@ -3,18 +3,26 @@
 Standard library only: reading a config must not cost the import of a tensor library.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, fields
 from difflib import get_close_matches
+from math import inf
+from numbers import Integral, Real
 
 
 def check_positive(**sizes: int) -> None:
     """Raise unless every named size is a whole number of at least 1."""
     for name, value in sizes.items():
-        if isinstance(value, bool) or not isinstance(value, int):
+        if isinstance(value, bool) or not isinstance(value, Integral):
             raise TypeError(f"{name} must be a whole number, got {value!r} ({type(value).__name__}).")
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}.")
+
+
+def check_eps(eps: float) -> None:
+    """Raise unless ``eps``, which keeps a norm from dividing by zero, is a finite number of at least 0."""
+    if not (isinstance(eps, Real) and 0 <= eps < inf):
+        raise ValueError(f"eps must be a finite number of at least 0, got {eps!r}.")
 
 
 def check_probability(**probabilities: float) -> None:
@@ -70,14 +78,19 @@ class EncoderConfig:
             num_labels=self.num_labels,
         )
         check_probability(hidden_dropout_prob=self.hidden_dropout_prob)
+        check_eps(self.layer_norm_eps)
         check_divides("num_attention_heads", self.num_attention_heads, "hidden_size", self.hidden_size)
 
     @classmethod
     def read(cls, config: object) -> "EncoderConfig":
-        """The same facts from any object that carries them under the same names; the rest of it is not looked at."""
+        """The same facts from a mapping or object that has them under the same names; the rest is not looked at."""
         if isinstance(config, cls):
             return config
-        facts = {field.name: getattr(config, field.name) for field in fields(cls) if hasattr(config, field.name)}
+        names = [field.name for field in fields(cls)]
+        if isinstance(config, Mapping):
+            facts = {name: config[name] for name in names if name in config}
+        else:
+            facts = {name: getattr(config, name) for name in names if hasattr(config, name)}
         missing = [field.name for field in fields(cls) if field.default is MISSING and field.name not in facts]
         if missing:
             raise TypeError(f"{type(config).__name__} does not say {', '.join(missing)}; an encoder needs to know.")

@@ -34,19 +34,25 @@ class Wishes:
 
 
 def demo(
-    seconds: Annotated[float, typer.Option(min=0.1, help="How long to train.")] = 60.0,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.1, help="How long to train: 60 unless --steps is given.")
+    ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Train so many steps instead: the same each time.")] = None,
     prompt: Annotated[str, typer.Option(help="What the model's text starts with.")] = "The ",
     length: Annotated[int, typer.Option(min=1, help="How many bytes it writes.")] = 400,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is the likeliest byte each time.")] = 0.7,
-    seed: Annotated[int, typer.Option(help="Fixes the starting weights, the batches and the text.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**63 - 1, help="Fixes the starting weights, the batches and the text.")
+    ] = 0,
 ) -> None:
     """Train a small Transformer for a minute, then let it write. Nothing is downloaded or saved."""
     if not prompt:
         raise typer.BadParameter("the prompt is empty; the model needs at least one character to continue from.")
+    if steps is not None and seconds is not None:
+        raise typer.BadParameter("say how long to train once: either --steps or --seconds.")
     console = Console(highlight=False)
     wishes = Wishes(
-        seconds=None if steps else seconds,
+        seconds=60.0 if seconds is None and steps is None else seconds,
         steps=steps,
         prompt=prompt,
         length=length,
@@ -100,7 +106,6 @@ def _show(console: Console, reports: "Iterator[loop.Progress]") -> "loop.Progres
     """A live bar in a terminal; elsewhere a line for every tenth of the run. Returns the last report."""
     figures = "loss {loss:.2f}  {speed:,.0f} tokens/s  {left:.0f} s left"
     bar = Progress(
-        TextColumn("training"),
         BarColumn(),
         TextColumn("{task.description}"),
         console=console,
@@ -126,7 +131,7 @@ def _write(console: Console, model: "TransformerLM", wishes: Wishes) -> None:
 
     console.print("\nIt writes:\n")
     console.print(_visible(wishes.prompt), end="", style="bold cyan", markup=False)
-    prompt = torch.tensor(list(wishes.prompt.encode()))
+    prompt = torch.tensor(list(wishes.prompt.encode(errors="surrogateescape")))  # any bytes will do
     stream = write_on(model.eval(), prompt, context_length=CONTEXT, temperature=wishes.temperature, seed=wishes.seed)
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     for byte in islice(stream, wishes.length):

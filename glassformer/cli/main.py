@@ -1,5 +1,7 @@
 """The program ``glassformer``. Verbs import what they need when they run, so that ``--help`` is quick."""
 
+import sys
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -25,8 +27,10 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    version: Annotated[  # its callback does the work
+    version: Annotated[  # noqa: ARG001  # its callback does the work
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     """The Transformer you can see through."""
+    if isinstance(sys.stdout, TextIOWrapper):  # a terminal that cannot show a character gets "?", not a crash
+        sys.stdout.reconfigure(errors="replace")

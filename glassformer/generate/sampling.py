@@ -11,6 +11,7 @@ from torch import Tensor
 
 from glassformer.config import check_positive
 from glassformer.nn.attention import softmax
+from glassformer.nn.norm import at_least_float32
 
 
 def sample_next(
@@ -33,7 +34,9 @@ def sample_next(
         check_positive(top_k=top_k)
         likeliest = logits.topk(min(top_k, logits.shape[-1]), dim=-1).indices
         logits = torch.full_like(logits, -torch.inf).scatter(-1, likeliest, logits.gather(-1, likeliest))
-    chances = softmax(logits / temperature, dim=-1)
+    # Taking off the largest first changes no chance and keeps a tiny temperature from overflowing.
+    below = at_least_float32(logits) - logits.amax(-1, keepdim=True)
+    chances = softmax(below / max(temperature, torch.finfo(torch.float32).tiny), dim=-1)
     rows = chances.reshape(-1, chances.shape[-1])
     return torch.multinomial(rows, 1, generator=generator).reshape(chances.shape[:-1])
 

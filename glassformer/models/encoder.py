@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Integer
 from torch import Tensor, nn
 
 from glassformer.config import EncoderConfig
-from glassformer.nn.attention import Path
+from glassformer.nn.attention import AttentionPath
 from glassformer.nn.layers import EncoderLayer
 from glassformer.nn.linear import Embedding, Linear
 from glassformer.nn.masks import padding
@@ -58,7 +58,11 @@ class TransformerEncoder(nn.Module):
         self.norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(
-        self, input_ids: Integer[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None = None, *, path: Path = "sdpa"
+        self,
+        input_ids: Integer[Tensor, "B T"],
+        mask: Bool[Tensor, "B T"] | None = None,
+        *,
+        path: AttentionPath = "sdpa",
     ) -> Float[Tensor, "B T D"]:
         """One vector per token. ``mask`` is True at real tokens; padding changes no real token's vector."""
         attend = None if mask is None else padding(_checked(mask, input_ids))
@@ -79,7 +83,11 @@ class TransformerForSequenceClassification(nn.Module):
         self.classifier = Linear(config.hidden_size, config.num_labels, bias=True)
 
     def forward(
-        self, input_ids: Integer[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None = None, *, path: Path = "sdpa"
+        self,
+        input_ids: Integer[Tensor, "B T"],
+        mask: Bool[Tensor, "B T"] | None = None,
+        *,
+        path: AttentionPath = "sdpa",
     ) -> Float[Tensor, "B C"]:
         """Logits of the classes. ``mask`` is True at real tokens; pad to the right, so that the first token is real."""
         first = self.encoder(input_ids, mask, path=path)[:, 0]  # B D

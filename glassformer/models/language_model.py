@@ -10,7 +10,7 @@ from jaxtyping import Float, Int, Integer
 from torch import Tensor, nn
 
 from glassformer.config import check_divides, check_positive
-from glassformer.nn.attention import Path
+from glassformer.nn.attention import AttentionPath
 from glassformer.nn.layers import TransformerBlock
 from glassformer.nn.linear import Embedding, Linear
 from glassformer.nn.norm import RMSNorm
@@ -60,9 +60,11 @@ class TransformerLM(nn.Module):
         token_ids: Integer[Tensor, "... T"],
         token_positions: Int[Tensor, "... T"] | None = None,
         *,
-        path: Path = "sdpa",
+        path: AttentionPath = "sdpa",
     ) -> Float[Tensor, "... T V"]:
         """Logits for the token after each position; position t sees tokens 0 … t and no later one."""
+        if token_ids.ndim == 0:
+            raise ValueError("token_ids needs a sequence axis; a single id is a sequence of one: token_ids[None].")
         length = token_ids.shape[-1]
         if length > self.context_length:
             raise ValueError(

@@ -17,10 +17,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from glassformer.config import check_choice, check_probability
-from glassformer.nn.masks import Mask
-from glassformer.nn.norm import at_least_float32
+from glassformer.nn.masks import Mask, as_mask
+from glassformer.nn.norm import at_least_float32, without_autocast
 
-Path = Literal["eager", "sdpa"]
+AttentionPath = Literal["eager", "sdpa"]
 AnyMask = Mask | Bool[Tensor, "... _ _"]  # (queries, keys), either of which may be 1
 MaybeWeights = Float[Tensor, "... T V"] | tuple[Float[Tensor, "... T V"], Float[Tensor, "... T S"]]
 
@@ -45,14 +45,15 @@ def scaled_dot_product_attention(
     *,
     scale: float | None = None,
     dropout: float = 0.0,
-    path: Path = "sdpa",
+    path: AttentionPath = "sdpa",
     return_weights: bool = False,
 ) -> MaybeWeights:
     """Average the values with the weights softmax(q · k · scale), one average per query.
 
     Args:
         q, k, v: any leading axes. The axis before the sequence counts as heads: keys and values may have fewer of
-            them than queries, and each then serves a group of query heads (no copy is made).
+            them than queries, and each then serves a group of query heads. Keys are not copied for that, except by
+            PyTorch itself on the fused path where values and keys differ in width.
         mask: a :class:`~glassformer.nn.masks.Mask`, or booleans of shape ``(T, S)`` or with as many axes as the
             scores; ``True`` attends. A query with nothing to attend gets zeros. Key slots that no query attends may
             hold anything, NaN included: they reach neither outputs nor gradients.
@@ -67,11 +68,11 @@ def scaled_dot_product_attention(
         raise ValueError(f'path={path!r} never writes the attention weights down; ask for them with path="eager".')
     _check_shapes(q, k, v)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    batch = broadcast(q.shape[:-3], k.shape[:-3], v.shape[:-3])
+    batch = batch_axes(q, k, v, trailing=3)
     is_causal = False
     allowed = None
     if mask is not None:
-        mask = _as_mask(mask, q)
+        mask = _unambiguous(mask, q)
         is_causal = path == "sdpa" and q.shape[-2] == k.shape[-2] and mask.is_only_causal(k.shape[-2])
         allowed = None if is_causal else mask.dense((*batch, *q.shape[-3:-1], k.shape[-2]), q.device)
     if allowed is not None:
@@ -86,13 +87,13 @@ def scaled_dot_product_attention(
 def _formula(
     q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: float, dropout: float
 ) -> tuple[Tensor, Tensor]:
-    """The definition, line by line. ``g`` key heads each meet ``r`` query heads; ungrouped, r is 1."""
-    grouped = q.ndim > 2
+    """The definition, line by line. Where there are fewer key heads, each of ``g`` meets its ``r`` query heads."""
+    grouped = q.ndim > 2 and q.shape[-3] != k.shape[-3]
     if grouped:
         q = rearrange(q, "... (g r) t k -> ... g r t k", g=k.shape[-3])
         k, v = k.unsqueeze(-3), v.unsqueeze(-3)
-    # In at least float32, as the fused kernels do inside: in half precision q · k overflows at 65,504.
-    scores = einsum(at_least_float32(q), at_least_float32(k), "... t k, ... s k -> ... t s") * scale
+    with without_autocast(q):  # in at least float32, as the fused kernels do inside: half overflows at 65,504
+        scores = einsum(at_least_float32(q), at_least_float32(k), "... t k, ... s k -> ... t s") * scale
     if grouped:
         scores = rearrange(scores, "... g r t s -> ... (g r) t s")
     if allowed is not None:
@@ -109,12 +110,12 @@ def _fused(
     q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, is_causal: bool, scale: float, dropout: float
 ) -> Tensor:
     """The same through PyTorch's kernels, which are fast for exactly four axes: batch, heads, sequence, width."""
-    batch = broadcast(q.shape[:-3], k.shape[:-3], v.shape[:-3])
+    batch = batch_axes(q, k, v, trailing=3)
     q4, k4, v4 = (_four_axes(x, batch) for x in (q, k, v))
     if allowed is not None and allowed.ndim > 2:
         allowed = _four_axes(allowed, batch)
     out = F.scaled_dot_product_attention(
-        q4, k4, v4, allowed, dropout, is_causal, scale=scale, enable_gqa=q4.shape[1] != k4.shape[1]
+        q4, k4, v4, allowed, dropout, is_causal, scale=scale, enable_gqa=bool(q4.shape[1] != k4.shape[1])
     )
     return out.reshape(*batch, *q.shape[-3:-1], v.shape[-1])
 
@@ -125,23 +126,28 @@ def _four_axes(x: Tensor, batch: torch.Size) -> Tensor:
     return x.expand(*batch, *x.shape[-3:]).reshape(math.prod(batch), *x.shape[-3:])
 
 
-def broadcast(*shapes: torch.Size) -> torch.Size:
-    """The shape that all of ``shapes`` broadcast to."""
-    first = shapes[0]
-    # Asked only when needed: torch's own answer costs half a second of imports the first time.
-    return first if all(s == first for s in shapes) else torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
+def batch_axes(*tensors: Tensor, trailing: int) -> torch.Size:
+    """What the axes of ``tensors`` before the last ``trailing`` ones broadcast to."""
+    shapes = [tensor.shape[:-trailing] for tensor in tensors]
+    if all(shape == shapes[0] for shape in shapes):  # the usual case; torch's own answer costs half a second of imports
+        return shapes[0]
+    try:
+        return torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        named = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
+        raise ValueError(f"queries, keys and values of shapes {named} belong to batches of different sizes.") from None
 
 
-def _as_mask(mask: AnyMask, q: Tensor) -> Mask:
+def _unambiguous(mask: AnyMask, q: Tensor) -> Mask:
     """A Mask as it is; a tensor only if its axes leave no doubt about what they are."""
-    if isinstance(mask, Mask):
-        return mask
-    if mask.ndim not in (2, q.ndim):
+    if isinstance(mask, Tensor) and 2 < mask.ndim < q.ndim:
         raise ValueError(
             f"a mask of shape {tuple(mask.shape)} for queries of shape {tuple(q.shape)} could be read in two ways. "
             f"Give it {q.ndim} axes (mask.unsqueeze(1) for one per batch row), or 2: (queries, keys)."
         )
-    return Mask(pairs=mask)
+    known = as_mask(mask)
+    assert known is not None
+    return known
 
 
 def _attended_keys(allowed: Bool[Tensor, "... T S"], k: Tensor) -> Bool[Tensor, "... S 1"]:

@@ -13,8 +13,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from glassformer.config import check_choice, check_probability
-from glassformer.nn.attention import AnyMask, Path
+from glassformer.nn.attention import AnyMask, AttentionPath
 from glassformer.nn.heads import MultiHeadAttention
+from glassformer.nn.masks import as_mask
 
 Placement = Literal["pre", "post", "parallel"]
 Step = Callable[[Tensor], Tensor]
@@ -83,9 +84,17 @@ class Block(nn.Module):
         memory: Float[Tensor, "... S D"] | None = None,
         memory_mask: AnyMask | None = None,
         token_positions: Int[Tensor, "... T"] | None = None,
-        path: Path = "sdpa",
+        path: AttentionPath = "sdpa",
     ) -> Float[Tensor, "... T D"]:
-        """Let every token look at its sequence, then at ``memory`` if the block has cross-attention, then think."""
+        """Let every token look at its sequence, then at ``memory`` if the block has cross-attention, then think.
+
+        ``mask`` is a :class:`~glassformer.nn.masks.Mask`, or booleans ``(T, T)``, ``(batch, T, T)``,
+        ``(batch, 1, 1, T)`` or ``(batch, heads, T, T)``; ``memory_mask`` the same with S for the last T. Which slots
+        of a padded batch are real, ``(batch, T)``, is said by ``masks.padding(real)``, never by bare booleans: where
+        batch and T are equal they would be read as ``(T, T)``.
+        """
+        mask = as_mask(mask)
+        x = x if mask is None else mask.quieten_padding(x)
         if (self.cross is None) != (memory is None):
             has = "has no" if self.cross is None else "has"
             given = "a memory was given" if memory is not None else "no memory was given"

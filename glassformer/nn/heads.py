@@ -10,13 +10,13 @@ from typing import TypedDict, Unpack
 
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from glassformer.config import check_divides, check_positive, check_probability
-from glassformer.nn.attention import AnyMask, MaybeWeights, Path, broadcast, scaled_dot_product_attention
+from glassformer.nn.attention import AnyMask, AttentionPath, MaybeWeights, batch_axes, scaled_dot_product_attention
 from glassformer.nn.linear import Linear
-from glassformer.nn.masks import Mask, causal
+from glassformer.nn.masks import Mask, as_mask, causal
 from glassformer.nn.positions import RotaryPositionalEmbedding
 
 
@@ -25,7 +25,7 @@ class AttentionOptions(TypedDict, total=False):
 
     scale: float | None
     dropout: float
-    path: Path
+    path: AttentionPath
     return_weights: bool
 
 
@@ -51,7 +51,7 @@ def multi_head(
     q = rearrange(q, "... t (h k) -> ... t h k", h=heads)
     k, v = (rearrange(x, "... s (g k) -> ... s g k", g=kv_heads) for x in (k, v))
     if rope is not None:  # values are not turned: position decides who is looked at, not what is seen
-        cos, sin = (turn.unsqueeze(-2) for turn in rope.turns(q.shape[:-2], token_positions))  # the same for all heads
+        cos, sin = (turn.unsqueeze(-2) for turn in rope.turns(q.shape[:-2], token_positions, q.device))
         q, k = rope.rotate(q, cos, sin), rope.rotate(k, cos, sin)
     q, k, v = (rearrange(x, "... t h k -> ... h t k") for x in (q, k, v))
     result = scaled_dot_product_attention(q, k, v, mask, **options)
@@ -84,13 +84,20 @@ class AttentionHead(nn.Module):
         value: Float[Tensor, "... S D"] | None = None,
         mask: AnyMask | None = None,
         *,
-        path: Path = "sdpa",
+        path: AttentionPath = "sdpa",
         return_weights: bool = False,
     ) -> MaybeWeights:
-        """Attend from ``query`` to ``key`` (default: itself) and average ``value`` (default: the keys' input)."""
-        key, value = _default_inputs(query, key, value)
+        """Attend from ``query`` to ``key`` (default: itself) and average ``value`` (default: the keys' input).
+
+        Booleans as ``mask`` may be ``(T, S)`` or ``(batch, T, S)``. With ``return_weights`` the answer is the pair
+        (output, weights ``(..., T, S)``).
+        """
+        query, key, value, mask = _prepare(query, key, value, mask, heads=1)
         q, k, v = self.q(query), self.k(key), self.v(value)
-        return scaled_dot_product_attention(q, k, v, mask, path=path, return_weights=return_weights)
+        result = multi_head(q, k, v, mask, heads=1, path=path, return_weights=return_weights)
+        if isinstance(result, tuple):
+            return result[0], result[1].squeeze(-3)
+        return result
 
 
 class MultiHeadAttention(nn.Module):
@@ -137,7 +144,7 @@ class MultiHeadAttention(nn.Module):
         mask: AnyMask | None = None,
         *,
         token_positions: Int[Tensor, "... T"] | None = None,
-        path: Path = "sdpa",
+        path: AttentionPath = "sdpa",
         return_weights: bool = False,
     ) -> MaybeWeights:
         """Attend from ``query`` to ``key`` (default: itself) and average ``value`` (default: the keys' input).
@@ -147,14 +154,7 @@ class MultiHeadAttention(nn.Module):
         """
         if self.rope is not None and key is not None and key is not query:
             raise ValueError("rotary positions compare places in one sequence; cross-attention is built without rope.")
-        key, value = _default_inputs(query, key, value)
-        mask = Mask(pairs=mask) if isinstance(mask, Tensor) else mask
-        if mask is not None and not (mask.is_only_causal(key.shape[-2]) and key.shape[-2] == query.shape[-2]):
-            batch = broadcast(query.shape[:-2], key.shape[:-2], value.shape[:-2])
-            allowed = mask.dense((*batch, self.num_heads, query.shape[-2], key.shape[-2]), query.device)
-            mask = Mask(pairs=allowed)
-            # Before the projections, so that garbage in padding cannot reach their gradients.
-            key, value = _hide_unattended(key, allowed), _hide_unattended(value, allowed)
+        query, key, value, mask = _prepare(query, key, value, mask, self.num_heads)
         result = multi_head(
             self.q(query),
             self.k(key),
@@ -209,7 +209,7 @@ class CausalMultiHeadSelfAttention(nn.Module):
         x: Float[Tensor, "... T D"],
         token_positions: Int[Tensor, "... T"] | None = None,
         *,
-        path: Path = "sdpa",
+        path: AttentionPath = "sdpa",
     ) -> Float[Tensor, "... T D"]:
         """Attend within ``x``; without ``token_positions`` they are 0, 1, … T − 1."""
         q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
@@ -219,15 +219,25 @@ class CausalMultiHeadSelfAttention(nn.Module):
         return self.output_proj(heads)
 
 
-def _default_inputs(query: Tensor, key: Tensor | None, value: Tensor | None) -> tuple[Tensor, Tensor]:
+def _prepare(
+    query: Tensor, key: Tensor | None, value: Tensor | None, mask: AnyMask | None, heads: int
+) -> tuple[Tensor, Tensor, Tensor, Mask | None]:
+    """Fill in the inputs left out, and empty the key and value slots that nobody attends.
+
+    That is done before the projections, so that garbage in padding cannot reach their gradients either.
+    """
     if key is None and value is not None:
         raise ValueError("a value input without a key input: give both, or only the key.")
+    given = as_mask(mask)
+    if given is not None and (key is None or key is query):
+        query = given.quieten_padding(query)
     key = query if key is None else key
-    return key, key if value is None else value
-
-
-def _hide_unattended(x: Float[Tensor, "... S D"], allowed: Bool[Tensor, "... T S"]) -> Float[Tensor, "... S D"]:
-    """``x`` with zeros in the slots that no query of any head attends, whatever they held; gradients stop there too."""
+    value = key if value is None else value
+    queries, keys = query.shape[-2], key.shape[-2]
+    batch = batch_axes(query, key, value, trailing=2)
+    if given is None or (given.is_only_causal(keys) and queries == keys):
+        return query, key, value, given
+    allowed = given.dense((*batch, heads, queries, keys), query.device)
     attended = allowed.any(-2)  # ... H S, or S
-    attended = attended.any(-2) if attended.ndim > 1 else attended
-    return x.where(attended.unsqueeze(-1), 0.0)
+    attended = (attended.any(-2) if attended.ndim > 1 else attended).unsqueeze(-1)  # ... S 1
+    return query, key.where(attended, 0.0), value.where(attended, 0.0), Mask(pairs=allowed)

@@ -10,11 +10,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from glassformer.nn.attention import AnyMask, Path
+from glassformer.nn.attention import AnyMask, AttentionPath
 from glassformer.nn.block import Block, Placement, residual
 from glassformer.nn.feedforward import FeedForward, SwiGLU
 from glassformer.nn.heads import CausalMultiHeadSelfAttention, MultiHeadAttention
-from glassformer.nn.masks import Mask, causal
+from glassformer.nn.masks import as_mask, causal
 from glassformer.nn.norm import LayerNorm, RMSNorm
 from glassformer.nn.positions import RotaryPositionalEmbedding
 
@@ -70,10 +70,13 @@ class DecoderLayer(_ClassicLayer):
         mask: AnyMask | None = None,
         memory_mask: AnyMask | None = None,
         *,
-        path: Path = "sdpa",
+        path: AttentionPath = "sdpa",
     ) -> Float[Tensor, "... T D"]:
-        """Causal whatever ``mask`` says: it can only hide more. ``memory_mask`` hides padding of the memory."""
-        given = Mask(pairs=mask) if isinstance(mask, Tensor) else mask
+        """Causal whatever ``mask`` says: it can only hide more. ``memory_mask`` hides padding of the memory.
+
+        Shapes of boolean masks are those of :meth:`Block.forward`.
+        """
+        given = as_mask(mask)
         mask = causal() if given is None else causal() & given
         return super().forward(x, mask, memory=memory, memory_mask=memory_mask, path=path)
 
@@ -107,7 +110,7 @@ class TransformerBlock(nn.Module):
         x: Float[Tensor, "... T D"],
         token_positions: Int[Tensor, "... T"] | None = None,
         *,
-        path: Path = "sdpa",
+        path: AttentionPath = "sdpa",
     ) -> Float[Tensor, "... T D"]:
         """x + attention(norm(x)), then the same with the feed-forward network."""
         attend = partial(self.attn, token_positions=token_positions, path=path)

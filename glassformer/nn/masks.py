@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from glassformer.config import check_positive
@@ -27,6 +27,8 @@ class Mask:
     pairs: Bool[Tensor, "... T S"] | None = None  # any other rule, written out
 
     def __post_init__(self) -> None:
+        if self.window is not None:
+            check_positive(window=self.window)
         for name, least in (("keys", 1), ("pairs", 2)):
             tensor = getattr(self, name)
             if tensor is None:
@@ -41,6 +43,11 @@ class Mask:
 
     def __and__(self, other: "Mask") -> "Mask":
         """Attend where both masks do."""
+        if not isinstance(other, Mask):
+            raise TypeError(
+                f"a Mask combines with a Mask, not with {type(other).__name__}: say masks.padding(real) of key slots "
+                f"(batch, keys), or Mask(pairs=...) of booleans that end in (queries, keys)."
+            )
         windows = [w for w in (self.window, other.window) if w is not None]
         return Mask(
             causal=self.causal or other.causal,
@@ -72,6 +79,31 @@ class Mask:
             allowed = allowed & _fit(_align(self.pairs, axes, trailing=2), scores, self.pairs)
         return allowed
 
+    def quieten_padding(self, x: Float[Tensor, "... S D"]) -> Float[Tensor, "... S D"]:
+        """``x`` with 0 for NaN and infinities in slots that the padding mask says hold no token.
+
+        Nobody attends to those slots, but where the same sequence asks the questions they pass through the same
+        matrices as real tokens, and 0 · NaN in a backward pass would spoil the gradients of all.
+        """
+        if self.keys is None:
+            return x
+        real = self.keys.any(-2) if self.keys.ndim == x.ndim else self.keys  # one mask per head: real for any of them
+        return x.where(_align(real, x.ndim - 1, trailing=1).unsqueeze(-1) | x.isfinite(), 0.0)
+
+
+def as_mask(mask: object) -> Mask | None:
+    """A Mask as it is; booleans that end in (queries, keys) as a Mask; None for none.
+
+    Booleans that are the same for all queries, ``(..., 1, S)``, say which slots are real: they are a padding mask.
+    """
+    if mask is None or isinstance(mask, Mask):
+        return mask
+    if not isinstance(mask, Tensor):
+        raise TypeError(f"a mask is a Mask or a boolean tensor, True attends; got {type(mask).__name__}.")
+    if mask.ndim < 2:
+        raise ValueError(f"a mask ends in (queries, keys); got shape {tuple(mask.shape)}.")
+    return Mask(keys=mask.squeeze(-2)) if mask.shape[-2] == 1 else Mask(pairs=mask)
+
 
 def causal() -> Mask:
     """No query sees a key behind its own position: written as a matrix, the lower triangle is True."""
@@ -80,7 +112,6 @@ def causal() -> Mask:
 
 def window(size: int) -> Mask:
     """A query sees keys less than ``size`` positions away, itself included; ``& causal()`` keeps the past alone."""
-    check_positive(size=size)
     return Mask(window=size)
 
 
@@ -108,13 +139,14 @@ def _both(a: Tensor | None, b: Tensor | None, *, trailing: int) -> Tensor | None
         return b if a is None else a
     axes = max(a.ndim, b.ndim)
     left, right = _align(a, axes, trailing=trailing), _align(b, axes, trailing=trailing)
-    if any(m != n and 1 not in (m, n) for m, n in zip(reversed(left.shape), reversed(right.shape), strict=False)):
+    sizes = zip(reversed(left.shape), reversed(right.shape), strict=False)
+    if any(m != n and m != 1 and n != 1 for m, n in sizes):
         raise ValueError(f"masks of shapes {tuple(a.shape)} and {tuple(b.shape)} do not fit each other.")
     return left & right
 
 
 def _fit(tensor: Tensor, scores: Sequence[int], given: Tensor) -> Tensor:
-    if any(size not in (1, want) for size, want in zip(reversed(tensor.shape), reversed(scores), strict=False)):
+    if any(size != 1 and size != want for size, want in zip(reversed(tensor.shape), reversed(scores), strict=False)):
         queries, keys = scores[-2:]
         raise ValueError(
             f"the mask of shape {tuple(given.shape)} does not fit {queries} queries and {keys} keys, scores "

@@ -4,16 +4,26 @@ Shapes: ``...`` any leading axes, ``d`` the width that is normalised. Both compu
 square in half precision overflows at 256, and return the input's type.
 """
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from glassformer.config import check_positive
+from glassformer.config import check_eps, check_positive
 
 
 def at_least_float32(x: Tensor) -> Tensor:
     """``x`` in float32, or untouched where it is float32 or float64 already."""
+    if not x.is_floating_point():
+        raise TypeError(f"floating-point numbers are needed here; got a tensor of {x.dtype}.")
     return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager[None]:
+    """A context in which ``torch.autocast`` does not narrow products on the device of ``x``."""
+    device = x.device.type
+    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
 
 
 def rms_norm(x: Float[Tensor, "... d"], weight: Float[Tensor, "d"], eps: float) -> Float[Tensor, "... d"]:
@@ -33,8 +43,14 @@ def layer_norm(
 
 
 def _divide_by_rms(x: Float[Tensor, "... d"], eps: float) -> Float[Tensor, "... d"]:
-    mean_square = torch.linalg.vecdot(x, x).unsqueeze(-1) / x.shape[-1]  # ... 1
+    with without_autocast(x):
+        mean_square = torch.linalg.vecdot(x, x).unsqueeze(-1) / x.shape[-1]  # ... 1
     return x * torch.rsqrt(mean_square + eps)
+
+
+def _check_width(x: Tensor, weight: Tensor) -> None:
+    if x.shape[-1] != weight.shape[0]:
+        raise ValueError(f"this norm is for vectors of width {weight.shape[0]}; got shape {tuple(x.shape)}.")
 
 
 class RMSNorm(nn.Module):
@@ -49,11 +65,18 @@ class RMSNorm(nn.Module):
     ) -> None:
         super().__init__()
         check_positive(d_model=d_model)
+        check_eps(eps)
         self.eps = eps
-        self.weight = nn.Parameter(torch.ones(d_model, device=device, dtype=dtype))
+        self.weight = nn.Parameter(torch.empty(d_model, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Gains of 1."""
+        nn.init.ones_(self.weight)
 
     def forward(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
         """Normalise the last axis of ``x``."""
+        _check_width(x, self.weight)
         return rms_norm(x, self.weight, self.eps)
 
     def extra_repr(self) -> str:
@@ -74,12 +97,21 @@ class LayerNorm(nn.Module):
     ) -> None:
         super().__init__()
         check_positive(dim=dim)
+        check_eps(eps)
         self.eps = eps
-        self.weight = nn.Parameter(torch.ones(dim, device=device, dtype=dtype))
-        self.bias = nn.Parameter(torch.zeros(dim, device=device, dtype=dtype)) if bias else None
+        self.weight = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(dim, device=device, dtype=dtype)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Gains of 1, biases of 0."""
+        nn.init.ones_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
 
     def forward(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
         """Normalise the last axis of ``x``."""
+        _check_width(x, self.weight)
         return layer_norm(x, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:

@@ -7,6 +7,7 @@ queries and keys, so that their product depends on the distance between them alo
 Shapes: ``...`` leading axes, ``T`` sequence, ``d`` vector width, ``P`` = d / 2 pairs of coordinates.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
@@ -22,6 +23,21 @@ from glassformer.nn.norm import at_least_float32
 
 SinusoidLayout = Literal["interleaved", "halves"]
 Pairing = Literal["interleaved", "halves"]
+
+
+def align_positions(token_positions: Int[Tensor, "... T"], tokens: Sequence[int]) -> Int[Tensor, "... T"]:
+    """Positions shaped to fit vectors that stand in the shape ``tokens`` = (..., T).
+
+    The leading axes of ``token_positions`` are the first of ``tokens``; those that it lacks lie just before the
+    sequence. So positions ``(batch, T)`` fit tokens ``(batch, heads, T)``.
+    """
+    missing = len(tokens) - token_positions.ndim if token_positions.ndim > 1 else 0
+    aligned = token_positions[(..., *[None] * missing, slice(None))]
+    sizes = zip(reversed(aligned.shape), reversed(tokens), strict=False)
+    if missing < 0 or aligned.shape[-1] != tokens[-1] or any(size != 1 and size != want for size, want in sizes):
+        shape = tuple(token_positions.shape)
+        raise ValueError(f"token_positions of shape {shape} do not fit tokens in the shape {tuple(tokens)}.")
+    return aligned
 
 
 def angles(positions: Tensor, width: int, base: float) -> Float[Tensor, "... P"]:
@@ -73,9 +89,11 @@ class SinusoidalPositionalEncoding(nn.Module):
         self, x: Float[Tensor, "... T d"], token_positions: Int[Tensor, "... T"] | None = None
     ) -> Float[Tensor, "... T d"]:
         """x + PE(token_positions); without positions they are 0, 1, … T − 1."""
+        _check_width(x, self.d_model)
         if token_positions is None:
             token_positions = torch.arange(x.shape[-2], device=x.device)
-        return x + sinusoids(token_positions, self.d_model, layout=self.layout, base=self.base).to(x.dtype)
+        positions = align_positions(token_positions, x.shape[:-1])
+        return x + sinusoids(positions, self.d_model, layout=self.layout, base=self.base).to(x.dtype)
 
     def extra_repr(self) -> str:
         """What print(model) shows in the brackets."""
@@ -100,6 +118,7 @@ class LearnedPositionalEmbedding(nn.Module):
         self, x: Float[Tensor, "... T d"], token_positions: Int[Tensor, "... T"] | None = None
     ) -> Float[Tensor, "... T d"]:
         """x + table[token_positions]; without positions they are 0, 1, … T − 1."""
+        _check_width(x, self.position.embedding_dim)
         if token_positions is None:
             length = x.shape[-2]
             if length > self.max_length:
@@ -108,7 +127,7 @@ class LearnedPositionalEmbedding(nn.Module):
                     f"Shorten the input to {self.max_length} tokens, or build the model with max_length={length}."
                 )
             return x + self.position.weight[:length]
-        return x + look_up(self.position.weight, token_positions, what="position")
+        return x + look_up(self.position.weight, align_positions(token_positions, x.shape[:-1]), what="position")
 
 
 class RotaryPositionalEmbedding(nn.Module):
@@ -139,8 +158,8 @@ class RotaryPositionalEmbedding(nn.Module):
         check_choice("pairing", pairing, ("interleaved", "halves"))
         if d_k % 2:
             raise ValueError(f"rotary positions turn pairs of coordinates, so d_k must be even; got {d_k}.")
-        if theta <= 0:
-            raise ValueError(f"theta must be above 0, got {theta}.")
+        if not 0 < theta < math.inf:
+            raise ValueError(f"theta must be a finite number above 0, got {theta}.")
         self.theta = theta
         self.d_k = d_k
         self.max_seq_len = max_seq_len
@@ -167,23 +186,24 @@ class RotaryPositionalEmbedding(nn.Module):
     ) -> Float[Tensor, "... T d"]:
         """Turn ``x`` by its positions; without them they are 0, 1, … T − 1.
 
-        The leading axes of ``token_positions`` are the first axes of ``x``; axes that it lacks lie just before the
-        sequence. So positions ``(batch, T)`` fit queries ``(batch, heads, T, d)``.
+        See :func:`align_positions`: positions ``(batch, T)`` fit queries ``(batch, heads, T, d)``.
         """
-        return self.rotate(x, *self.turns(x.shape[:-1], token_positions))
+        _check_width(x, self.d_k)
+        return self.rotate(x, *self.turns(x.shape[:-1], token_positions, x.device))
 
     def turns(
-        self, tokens: Sequence[int], token_positions: Int[Tensor, "... T"] | None = None
+        self,
+        tokens: Sequence[int],
+        token_positions: Int[Tensor, "... T"] | None = None,
+        device: torch.device | None = None,
     ) -> tuple[Float[Tensor, "... T P"], Float[Tensor, "... T P"]]:
         """Cosine and sine for each position and pair, for vectors that stand in the shape ``tokens`` = (..., T)."""
-        length = tokens[-1]
+        if self.cos.is_meta and device is not None and device.type != "meta":
+            self._fill_cache(device)  # the weights were put in place without moving the module
         if token_positions is not None:
-            missing = len(tokens) - token_positions.ndim if token_positions.ndim > 1 else 0
-            if missing < 0 or token_positions.shape[-1] != length:
-                shape = tuple(token_positions.shape)
-                raise ValueError(f"token_positions of shape {shape} does not fit tokens in shape {tuple(tokens)}.")
-            rows_of = partial(look_up, ids=token_positions[(..., *[None] * missing, slice(None))], what="position")
+            rows_of = partial(look_up, ids=align_positions(token_positions, tokens), what="position")
             return rows_of(self.cos), rows_of(self.sin)
+        length = tokens[-1]
         if length > self.max_seq_len:
             raise ValueError(
                 f"a sequence of {length} tokens is longer than max_seq_len={self.max_seq_len}. "
@@ -195,8 +215,7 @@ class RotaryPositionalEmbedding(nn.Module):
         self, x: Float[Tensor, "... d"], cos: Float[Tensor, "... P"], sin: Float[Tensor, "... P"]
     ) -> Float[Tensor, "... d"]:
         """Turn each pair (a, b) of ``x`` to (a·cos − b·sin, a·sin + b·cos), in at least float32."""
-        if x.shape[-1] != self.d_k:
-            raise ValueError(f"these rotary positions turn vectors of width {self.d_k}; got shape {tuple(x.shape)}.")
+        _check_width(x, self.d_k)
         wide = at_least_float32(x)
         cos, sin = cos.to(wide.dtype), sin.to(wide.dtype)
         if self.pairing == "halves":
@@ -216,3 +235,8 @@ class RotaryPositionalEmbedding(nn.Module):
     def extra_repr(self) -> str:
         """What print(model) shows in the brackets."""
         return f"theta={self.theta}, d_k={self.d_k}, max_seq_len={self.max_seq_len}, pairing={self.pairing!r}"
+
+
+def _check_width(x: Tensor, width: int) -> None:
+    if x.ndim < 2 or x.shape[-1] != width:
+        raise ValueError(f"these positions are for sequences of vectors of width {width}; got shape {tuple(x.shape)}.")

@@ -54,32 +54,73 @@ def train(
 ) -> Iterator[Progress]:
     """Train ``model`` on (inputs, targets) for a number of steps or of seconds, and report after each step.
 
-    The learning rates of ``optimizer`` are multiplied by ``schedule(fraction done)``; gradients longer than ``clip``
-    are scaled down to it. A loss that is not finite stops the run before it can spoil the weights.
+    The learning rates of ``optimizer`` are multiplied by ``schedule(fraction done)`` during the run and restored after
+    it; gradients longer than ``clip`` are scaled down to it. A loss that is not finite stops the run before it can
+    spoil the weights, and so does a data source that ends before the run.
     """
     if (steps is None) == (seconds is None):
         raise ValueError("say how long to train: either steps or seconds.")
-    peaks = [group["lr"] for group in optimizer.param_groups]
+    if (steps or seconds or 0) <= 0:
+        raise ValueError(f"a run needs more than no time: got steps={steps}, seconds={seconds}.")
+    rates = [group["lr"] for group in optimizer.param_groups]
+    clock = _Clock(steps, seconds)
+    source = iter(batches)
     model.train()
-    start = time.perf_counter()
-    tokens = 0
-    for step, (inputs, targets) in enumerate(batches):
-        fraction = step / steps if steps else (time.perf_counter() - start) / (seconds or 1.0)
-        if fraction >= 1:
-            return
-        for group, peak in zip(optimizer.param_groups, peaks, strict=True):
-            group["lr"] = peak * schedule(fraction)
-        loss = next_token_loss(model(inputs), targets)
-        if not torch.isfinite(loss):
-            raise FloatingPointError(f"the loss became {loss.item()} at step {step + 1}; try a lower learning rate.")
-        loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(model.parameters(), clip)
-        optimizer.step()
-        optimizer.zero_grad()
-        tokens += inputs.numel()
-        elapsed = time.perf_counter() - start
-        done = (step + 1) / steps if steps else elapsed / (seconds or 1.0)
-        yield Progress(step=step + 1, loss=loss.item(), tokens=tokens, seconds=elapsed, fraction=min(1.0, done))
+    try:
+        while not clock.is_over():
+            batch = next(source, None)
+            if batch is None:
+                raise ValueError(f"the batches ran out after {clock.step} steps; the run was to last {clock}.")
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate * schedule(clock.fraction())
+            loss = _step(model, batch, optimizer, clip, clock.step + 1)
+            clock.tick(batch[0].numel())
+            yield Progress(
+                step=clock.step, loss=loss, tokens=clock.tokens, seconds=clock.elapsed(), fraction=clock.fraction()
+            )
+    finally:
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+
+
+def _step(
+    model: nn.Module, batch: tuple[Tensor, Tensor], optimizer: torch.optim.Optimizer, clip: float, number: int
+) -> float:
+    inputs, targets = batch
+    loss = next_token_loss(model(inputs), targets)
+    if not torch.isfinite(loss):
+        raise FloatingPointError(f"the loss became {loss.item()} at step {number}; try a lower learning rate.")
+    loss.backward()  # type: ignore[no-untyped-call]
+    nn.utils.clip_grad_norm_(model.parameters(), clip)
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.item()
+
+
+class _Clock:
+    """How much of a run is done, counted in steps or in seconds."""
+
+    def __init__(self, steps: int | None, seconds: float | None) -> None:
+        self.steps, self.seconds = steps, seconds
+        self.step = self.tokens = 0
+        self.start = time.perf_counter()
+
+    def tick(self, tokens: int) -> None:
+        self.step += 1
+        self.tokens += tokens
+
+    def elapsed(self) -> float:
+        return time.perf_counter() - self.start
+
+    def fraction(self) -> float:
+        done = self.step / self.steps if self.steps is not None else self.elapsed() / (self.seconds or 1.0)
+        return min(1.0, done)
+
+    def __str__(self) -> str:
+        return f"{self.steps} steps" if self.steps is not None else f"{self.seconds} seconds"
+
+    def is_over(self) -> bool:
+        return self.fraction() >= 1
 
 
 @torch.no_grad()
@@ -89,4 +130,6 @@ def evaluate(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> floa
     model.eval()
     losses = [next_token_loss(model(inputs), targets).item() for inputs, targets in batches]
     model.train(was_training)
+    if not losses:
+        raise ValueError("there are no batches to evaluate on.")
     return sum(losses) / len(losses)

@@ -17,8 +17,11 @@ def adamw(model: nn.Module, lr: float, *, weight_decay: float = 0.1, betas: tupl
 
 
 def warmup_cosine(progress: float, *, warmup: float = 0.05, floor: float = 0.05) -> float:
-    """Factor on the learning rate when a share ``progress`` of the run is done: linear up, half a cosine down."""
+    """Factor on the learning rate when a share ``progress`` of the run is done: linear up, half a cosine down.
+
+    Both ends are at ``floor`` and not at 0, so that no step is done for nothing.
+    """
     if progress < warmup:
-        return progress / warmup
+        return floor + (1 - floor) * progress / warmup
     done = min(1.0, (progress - warmup) / (1 - warmup))
     return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * done))

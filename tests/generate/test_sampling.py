@@ -29,6 +29,15 @@ def test_temperature_zero_takes_the_likeliest_and_below_is_refused() -> None:
         sample_next(LOGITS, temperature=-0.1)
 
 
+@pytest.mark.parametrize("temperature", [1e-40, 1e-310, 1e-6])
+@pytest.mark.parametrize("top_k", [None, 2])
+@pytest.mark.parametrize("scale", [1.0, 1e4, -1e4])
+def test_a_temperature_near_zero_is_as_good_as_zero(temperature: float, top_k: int | None, scale: float) -> None:
+    logits = LOGITS * scale
+    drawn = sample_next(logits.expand(50, 5), temperature=temperature, top_k=top_k)
+    assert (drawn == sample_next(logits, temperature=0)).all()
+
+
 def test_top_k_leaves_exactly_k() -> None:
     observed = frequencies(top_k=2)
     expected = torch.softmax(LOGITS[[0, 4]], -1)

@@ -108,7 +108,7 @@ def test_any_object_with_the_same_facts_will_do():
     bert = BertConfig(**{name: value for name, value in facts.items() if name != "num_labels"}, num_labels=4)
     ids = tokens(2, 6)
     expected = classifier()(ids)
-    for config in (SimpleNamespace(**facts), SimpleNamespace(**facts, colour="blue"), bert):
+    for config in (facts, facts | {"colour": "blue"}, SimpleNamespace(**facts, colour="blue"), bert):
         assert torch.equal(classifier(config)(ids), expected)
         assert encoder(config)(ids).shape == (2, 6, 12)
         assert gf.Embeddings(config)(ids).shape == (2, 6, 12)
@@ -118,7 +118,8 @@ def test_defaults_are_filled_in():
     facts = asdict(CONFIG)
     for name in ("hidden_dropout_prob", "layer_norm_eps", "num_labels"):
         del facts[name]
-    assert gf.EncoderConfig.read(SimpleNamespace(**facts)) == replace(CONFIG, num_labels=2)
+    for config in (facts, SimpleNamespace(**facts)):
+        assert gf.EncoderConfig.read(config) == replace(CONFIG, num_labels=2)
 
 
 def test_missing_facts_are_named():
@@ -126,6 +127,8 @@ def test_missing_facts_are_named():
     del facts["vocab_size"], facts["intermediate_size"]
     with pytest.raises(TypeError, match="SimpleNamespace does not say vocab_size, intermediate_size"):
         gf.TransformerEncoder(SimpleNamespace(**facts))
+    with pytest.raises(TypeError, match="dict does not say vocab_size, intermediate_size"):
+        gf.TransformerEncoder(facts)
 
 
 @pytest.mark.parametrize(

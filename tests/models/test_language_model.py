@@ -1,14 +1,12 @@
 """The language model: shapes, names, counts, invariances, errors. That it is causal is tested with the promises."""
 
-import math
-
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import glassformer as gf
-from tests.helpers import FLOATS, PATHS, largest_difference, randomise
+from tests.helpers import FLOATS, PATHS, largest_difference, randomise, types_unchecked
 
 VOCABULARY, CONTEXT, WIDTH, LAYERS, HEADS, HIDDEN = 19, 12, 16, 2, 4, 24
 
@@ -93,6 +91,17 @@ def test_errors():
         gf.TransformerLM(VOCABULARY, CONTEXT, WIDTH, 0, HEADS)
 
 
+def test_ids_and_positions_that_do_not_fit():
+    lm = model()
+    with types_unchecked():
+        with pytest.raises(ValueError, match=r"\(\)|axis|axes"):
+            lm(torch.tensor(3))
+        with pytest.raises(ValueError, match=r"(?s)\(4,\).*\(2, 5"):
+            lm(tokens(2, 5), torch.arange(4))
+        with pytest.raises(ValueError, match=r"(?s)\(3, 5\).*\(1, 5"):
+            lm(tokens(1, 5), torch.arange(5).expand(3, 5))
+
+
 def test_names_in_the_state_dict():
     expected = {"token_embeddings.weight", "ln_final.weight", "lm_head.weight"}
     for i in range(LAYERS):
@@ -123,32 +132,3 @@ def test_number_of_parameters_does_not_depend_on_the_heads(heads):
 def test_number_of_parameters_at_the_size_of_gpt2_xl():
     lm = gf.TransformerLM(50257, 1024, 1600, 48, 25, 6400, device="meta")
     assert gf.num_parameters(lm) == 2_127_057_600
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_heads_side_by_side_equal_multi_head_attention(path):
-    attention = randomise(gf.MultiHeadAttention(WIDTH, HEADS)).double()
-    size, outputs = WIDTH // HEADS, []
-    x = torch.randn(2, 5, WIDTH, dtype=torch.float64)
-    for h in range(HEADS):
-        head = gf.AttentionHead(WIDTH, size, dtype=torch.float64)
-        rows = slice(h * size, (h + 1) * size)
-        head.load_state_dict(
-            {
-                f"{name}.{kind}": getattr(getattr(attention, name), kind)[rows]
-                for name in "qkv"
-                for kind in ("weight", "bias")
-            }
-        )
-        outputs.append(head(x, path=path))
-    assert largest_difference(attention.o(torch.cat(outputs, dim=-1)), attention(x, path=path)) < 1e-12
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_attention_is_a_soft_dictionary(path):
-    """Weights of 0.6, 0.4 and 0 over the values 10, 5 and 2 look up 8."""
-    query = torch.ones(1, 1, dtype=torch.float64)
-    keys = torch.tensor([[math.log(0.6)], [math.log(0.4)], [-1e4]], dtype=torch.float64)
-    values = torch.tensor([[10.0], [5.0], [2.0]], dtype=torch.float64)
-    found = gf.scaled_dot_product_attention(query, keys, values, scale=1.0, path=path)
-    assert found.item() == pytest.approx(8.0, abs=1e-12)

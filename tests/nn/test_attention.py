@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -120,6 +121,16 @@ def test_nothing_in_nothing_out(path, batch, queries, keys, mask, device):
     assert not out.any()
 
 
+@each_path
+def test_attention_is_a_soft_dictionary(path):
+    """Weights of 0.6, 0.4 and 0 over the values 10, 5 and 2 look up 8."""
+    query = torch.ones(1, 1, dtype=torch.float64)
+    keys = torch.tensor([[math.log(0.6)], [math.log(0.4)], [-1e4]], dtype=torch.float64)
+    values = torch.tensor([[10.0], [5.0], [2.0]], dtype=torch.float64)
+    found = gf.scaled_dot_product_attention(query, keys, values, scale=1.0, path=path)
+    assert found.item() == pytest.approx(8.0, abs=1e-12)
+
+
 # ---- groups of heads
 
 
@@ -214,6 +225,48 @@ def test_a_single_head(path, key_given):
 
 
 @each_path
+def test_heads_side_by_side_equal_multi_head_attention(path):
+    width, heads = 16, 4
+    attention = randomise(gf.MultiHeadAttention(width, heads)).double()
+    size, outputs = width // heads, []
+    x = normal(2, 5, width)
+    for h in range(heads):
+        head = gf.AttentionHead(width, size, dtype=torch.float64)
+        rows = slice(h * size, (h + 1) * size)
+        head.load_state_dict(
+            {
+                f"{name}.{kind}": getattr(getattr(attention, name), kind)[rows]
+                for name in "qkv"
+                for kind in ("weight", "bias")
+            }
+        )
+        outputs.append(head(x, path=path))
+    assert largest_difference(attention.o(torch.cat(outputs, dim=-1)), attention(x, path=path)) < 1e-12
+
+
+@each_path
+@pytest.mark.parametrize("kind", ["pairs", "padding", "causal"])
+def test_a_single_head_equals_multi_head_attention_with_one(path, kind):
+    """With the identity as output projection; rows of the batch must not be taken for heads."""
+    head, many = randomise(gf.AttentionHead(6, 6)).double(), gf.MultiHeadAttention(6, 1).double()
+    identity = {"o.weight": torch.eye(6), "o.bias": torch.zeros(6)}
+    many.load_state_dict(head.state_dict() | identity)
+    x, memory, real = normal(4, 3, 6), normal(4, 5, 6, seed=1), right_padded(5, 2, 1, 4, width=5)
+    mask = {"pairs": normal(4, 3, 5, seed=2) < 0.5, "padding": masks.padding(real), "causal": masks.causal()}[kind]
+    assert largest_difference(head(x, memory, mask=mask, path=path), many(x, memory, mask=mask, path=path)) < 1e-12
+
+
+def test_a_single_head_returns_a_matrix_of_weights():
+    head, x = randomise(gf.AttentionHead(6, 4)).double(), normal(2, 3, 6)
+    memory, mask = normal(2, 5, 6, seed=1), masks.padding(right_padded(2, 5, width=5))
+    out, weights = head(x, memory, mask=mask, path="eager", return_weights=True)
+    assert weights.shape == (2, 3, 5)
+    assert largest_difference(weights @ head.v(memory), out) < 1e-12
+    assert not weights[0, :, 2:].any()
+    assert head(x[0], memory[0], path="eager", return_weights=True)[1].shape == (3, 5)
+
+
+@each_path
 def test_value_input_of_its_own(path):
     attention = randomise(gf.MultiHeadAttention(8, 2)).double()
     x, memory, value = normal(2, 3, 8), normal(2, 5, 8, seed=1), normal(2, 5, 8, seed=2)
@@ -292,3 +345,44 @@ def test_module_errors():
         gf.CausalMultiHeadSelfAttention(8, 2, max_seq_len=16)
     with pytest.raises(ValueError, match="either rope, or max_seq_len"):
         gf.CausalMultiHeadSelfAttention(8, 2, 16, 100.0, rope=rope)
+
+
+def fours_against_twos(kind):
+    """A call of each kind with four rows of queries and two of keys."""
+    x, memory = normal(4, 3, 8, dtype=torch.float32), normal(2, 5, 8, dtype=torch.float32)
+    return {
+        "attention": lambda: attend(normal(4, 2, 3, 8), normal(2, 2, 5, 8), normal(2, 2, 5, 8)),
+        "head": lambda: gf.AttentionHead(8, 8)(x, memory),
+        "heads": lambda: gf.MultiHeadAttention(8, 2)(x, memory),
+        "padded heads": lambda: gf.MultiHeadAttention(8, 2)(
+            x, memory, mask=masks.padding(torch.ones(2, 5, dtype=torch.bool))
+        ),
+        "decoder layer": lambda: gf.DecoderLayer(8, 2, 12)(x, memory),
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["attention", "head", "heads", "padded heads", "decoder layer"])
+def test_batches_that_do_not_fit_are_named(kind):
+    """Rows of a batch are never taken for a group of heads, and never repeated."""
+    with types_unchecked(), pytest.raises(ValueError, match=r"(?s)\(4, .*\(2, "):
+        fours_against_twos(kind)()
+
+
+@pytest.mark.parametrize("call", [attend, lambda *x: gf.MultiHeadAttention(8, 2, dtype=torch.float64)(*x)])
+def test_a_mask_of_another_library_is_named(call):
+    x = normal(3, 8)
+    with types_unchecked(), pytest.raises(TypeError, match="ndarray"):
+        call(x, x, x, np.ones((3, 3), dtype=bool))
+
+
+@pytest.mark.parametrize("axes", [2, 3, 4])
+def test_a_bare_mask_with_one_axis_is_too_short_and_not_ambiguous(axes):
+    x = normal(*(2, 2)[: axes - 2], 3, 8)
+    with types_unchecked(), pytest.raises(ValueError, match=r"\(3,\)") as error:
+        attend(x, x, x, torch.ones(3, dtype=torch.bool))
+    assert "two ways" not in str(error.value)
+
+
+def test_whole_numbers_have_no_softmax():
+    with types_unchecked(), pytest.raises(TypeError, match="floating-point"):
+        gf.softmax(torch.arange(3), -1)

@@ -5,7 +5,7 @@ import torch
 
 import glassformer as gf
 from glassformer.nn.feedforward import ACTIVATIONS, swiglu_width
-from tests.helpers import FLOATS, largest_difference, normal
+from tests.helpers import FLOATS, largest_difference, normal, types_unchecked
 
 
 @pytest.mark.parametrize(("d_model", "width"), [(1, 64), (24, 64), (25, 128), (512, 1408), (768, 2048), (1600, 4288)])
@@ -37,6 +37,18 @@ def test_activations_keep_the_type_and_bear_large_numbers(name, dtype, device):
 def test_an_unknown_activation_is_answered_with_the_nearest(given, meant):
     with pytest.raises(ValueError, match=f"got '{given}'. Did you mean '{meant}'"):
         gf.FeedForward(4, 8, activation=given)
+
+
+@pytest.mark.parametrize("name", ["gelu_new", "swish", "Gelu", ""])
+def test_an_unknown_activation_is_answered_with_the_list(name):
+    with pytest.raises(ValueError, match="activation must be one of gelu, gelu_tanh, relu, silu"):
+        gf.FeedForward(4, 8, activation=name)
+
+
+@pytest.mark.parametrize("name", ["gelu", "silu"])
+def test_activations_refuse_whole_numbers(name):
+    with types_unchecked(), pytest.raises(TypeError, match="floating-point"):
+        ACTIVATIONS[name](torch.arange(3))
 
 
 def test_every_position_is_treated_alike_and_alone():

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -59,6 +60,21 @@ def test_linear_names_a_wrong_width():
         gf.Linear(6, 0)
     with types_unchecked(), pytest.raises(TypeError, match=r"in_features must be a whole number, got 6\.0"):
         gf.Linear(6.0, 4)
+
+
+def test_sizes_may_be_whole_numbers_of_numpy():
+    with types_unchecked():
+        assert gf.Linear(np.int64(4), np.int32(3)).weight.shape == (3, 4)
+        assert gf.Embedding(np.int64(4), np.uint8(3)).weight.shape == (4, 3)
+        assert gf.MultiHeadAttention(np.int64(4), np.int64(2))(torch.ones(3, 4)).shape == (3, 4)
+        model = gf.TransformerLM(*(np.int64(size) for size in (9, 8, 8, 1, 2, 12)))
+        assert model(torch.arange(5)).shape == (5, 9)
+
+
+@pytest.mark.parametrize("size", [True, np.True_, 4.0, np.float64(4), "4", None], ids=repr)
+def test_sizes_of_other_kinds_are_refused(size):
+    with types_unchecked(), pytest.raises(TypeError, match="in_features must be a whole number"):
+        gf.Linear(size, 3)
 
 
 @pytest.mark.parametrize("ids", [[10], [3, 10], [-1], [0, -1, 4]], ids=str)

@@ -160,8 +160,15 @@ def test_too_few_axes():
 
 
 def test_a_window_holds_at_least_the_query():
-    with pytest.raises(ValueError, match="size must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="window must be at least 1, got 0"):
         masks.window(0)
+    with pytest.raises(ValueError, match="window must be at least 1, got 0"):
+        Mask(window=0)
+
+
+def test_a_mask_and_a_tensor_are_not_combined_by_guessing():
+    with types_unchecked(), pytest.raises(TypeError, match=r"(?s)masks\.padding.*Mask\(pairs="):
+        masks.causal() & torch.ones(3, 3, dtype=torch.bool)
 
 
 def attend(mask, queries=3, keys=4, batch=2):

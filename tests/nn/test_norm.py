@@ -1,10 +1,12 @@
 """Norms: starting values, types, and half-precision inputs whose squares overflow."""
 
+import math
+
 import pytest
 import torch
 
 import glassformer as gf
-from tests.helpers import FLOATS, largest_difference, normal
+from tests.helpers import FLOATS, largest_difference, normal, randomise, types_unchecked
 
 each_norm = pytest.mark.parametrize("norm", [gf.RMSNorm, gf.LayerNorm])
 
@@ -57,3 +59,30 @@ def test_scale_of_the_input_does_not_matter(norm):
 def test_a_width_of_nothing_is_refused(norm):
     with pytest.raises(ValueError, match="at least 1, got 0"):
         norm(0)
+
+
+def test_reset_makes_it_plain_normalisation_again():
+    for layer in (randomise(gf.RMSNorm(5)), randomise(gf.LayerNorm(5)), randomise(gf.LayerNorm(5, bias=False))):
+        layer.reset_parameters()
+        assert torch.equal(layer.weight, torch.ones(5))
+        assert getattr(layer, "bias", None) is None or torch.equal(layer.bias, torch.zeros(5))
+
+
+@each_norm
+@pytest.mark.parametrize("width", [1, 6])
+def test_another_width_is_named(norm, width):
+    with types_unchecked(), pytest.raises(ValueError, match=rf"(?s)(?=.*\b8\b)(?=.*\b{width}\b)"):
+        norm(8)(torch.ones(2, 3, width))
+
+
+@each_norm
+def test_whole_numbers_are_refused(norm):
+    with types_unchecked(), pytest.raises(TypeError, match="floating-point"):
+        norm(8)(torch.ones(3, 8, dtype=torch.int64))
+
+
+@each_norm
+@pytest.mark.parametrize("eps", [-1e-5, math.nan])
+def test_an_epsilon_that_is_none_is_refused(norm, eps):
+    with pytest.raises(ValueError, match="eps"):
+        norm(8, eps=eps)

@@ -1,6 +1,7 @@
 """Sinusoidal, learned and rotary positions."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -93,6 +94,45 @@ def test_learned_positions_end():
     for wrong in (5, -1):
         with pytest.raises(IndexError, match=f"position {wrong} is outside the table: it has rows 0 to 4"):
             learned(torch.zeros(2, 4), torch.tensor([0, wrong]))
+
+
+# ---- positions of one's own, for all three
+
+
+def each_kind():
+    return {
+        "sinusoidal": gf.SinusoidalPositionalEncoding(8),
+        "learned": randomise(gf.LearnedPositionalEmbedding(64, 8)).double(),
+        "rotary": gf.RotaryPositionalEmbedding(100.0, 8, 64),
+    }
+
+
+KINDS = pytest.mark.parametrize("kind", ["sinusoidal", "learned", "rotary"])
+
+
+@KINDS
+def test_positions_belong_to_the_first_axes(kind):
+    """Positions for the first of two batch axes serve every row of the second, also where their sizes agree."""
+    places, x, positions = each_kind()[kind], normal(3, 3, 5, 8), torch.randint(64, (3, 5))
+    expected = torch.stack([places(x[b], positions[b]) for b in range(3)])
+    assert largest_difference(places(x, positions), expected) < 1e-12
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("tokens", "positions"), [((2, 5), (4,)), ((2, 5), (2, 4)), ((1, 5), (3, 5)), ((5,), (2, 5))], ids=str
+)
+def test_positions_that_do_not_fit_are_named(kind, tokens, positions):
+    both = rf"(?s){re.escape(str(positions))}.*{re.escape(str(tokens)[:-1].rstrip(','))}"
+    with types_unchecked(), pytest.raises(ValueError, match=both):
+        each_kind()[kind](normal(*tokens, 8), torch.zeros(positions, dtype=torch.int64))
+
+
+@KINDS
+@pytest.mark.parametrize("width", [1, 6])
+def test_another_width_is_refused(kind, width):
+    with types_unchecked(), pytest.raises(ValueError, match=rf"(?s)(?=.*\b8\b)(?=.*\b{width}\b)"):
+        each_kind()[kind](normal(2, 5, width))
 
 
 # ---- rotary positions
@@ -194,8 +234,11 @@ def test_rotary_errors():
         rope(normal(3, 6))
     with pytest.raises(ValueError, match="must be even; got 7"):
         rotary(width=7)
-    with pytest.raises(ValueError, match="theta must be above 0, got 0"):
-        rotary(theta=0.0)
+    for theta in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match=f"theta must be .*{theta}"):
+            rotary(theta=theta)
+    with types_unchecked(), pytest.raises(TypeError, match="floating-point"):
+        rope(torch.ones(3, 8, dtype=torch.int64))
     with types_unchecked(), pytest.raises(ValueError, match="Did you mean 'halves'"):
         rotary("halve")
 
@@ -241,6 +284,15 @@ def test_built_on_the_meta_device(device):
     ids = torch.arange(11, device=device)
     assert torch.equal(model.layers[2].attn.rope.cos, rotary(device=device).cos)
     assert torch.equal(model(ids), whole(ids))
+
+
+def test_loaded_onto_the_meta_device(device):
+    """The state dict has no rotary cache, so the model has to make its own."""
+    whole, model = randomise(language_model(device)), language_model("meta")
+    model.load_state_dict(whole.state_dict(), assign=True)
+    ids = torch.arange(11, device=device)
+    assert torch.equal(model(ids), whole(ids))
+    assert torch.equal(model(ids, torch.arange(5, 16, device=device)), whole(ids, torch.arange(5, 16, device=device)))
 
 
 def test_many_calls_leave_the_cache_as_it_was(device):

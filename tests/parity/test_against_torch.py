@@ -29,6 +29,7 @@ with_and_without_bias = pytest.mark.parametrize("bias", [True, False])
 
 Named = dict[str, Tensor]
 Run = Callable[..., Tensor]
+Bounds = dict[torch.dtype, tuple[float, float]]
 
 
 def plain_call(module: nn.Module, *inputs: Tensor) -> Tensor:
@@ -48,14 +49,19 @@ def rounded(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def check_functions(
-    ours: Run, reference: Run, inputs: Sequence[Tensor], dtype: torch.dtype, keep: Tensor | None = None
+    ours: Run,
+    reference: Run,
+    inputs: Sequence[Tensor],
+    dtype: torch.dtype,
+    keep: Tensor | None = None,
+    bounds: Bounds = BOUNDS,
 ):
     """Compare outputs and input gradients; ``keep`` is True at the outputs that count."""
     mine, theirs = zip(*(rounded(x, dtype) for x in inputs), strict=True)
     out, expected = ours(*mine), reference(*theirs)
     assert out.dtype == dtype
     keep = torch.ones_like(expected, dtype=torch.bool) if keep is None else keep.expand_as(expected)
-    forward, backward = BOUNDS[dtype]
+    forward, backward = bounds[dtype]
     assert relative_difference(out[keep], expected[keep]) < forward
 
     upstream, upstream_reference = (g.detach() for g in rounded(normal(*expected.shape, seed=99) * keep, dtype))
@@ -76,16 +82,17 @@ def check_modules(
     run: Run = plain_call,
     run_reference: Run = plain_call,
     keep: Tensor | None = None,
+    bounds: Bounds = BOUNDS,
 ):
     """The same for modules; ``names`` turns the reference's parameters, or their gradients, into ours."""
     reference = randomise(reference).to(dtype).double()  # rounded to dtype, kept in float64
     weights = {name: parameter.detach().clone() for name, parameter in reference.named_parameters()}
     ours = ours.to(dtype)
     ours.load_state_dict(names(weights))
-    check_functions(lambda *x: run(ours, *x), lambda *x: run_reference(reference, *x), inputs, dtype, keep)
+    check_functions(lambda *x: run(ours, *x), lambda *x: run_reference(reference, *x), inputs, dtype, keep, bounds)
     expected = names({name: parameter.grad for name, parameter in reference.named_parameters()})
     for name, parameter in ours.named_parameters():
-        assert relative_difference(parameter.grad, expected[name]) < BOUNDS[dtype][1], name
+        assert relative_difference(parameter.grad, expected[name]) < bounds[dtype][1], name
 
 
 # ---- small parts

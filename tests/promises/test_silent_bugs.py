@@ -1,6 +1,7 @@
 """Known silent bugs of Transformer implementations, each with the test that would have caught it.
 
-The numbers are those of our list; rows about parts that do not exist yet are missing.
+A silent bug raises no error: the model trains, only worse. Each has a fixed number, "row", by which it can be cited;
+the gaps between the numbers belong to parts of a Transformer that this package does not have yet.
 """
 
 import math
@@ -143,6 +144,71 @@ def test_row_04_garbage_reaches_no_real_token_of_an_encoder_layer(path, garbage,
 
 
 @each_path
+@pytest.mark.parametrize("kind", ["padding", "pairs"])
+def test_row_04_garbage_reaches_no_parameter_of_a_single_head(path, kind, device):
+    real = right_padded(6, 4, width=6, device=device)
+    mask = masks.padding(real) if kind == "padding" else real[:, None, :].expand(2, 4, 6)
+    results = []
+    for filler in (0.5, math.nan):
+        head = randomise(gf.AttentionHead(8, 5)).to(device)
+        query, memory = (normal(2, n, 8, seed=n, dtype=torch.float32, device=device) for n in (4, 6))
+        memory = memory.masked_fill(~real[..., None], filler).requires_grad_()
+        out = head(query, memory, mask=mask, path=path)
+        out.backward(normal(*out.shape, seed=3, dtype=out.dtype, device=device))
+        results.append((out.detach(), memory.grad, *(parameter.grad for parameter in head.parameters())))
+    for clean, poisoned in zip(*results, strict=True):
+        assert clean.isfinite().all()
+        assert torch.equal(clean, poisoned)
+
+
+def general_block(placement):
+    attention, ffn = gf.MultiHeadAttention(8, 2), gf.FeedForward(8, 12, activation="silu", gated=True)
+    return gf.Block(attention, ffn, lambda: gf.RMSNorm(8), placement=placement)
+
+
+# Self-attention in every dress.
+SELF_ATTENDING = {
+    "heads": lambda: gf.MultiHeadAttention(8, 2),
+    "head": lambda: gf.AttentionHead(8, 5),
+    **{f"{p}-norm encoder layer": lambda p=p: gf.EncoderLayer(8, 2, 12, placement=p) for p in ("pre", "post")},
+    **{f"{p}-norm decoder layer": lambda p=p: gf.DecoderLayer(8, 2, 12, placement=p) for p in ("pre", "post")},
+    **{f"{p} block": lambda p=p: general_block(p) for p in ("pre", "post", "parallel")},
+}
+
+
+def self_attend(module, x, mask, path):
+    if isinstance(module, gf.DecoderLayer):
+        return module(x, normal(2, 3, 8, seed=4, dtype=x.dtype, device=x.device), mask, path=path)
+    return module(x, mask=mask, path=path)
+
+
+@each_path
+@GARBAGE
+@pytest.mark.parametrize("shape", ["mask", "one per row", "one per row and head"])
+@pytest.mark.parametrize("kind", SELF_ATTENDING)
+def test_row_04_garbage_in_padded_rows_of_the_input_spoils_no_gradient(path, garbage, shape, kind, device):
+    """The padded rows are queries, too: what they give is nobody's concern, but it must not come back as NaN · 0."""
+    real = right_padded(6, 4, width=6, device=device)
+    mask = {
+        "mask": masks.padding(real),
+        "one per row": real[:, None, :],
+        "one per row and head": real[:, None, None, :],
+    }[shape]
+    results = []
+    for filler in (0.5, garbage):
+        module = randomise(SELF_ATTENDING[kind]()).to(device)
+        x = normal(2, 6, 8, dtype=torch.float32, device=device).masked_fill(~real[..., None], filler).requires_grad_()
+        out = self_attend(module, x, mask, path)[real]
+        out.backward(normal(*out.shape, seed=3, dtype=out.dtype, device=device))
+        gradients = {name: parameter.grad for name, parameter in module.named_parameters()}
+        results.append({"output": out.detach(), "input": x.grad[real]} | gradients)
+    clean, poisoned = results
+    for name, expected in clean.items():
+        assert expected.isfinite().all(), name
+        assert torch.equal(expected, poisoned[name]), name
+
+
+@each_path
 def test_row_05_no_attention_to_pad_columns(path, device):
     """The pads of a row are hidden from its queries; the queries that are pads themselves are not touched."""
     real = right_padded(6, 4, width=6, device=device)
@@ -258,12 +324,6 @@ def test_row_16_the_two_gelus_have_names_of_their_own():
     assert ACTIVATIONS["gelu_tanh"] is gelu_tanh
     assert largest_difference(gf.gelu(x), exact) < 1e-12
     assert 1e-4 < largest_difference(gelu_tanh(x), exact) < 5e-4
-
-
-@pytest.mark.parametrize("name", ["gelu_new", "swish", "Gelu", ""])
-def test_row_16_an_unknown_activation_raises(name):
-    with pytest.raises(ValueError, match="activation must be one of gelu, gelu_tanh, relu, silu"):
-        gf.FeedForward(4, 8, activation=name)
 
 
 @pytest.mark.parametrize(
