@@ -22,8 +22,7 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 def without_autocast(x: Tensor) -> AbstractContextManager[None]:
     """A context in which ``torch.autocast`` does not narrow products on the device of ``x``."""
-    device = x.device.type
-    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
+    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 
 def rms_norm(x: Float[Tensor, "... d"], weight: Float[Tensor, "d"], eps: float) -> Float[Tensor, "... d"]:
