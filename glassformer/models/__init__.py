@@ -1,1 +1,1 @@
-"""Whole models, put together from the blocks of :mod:`glassformer.nn`."""
+"""Whole models, put together from the blocks of ``glassformer.nn``."""

@@ -1,6 +1,6 @@
 """An encoder-only Transformer with a classification head, built from a page of sizes.
 
-The config is an :class:`~glassformer.config.EncoderConfig` or any object with the same attributes.
+The config is an ``EncoderConfig`` or any object with the same attributes.
 
 Token and learned position embeddings → pre-norm encoder layers → final norm → a linear map on the first token's vector.
 

@@ -54,7 +54,7 @@ def scaled_dot_product_attention(
         q, k, v: any leading axes. The axis before the sequence counts as heads: keys and values may have fewer of
             them than queries, and each then serves a group of query heads. Keys are not copied for that, except by
             PyTorch itself on the fused path where values and keys differ in width.
-        mask: a :class:`~glassformer.nn.masks.Mask`, or booleans of shape ``(T, S)`` or with as many axes as the
+        mask: a ``Mask``, or booleans of shape ``(T, S)`` or with as many axes as the
             scores; ``True`` attends. A query with nothing to attend gets zeros. Key slots that no query attends may
             hold anything, NaN included: they reach neither outputs nor gradients.
         scale: factor on q · k; 1 / √K unless given.

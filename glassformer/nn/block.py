@@ -1,7 +1,7 @@
 """The block: attention, cross-attention and feed-forward network, joined by residual connections.
 
 Where the normalisation stands is the one difference between a pre-norm, a post-norm and a parallel block, and it is
-written once, in :func:`residual`.
+written once, in ``residual``.
 
 Shapes: ``T`` tokens of this sequence, ``S`` tokens of the memory, ``D`` model width, ``...`` batch axes.
 """
@@ -49,7 +49,7 @@ class Block(nn.Module):
         ffn: feed-forward network, any module from ``(..., D)`` to ``(..., D)``.
         norm: makes a fresh normalisation each time it is called.
         cross: cross-attention to a memory, if the block has one; it stands between the other two.
-        placement: where the norms stand; see :func:`residual`. A parallel block has a single norm.
+        placement: where the norms stand; see ``residual``. A parallel block has a single norm.
         dropout: share of each sublayer's result set to zero before it is added, while training.
     """
 
@@ -88,7 +88,7 @@ class Block(nn.Module):
     ) -> Float[Tensor, "... T D"]:
         """Let every token look at its sequence, then at ``memory`` if the block has cross-attention, then think.
 
-        ``mask`` is a :class:`~glassformer.nn.masks.Mask`, or booleans ``(T, T)``, ``(batch, T, T)``,
+        ``mask`` is a ``Mask``, or booleans ``(T, T)``, ``(batch, T, T)``,
         ``(batch, 1, 1, T)`` or ``(batch, heads, T, T)``; ``memory_mask`` the same with S for the last T. Which slots
         of a padded batch are real, ``(batch, T)``, is said by ``masks.padding(real)``, never by bare booleans: where
         batch and T are equal they would be read as ``(T, T)``.

@@ -36,7 +36,7 @@ def gelu(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 
 
 def gelu_tanh(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """The tanh approximation of :func:`gelu`: up to 5e-4 away from it, so the two are different facts of a model."""
+    """The tanh approximation of ``gelu``: up to 5e-4 away from it, so the two are different facts of a model."""
     wide = at_least_float32(x)
     inner = math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)
     return (wide * 0.5 * (1 + torch.tanh(inner))).to(x.dtype)
@@ -97,7 +97,7 @@ class FeedForward(nn.Module):
 class SwiGLU(nn.Module):
     """W2(SiLU(W1 x) · W3 x): the gated network under the names its paper gives the matrices, without biases.
 
-    Without ``d_ff`` the hidden width is :func:`swiglu_width` of ``d_model``.
+    Without ``d_ff`` the hidden width is ``swiglu_width`` of ``d_model``.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Attention in heads: one head, many heads, and many causal heads (Vaswani et al., 2017, section 3.2.2).
 
-The mathematics is :func:`multi_head`; the modules own the projections around it.
+The mathematics is ``multi_head``; the modules own the projections around it.
 
 Shapes: ``T`` queries, ``S`` keys, ``H`` heads of width ``K``, ``G`` key/value heads, ``D`` model width, ``...``
 batch axes.
@@ -21,7 +21,7 @@ from glassformer.nn.positions import RotaryPositionalEmbedding
 
 
 class AttentionOptions(TypedDict, total=False):
-    """What :func:`multi_head` passes on to :func:`scaled_dot_product_attention`."""
+    """What ``multi_head`` passes on to ``scaled_dot_product_attention``."""
 
     scale: float | None
     dropout: float

@@ -74,7 +74,7 @@ class DecoderLayer(_ClassicLayer):
     ) -> Float[Tensor, "... T D"]:
         """Causal whatever ``mask`` says: it can only hide more. ``memory_mask`` hides padding of the memory.
 
-        Shapes of boolean masks are those of :meth:`Block.forward`.
+        Shapes of boolean masks are those of ``Block.forward``.
         """
         given = as_mask(mask)
         mask = causal() if given is None else causal() & given

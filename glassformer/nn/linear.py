@@ -1,7 +1,7 @@
 """Linear map and embedding table: the two places where a Transformer keeps most of its parameters.
 
 Shapes: ``...`` any leading axes (batch, sequence, heads), ``d_in`` and ``d_out`` vector widths, ``V`` table rows.
-Initialisation: normal, cut at three standard deviations; see :class:`Linear` and :class:`Embedding` for the widths.
+Initialisation: normal, cut at three standard deviations; see ``Linear`` and ``Embedding`` for the widths.
 """
 
 import math

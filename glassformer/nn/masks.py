@@ -1,6 +1,6 @@
 """Masks as values: who may look at whom, written down before any tensor is made. ``True`` attends.
 
-A :class:`Mask` is a small frozen value; masks are combined with ``&``. Queries are aligned to the *end* of the keys, so
+A ``Mask`` is a small frozen value; masks are combined with ``&``. Queries are aligned to the *end* of the keys, so
 the last query always sees the last key: one rule that is right for a whole sequence, for a chunk and for a cached step.
 
 Shapes: ``T`` queries, ``S`` keys, ``...`` batch axes. Batch axes are aligned to the left: a padding mask

@@ -75,7 +75,7 @@ def sinusoids(
 
 
 class SinusoidalPositionalEncoding(nn.Module):
-    """Adds :func:`sinusoids` to its input. Nothing is learned or stored, so no length is too long."""
+    """Adds ``sinusoids`` to its input. Nothing is learned or stored, so no length is too long."""
 
     def __init__(self, d_model: int, *, layout: SinusoidLayout = "interleaved", base: float = 10_000.0) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ class RotaryPositionalEmbedding(nn.Module):
     ) -> Float[Tensor, "... T d"]:
         """Turn ``x`` by its positions; without them they are 0, 1, … T − 1.
 
-        See :func:`align_positions`: positions ``(batch, T)`` fit queries ``(batch, heads, T, d)``.
+        See ``align_positions``: positions ``(batch, T)`` fit queries ``(batch, heads, T, d)``.
         """
         _check_width(x, self.d_k)
         return self.rotate(x, *self.turns(x.shape[:-1], token_positions, x.device))
