@@ -88,10 +88,10 @@ class Block(nn.Module):
     ) -> Float[Tensor, "... T D"]:
         """Let every token look at its sequence, then at ``memory`` if the block has cross-attention, then think.
 
-        ``mask`` is a ``Mask``, or booleans ``(T, T)``, ``(batch, T, T)``,
-        ``(batch, 1, 1, T)`` or ``(batch, heads, T, T)``; ``memory_mask`` the same with S for the last T. Which slots
-        of a padded batch are real, ``(batch, T)``, is said by ``masks.padding(real)``, never by bare booleans: where
-        batch and T are equal they would be read as ``(T, T)``.
+        ``mask`` is a ``Mask``, or booleans ``(T, T)``, ``(batch, T, T)``, ``(batch, 1, 1, T)`` or
+        ``(batch, heads, T, T)``; ``memory_mask`` the same with S for the last T. Which slots of a padded batch are
+        real, ``(batch, T)``, is said by ``masks.padding(real)``, never by bare booleans: where batch and T are equal
+        they would be read as ``(T, T)``.
         """
         mask = as_mask(mask)
         x = x if mask is None else mask.quieten_padding(x)

@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from glassformer.config import check_positive
+from glassformer.nn.axes import align_left, fits
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +107,7 @@ def as_mask(mask: object) -> Mask | None:
 
 
 def causal() -> Mask:
-    """No query sees a key behind its own position: written as a matrix, the lower triangle is True."""
+    """No query sees a key that comes after it: written as a matrix, the lower triangle is True."""
     return Mask(causal=True)
 
 
@@ -126,12 +127,9 @@ def cross(real_queries: Bool[Tensor, "... T"], real_keys: Bool[Tensor, "... S"])
 
 
 def _align(tensor: Tensor, axes: int, *, trailing: int) -> Tensor:
-    """Insert axes of size 1 before the last ``trailing`` ones; a mask without batch axes needs none."""
     if tensor.ndim > axes:
         raise ValueError(f"a mask of shape {tuple(tensor.shape)} has more axes than the scores it masks ({axes}).")
-    if tensor.ndim == trailing:
-        return tensor
-    return tensor[(..., *[None] * (axes - tensor.ndim), *[slice(None)] * trailing)]
+    return align_left(tensor, axes, trailing=trailing)
 
 
 def _both(a: Tensor | None, b: Tensor | None, *, trailing: int) -> Tensor | None:
@@ -146,7 +144,7 @@ def _both(a: Tensor | None, b: Tensor | None, *, trailing: int) -> Tensor | None
 
 
 def _fit(tensor: Tensor, scores: Sequence[int], given: Tensor) -> Tensor:
-    if any(size != 1 and size != want for size, want in zip(reversed(tensor.shape), reversed(scores), strict=False)):
+    if not fits(tensor.shape, scores):
         queries, keys = scores[-2:]
         raise ValueError(
             f"the mask of shape {tuple(given.shape)} does not fit {queries} queries and {keys} keys, scores "

@@ -18,6 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from glassformer.config import check_choice, check_positive
+from glassformer.nn.axes import align_left, fits
 from glassformer.nn.linear import Embedding, look_up
 from glassformer.nn.norm import at_least_float32
 
@@ -31,10 +32,8 @@ def align_positions(token_positions: Int[Tensor, "... T"], tokens: Sequence[int]
     The leading axes of ``token_positions`` are the first of ``tokens``; those that it lacks lie just before the
     sequence. So positions ``(batch, T)`` fit tokens ``(batch, heads, T)``.
     """
-    missing = len(tokens) - token_positions.ndim if token_positions.ndim > 1 else 0
-    aligned = token_positions[(..., *[None] * missing, slice(None))]
-    sizes = zip(reversed(aligned.shape), reversed(tokens), strict=False)
-    if missing < 0 or aligned.shape[-1] != tokens[-1] or any(size != 1 and size != want for size, want in sizes):
+    aligned = align_left(token_positions, len(tokens), trailing=1)
+    if aligned.shape[-1] != tokens[-1] or not fits(aligned.shape, tokens):
         shape = tuple(token_positions.shape)
         raise ValueError(f"token_positions of shape {shape} do not fit tokens in the shape {tuple(tokens)}.")
     return aligned
@@ -226,9 +225,8 @@ class RotaryPositionalEmbedding(nn.Module):
             a, b = pairs.unbind(-1)
             turned = torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1)
         else:  # the same as a product of complex numbers: one pass over memory instead of seven
-            pairs = (
-                pairs.contiguous() if pairs.storage_offset() % 2 == 0 else pairs.clone()
-            )  # complex numbers are aligned
+            # A complex number must start at an even place of memory.
+            pairs = pairs.contiguous() if pairs.storage_offset() % 2 == 0 else pairs.clone()
             turned = torch.view_as_real(torch.view_as_complex(pairs) * torch.complex(cos, sin))
         return rearrange(turned, "... p two -> ... (p two)").to(x.dtype)
 
