@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from glassformer.config import EncoderConfig as EncoderConfig
+    from glassformer.config.encoder import EncoderConfig as EncoderConfig
     from glassformer.inspect.parameters import num_parameters as num_parameters
     from glassformer.models.encoder import Embeddings as Embeddings
     from glassformer.models.encoder import TransformerEncoder as TransformerEncoder
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from glassformer.nn.norm import LayerNorm as LayerNorm
     from glassformer.nn.norm import RMSNorm as RMSNorm
     from glassformer.nn.positions import LearnedPositionalEmbedding as LearnedPositionalEmbedding
-    from glassformer.nn.positions import RotaryPositionalEmbedding as RotaryPositionalEmbedding
     from glassformer.nn.positions import SinusoidalPositionalEncoding as SinusoidalPositionalEncoding
+    from glassformer.nn.rotary import RotaryPositionalEmbedding as RotaryPositionalEmbedding
 
 _HOME = {
-    "config": ("EncoderConfig",),
+    "config.encoder": ("EncoderConfig",),
     "inspect.parameters": ("num_parameters",),
     "models.encoder": ("Embeddings", "TransformerEncoder", "TransformerForSequenceClassification"),
     "models.language_model": ("TransformerLM",),
@@ -50,7 +50,8 @@ _HOME = {
     "nn.linear": ("Embedding", "Linear"),
     "nn.masks": ("Mask",),
     "nn.norm": ("LayerNorm", "RMSNorm"),
-    "nn.positions": ("LearnedPositionalEmbedding", "RotaryPositionalEmbedding", "SinusoidalPositionalEncoding"),
+    "nn.positions": ("LearnedPositionalEmbedding", "SinusoidalPositionalEncoding"),
+    "nn.rotary": ("RotaryPositionalEmbedding",),
 }
 _MODULE_OF = {name: f"glassformer.{module}" for module, names in _HOME.items() for name in names}
 

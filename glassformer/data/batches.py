@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int, Integer
 from torch import Tensor
 
-from glassformer.config import check_positive
+from glassformer.config.checks import check_positive
 
 
 def random_windows(

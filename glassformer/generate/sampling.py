@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from glassformer.config import check_positive
+from glassformer.config.checks import check_positive
 from glassformer.nn.attention import softmax
 from glassformer.nn.norm import at_least_float32
 

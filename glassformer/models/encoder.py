@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Integer
 from torch import Tensor, nn
 
-from glassformer.config import EncoderConfig
+from glassformer.config.encoder import EncoderConfig
 from glassformer.nn.attention import AttentionPath
 from glassformer.nn.layers import EncoderLayer
 from glassformer.nn.linear import Embedding, Linear

@@ -9,12 +9,12 @@ import torch
 from jaxtyping import Float, Int, Integer
 from torch import Tensor, nn
 
-from glassformer.config import check_divides, check_positive
+from glassformer.config.checks import check_divides, check_positive
 from glassformer.nn.attention import AttentionPath
 from glassformer.nn.layers import TransformerBlock
 from glassformer.nn.linear import Embedding, Linear
 from glassformer.nn.norm import RMSNorm
-from glassformer.nn.positions import RotaryPositionalEmbedding
+from glassformer.nn.rotary import RotaryPositionalEmbedding
 
 
 class TransformerLM(nn.Module):

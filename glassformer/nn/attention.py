@@ -16,12 +16,12 @@ from einops import einsum, rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from glassformer.config import check_choice, check_probability
-from glassformer.nn.masks import Mask, as_mask
+from glassformer.config.checks import check_choice, check_probability
+from glassformer.nn.masks import Mask, Resolved, as_mask
 from glassformer.nn.norm import at_least_float32, without_autocast
 
 AttentionPath = Literal["eager", "sdpa"]
-AnyMask = Mask | Bool[Tensor, "... _ _"]  # (queries, keys), either of which may be 1
+AnyMask = Mask | Resolved | Bool[Tensor, "... _ _"]  # (queries, keys), either of which may be 1
 MaybeWeights = Float[Tensor, "... T V"] | tuple[Float[Tensor, "... T V"], Float[Tensor, "... T S"]]
 
 
@@ -43,12 +43,13 @@ def scaled_dot_product_attention(
     v: Float[Tensor, "... S V"],
     mask: AnyMask | None = None,
     *,
+    bias: Float[Tensor, "... T S"] | None = None,
     scale: float | None = None,
     dropout: float = 0.0,
     path: AttentionPath = "sdpa",
     return_weights: bool = False,
 ) -> MaybeWeights:
-    """Average the values with the weights softmax(q · k · scale), one average per query.
+    """Average the values with the weights softmax(q · k · scale + bias), one average per query.
 
     Args:
         q, k, v: any leading axes. The axis before the sequence counts as heads: keys and values may have fewer of
@@ -57,6 +58,7 @@ def scaled_dot_product_attention(
         mask: a ``Mask``, or booleans of shape ``(T, S)`` or with as many axes as the
             scores; ``True`` attends. A query with nothing to attend gets zeros. Key slots that no query attends may
             hold anything, NaN included: they reach neither outputs nor gradients.
+        bias: added to the scores; fits them by ordinary broadcasting.
         scale: factor on q · k; 1 / √K unless given.
         dropout: share of the weights set to zero. Pass 0 outside training.
         path: ``sdpa`` or ``eager``.
@@ -68,24 +70,44 @@ def scaled_dot_product_attention(
         raise ValueError(f'path={path!r} never writes the attention weights down; ask for them with path="eager".')
     _check_shapes(q, k, v)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    batch = batch_axes(q, k, v, trailing=3)
-    is_causal = False
-    allowed = None
-    if mask is not None:
-        mask = _unambiguous(mask, q)
-        is_causal = path == "sdpa" and q.shape[-2] == k.shape[-2] and mask.is_only_causal(k.shape[-2])
-        allowed = None if is_causal else mask.dense((*batch, *q.shape[-3:-1], k.shape[-2]), q.device)
-    if allowed is not None:
-        attended = _attended_keys(allowed, k)
-        k, v = k.where(attended, 0.0), v.where(attended, 0.0)
+    if isinstance(mask, Resolved):
+        allowed, is_causal = mask.allowed, mask.causal
+    else:
+        allowed, is_causal = _written_out(q, k, v, mask, keep_causal=path == "sdpa" and bias is None)
+        if allowed is not None:
+            attended = _attended_keys(allowed, k)
+            k, v = k.where(attended, 0.0), v.where(attended, 0.0)
     if path == "sdpa" and q.numel() and k.numel():  # of nothing, the formula makes nothing; some kernels crash
-        return _fused(q, k, v, allowed, is_causal, scale, dropout)
-    out, weights = _formula(q, k, v, allowed, scale, dropout)
+        return _fused(q, k, v, _hidden_or_biased(allowed, bias, q.dtype), is_causal, scale, dropout)
+    if is_causal:
+        allowed = Mask(causal=True).dense((q.shape[-2], k.shape[-2]), q.device)
+    out, weights = _formula(q, k, v, allowed, bias, scale, dropout)
     return (out, weights) if return_weights else out
 
 
+def _written_out(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask | Tensor | None, *, keep_causal: bool
+) -> tuple[Tensor | None, bool]:
+    """The mask as booleans, or as the word "causal" where the kernel knows it."""
+    if mask is None:
+        return None, False
+    mask = _unambiguous(mask, q)
+    if keep_causal and q.shape[-2] == k.shape[-2] and mask.is_only_causal(k.shape[-2]):
+        return None, True
+    batch = batch_axes(q, k, v, trailing=3)
+    return mask.dense((*batch, *q.shape[-3:-1], k.shape[-2]), q.device), False
+
+
+def _hidden_or_biased(allowed: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """What the fused kernels add to the scores: booleans, or numbers with −inf where nobody may look."""
+    if bias is None:
+        return allowed
+    bias = bias.to(dtype)
+    return bias if allowed is None else bias.masked_fill(~allowed, -torch.inf)
+
+
 def _formula(
-    q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: float, dropout: float
+    q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, bias: Tensor | None, scale: float, dropout: float
 ) -> tuple[Tensor, Tensor]:
     """The definition, line by line. Where there are fewer key heads, each of ``g`` meets its ``r`` query heads."""
     grouped = q.ndim > 2 and q.shape[-3] != k.shape[-3]
@@ -96,6 +118,8 @@ def _formula(
         scores = einsum(at_least_float32(q), at_least_float32(k), "... t k, ... s k -> ... t s") * scale
     if grouped:
         scores = rearrange(scores, "... g r t s -> ... (g r) t s")
+    if bias is not None:
+        scores = scores + bias
     if allowed is not None:
         scores = scores.masked_fill(~allowed, -torch.inf)
     weights = softmax(scores, dim=-1).to(v.dtype)
@@ -107,15 +131,15 @@ def _formula(
 
 
 def _fused(
-    q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, is_causal: bool, scale: float, dropout: float
+    q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, is_causal: bool, scale: float, dropout: float
 ) -> Tensor:
     """The same through PyTorch's kernels, which are fast for exactly four axes: batch, heads, sequence, width."""
     batch = batch_axes(q, k, v, trailing=3)
     q4, k4, v4 = (_four_axes(x, batch) for x in (q, k, v))
-    if allowed is not None and allowed.ndim > 2:
-        allowed = _four_axes(allowed, batch)
+    if hidden is not None and hidden.ndim > 2:
+        hidden = _four_axes(hidden, batch)
     out = F.scaled_dot_product_attention(
-        q4, k4, v4, allowed, dropout, is_causal, scale=scale, enable_gqa=bool(q4.shape[1] != k4.shape[1])
+        q4, k4, v4, hidden, dropout, is_causal, scale=scale, enable_gqa=bool(q4.shape[1] != k4.shape[1])
     )
     return out.reshape(*batch, *q.shape[-3:-1], v.shape[-1])
 
@@ -138,7 +162,7 @@ def batch_axes(*tensors: Tensor, trailing: int) -> torch.Size:
         raise ValueError(f"queries, keys and values of shapes {named} belong to batches of different sizes.") from None
 
 
-def _unambiguous(mask: AnyMask, q: Tensor) -> Mask:
+def _unambiguous(mask: Mask | Tensor, q: Tensor) -> Mask:
     """A Mask as it is; a tensor only if its axes leave no doubt about what they are."""
     if isinstance(mask, Tensor) and 2 < mask.ndim < q.ndim:
         raise ValueError(

@@ -7,14 +7,17 @@ Shapes: ``T`` tokens of this sequence, ``S`` tokens of the memory, ``D`` model w
 """
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from glassformer.config import check_choice, check_probability
+from glassformer.config.checks import check_choice, check_probability
 from glassformer.nn.attention import AnyMask, AttentionPath
-from glassformer.nn.heads import MultiHeadAttention
+from glassformer.nn.context import Context
+from glassformer.nn.feedforward import finite_in_half
+from glassformer.nn.heads import Attention
 from glassformer.nn.masks import as_mask
 
 Placement = Literal["pre", "post", "parallel"]
@@ -35,9 +38,12 @@ def residual(
     """
     if placement == "parallel":
         shared = sublayers[0][0](x)
-        return sum((dropout(sublayer(shared)) for _, sublayer in sublayers), start=x)
+        return finite_in_half(sum((dropout(sublayer(shared)) for _, sublayer in sublayers), start=x))
     for norm, sublayer in sublayers:
-        x = x + dropout(sublayer(norm(x))) if placement == "pre" else norm(x + dropout(sublayer(x)))
+        if placement == "pre":
+            x = finite_in_half(x + dropout(sublayer(norm(x))))
+        else:
+            x = norm(finite_in_half(x + dropout(sublayer(x))))
     return x
 
 
@@ -55,11 +61,11 @@ class Block(nn.Module):
 
     def __init__(
         self,
-        attention: MultiHeadAttention,
+        attention: Attention,
         ffn: nn.Module,
         norm: Callable[[], nn.Module],
         *,
-        cross: MultiHeadAttention | None = None,
+        cross: Attention | None = None,
         placement: Placement = "pre",
         dropout: float = 0.0,
     ) -> None:
@@ -85,31 +91,37 @@ class Block(nn.Module):
         memory_mask: AnyMask | None = None,
         token_positions: Int[Tensor, "... T"] | None = None,
         path: AttentionPath = "sdpa",
+        context: Context | None = None,
     ) -> Float[Tensor, "... T D"]:
         """Let every token look at its sequence, then at ``memory`` if the block has cross-attention, then think.
 
         ``mask`` is a ``Mask``, or booleans ``(T, T)``, ``(batch, T, T)``, ``(batch, 1, 1, T)`` or
         ``(batch, heads, T, T)``; ``memory_mask`` the same with S for the last T. Which slots of a padded batch are
         real, ``(batch, T)``, is said by ``masks.padding(real)``, never by bare booleans: where batch and T are equal
-        they would be read as ``(T, T)``.
+        they would be read as ``(T, T)``. A ``context`` takes the place of all of these: a stack makes it once for all
+        of its layers.
         """
-        mask = as_mask(mask)
-        x = x if mask is None else mask.quieten_padding(x)
-        if (self.cross is None) != (memory is None):
+        look_around: Step
+        if context is None:
+            context = Context(memory=memory, memory_mask=memory_mask, path=path)
+            mask = as_mask(mask)
+            x = x if mask is None else mask.quieten_padding(x)
+            look_around = partial(self.attention, mask=mask, token_positions=token_positions, path=path)
+            look_across = partial(self._look_across, memory=memory, mask=memory_mask, path=path)
+        else:
+            look_around = partial(self.attention, key=context.source, context=context)
+            look_across = partial(self._look_across, memory=context.memory, context=context.across())
+        if (self.cross is None) != (context.memory is None):
             has = "has no" if self.cross is None else "has"
-            given = "a memory was given" if memory is not None else "no memory was given"
+            given = "a memory was given" if context.memory is not None else "no memory was given"
             raise ValueError(f"this block {has} cross-attention, but {given}.")
-
-        def look_around(y: Tensor) -> Tensor:
-            return self.attention(y, mask=mask, token_positions=token_positions, path=path)
-
-        def look_across(y: Tensor) -> Tensor:
-            assert self.cross is not None
-            return self.cross(y, memory, mask=memory_mask, path=path)
-
         steps: list[tuple[nn.Module | None, Step]] = [(self.attention_norm, look_around)]
         if self.cross is not None:
             steps.append((self.cross_norm, look_across))
         steps.append((self.ffn_norm, self.ffn))
         sublayers = [(norm or self.attention_norm, step) for norm, step in steps]
         return residual(x, sublayers, self.placement, self.dropout)
+
+    def _look_across(self, y: Tensor, memory: Tensor | None, **surroundings: Any) -> Tensor:
+        assert self.cross is not None
+        return self.cross(y, memory, **surroundings)

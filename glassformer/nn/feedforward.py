@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from glassformer.config import check_choice, check_positive, check_probability
+from glassformer.config.checks import check_choice, check_positive, check_probability
 from glassformer.nn.linear import Linear
 from glassformer.nn.norm import at_least_float32
 
@@ -42,11 +42,17 @@ def gelu_tanh(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     return (wide * 0.5 * (1 + torch.tanh(inner))).to(x.dtype)
 
 
+def tanh(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """(eˣ − e⁻ˣ) / (eˣ + e⁻ˣ)."""
+    return torch.tanh(x)
+
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": relu,
     "silu": silu,
     "gelu": gelu,
     "gelu_tanh": gelu_tanh,
+    "tanh": tanh,
 }
 
 
@@ -56,16 +62,26 @@ def feed_forward(
     down: Callable[[Tensor], Tensor],
     activation: Callable[[Tensor], Tensor],
     gate: Callable[[Tensor], Tensor] | None = None,
+    dropout: Callable[[Tensor], Tensor] = lambda hidden: hidden,
 ) -> Float[Tensor, "... d"]:
-    """down(activation(up(x))), or with a gate down(activation(gate(x)) · up(x))."""
+    """down(activation(up(x))), or with a gate down(activation(gate(x)) · up(x)); dropout on the hidden vector."""
     hidden = activation(up(x)) if gate is None else activation(gate(x)) * up(x)  # ... f
-    return down(hidden)
+    return down(dropout(finite_in_half(hidden)))
+
+
+def finite_in_half(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """``x``, in float16 kept within what that type can hold: an infinity would turn into NaN at the next difference."""
+    if x.dtype != torch.float16:
+        return x
+    largest = torch.finfo(torch.float16).max
+    return x.clamp(-largest, largest)
 
 
 class FeedForward(nn.Module):
     """The feed-forward network with any activation, gated or not, with or without biases.
 
-    ``dropout`` acts on the output, as in the 2017 paper, and only while training.
+    ``dropout`` acts on the output, as in the 2017 paper, ``inner_dropout`` on the hidden vector; both only while
+    training.
     """
 
     def __init__(
@@ -79,19 +95,22 @@ class FeedForward(nn.Module):
         gated: bool = False,
         bias: bool = True,
         dropout: float = 0.0,
+        inner_dropout: float = 0.0,
     ) -> None:
         super().__init__()
         check_choice("activation", activation, ACTIVATIONS)
-        check_probability(dropout=dropout)
+        check_probability(dropout=dropout, inner_dropout=inner_dropout)
         self.activation = activation
         self.up = Linear(d_model, d_ff, device, dtype, bias=bias)
         self.gate = Linear(d_model, d_ff, device, dtype, bias=bias) if gated else None
         self.down = Linear(d_ff, d_model, device, dtype, bias=bias)
         self.dropout = nn.Dropout(dropout)
+        self.inner_dropout = nn.Dropout(inner_dropout)
 
     def forward(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
         """Transform every vector of ``x`` by itself."""
-        return self.dropout(feed_forward(x, self.up, self.down, ACTIVATIONS[self.activation], self.gate))
+        act = ACTIVATIONS[self.activation]
+        return self.dropout(feed_forward(x, self.up, self.down, act, self.gate, self.inner_dropout))
 
 
 class SwiGLU(nn.Module):

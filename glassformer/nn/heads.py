@@ -6,55 +6,67 @@ Shapes: ``T`` queries, ``S`` keys, ``H`` heads of width ``K``, ``G`` key/value h
 batch axes.
 """
 
-from typing import TypedDict, Unpack
+import math
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from glassformer.config import check_divides, check_positive, check_probability
+from glassformer import config
+from glassformer.config.checks import check_divides, check_positive, check_probability
 from glassformer.nn.attention import AnyMask, AttentionPath, MaybeWeights, batch_axes, scaled_dot_product_attention
+from glassformer.nn.context import Context
 from glassformer.nn.linear import Linear
-from glassformer.nn.masks import Mask, as_mask, causal
-from glassformer.nn.positions import RotaryPositionalEmbedding
+from glassformer.nn.masks import Mask, Resolved, as_mask, causal
+from glassformer.nn.relative import disentangled_bias
+from glassformer.nn.rotary import RotaryPositionalEmbedding, Turns
 
-
-class AttentionOptions(TypedDict, total=False):
-    """What ``multi_head`` passes on to ``scaled_dot_product_attention``."""
-
-    scale: float | None
-    dropout: float
-    path: AttentionPath
-    return_weights: bool
+Biased = Callable[[Tensor, Tensor], Tensor]
 
 
 def multi_head(
     q: Float[Tensor, "... T HK"],
     k: Float[Tensor, "... S GK"],
     v: Float[Tensor, "... S GV"],
-    mask: Mask | None,
+    context: Context,
     *,
     heads: int,
     kv_heads: int | None = None,
-    rope: RotaryPositionalEmbedding | None = None,
-    token_positions: Int[Tensor, "... T"] | None = None,
-    **options: Unpack[AttentionOptions],
+    scale: float | None = None,
+    dropout: float = 0.0,
+    score_bias: Biased | None = None,
+    return_weights: bool = False,
 ) -> MaybeWeights:
     """Cut projected queries, keys and values into heads, attend in each, put the results side by side.
 
-    Heads are slices of the last axis, so one matrix product per projection serves all of them.
+    Heads are slices of the last axis, so one matrix product per projection serves all of them. ``score_bias`` computes
+    a bias from the queries and keys of all heads, already scaled.
     """
-    if rope is None and token_positions is not None:
-        raise ValueError("token_positions were given, but this attention has no rotary positions to use them.")
     kv_heads = heads if kv_heads is None else kv_heads
     q = rearrange(q, "... t (h k) -> ... t h k", h=heads)
     k, v = (rearrange(x, "... s (g k) -> ... s g k", g=kv_heads) for x in (k, v))
-    if rope is not None:  # values are not turned: position decides who is looked at, not what is seen
-        cos, sin = (turn.unsqueeze(-2) for turn in rope.turns(q.shape[:-2], token_positions, q.device))
-        q, k = rope.rotate(q, cos, sin), rope.rotate(k, cos, sin)
+    if context.turns is not None:  # values are not turned: position decides who is looked at, not what is seen
+        turns = context.turns.for_heads()
+        q, k = turns.rotate(q), turns.rotate(k)
     q, k, v = (rearrange(x, "... t h k -> ... h t k") for x in (q, k, v))
-    result = scaled_dot_product_attention(q, k, v, mask, **options)
+    if context.cache is not None and not context.remembers_memory:
+        k, v = context.cache.extend(k, v)
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    if context.pattern is not None:
+        from glassformer.nn.sparse import block_sparse_attention
+
+        result = block_sparse_attention(
+            q, k, v, context.pattern, context.real, scale=scale, dropout=dropout, return_weights=return_weights
+        )
+    else:
+        bias = context.bias if score_bias is None else score_bias(q, k)
+        result = scaled_dot_product_attention(
+            q, k, v, context.mask,
+            bias=bias, scale=scale, dropout=dropout, path=context.path, return_weights=return_weights,
+        )  # fmt: skip
     out, weights = result if isinstance(result, tuple) else (result, None)
     merged = rearrange(out, "... h t v -> ... t (h v)")
     return merged if weights is None else (merged, weights)
@@ -94,13 +106,113 @@ class AttentionHead(nn.Module):
         """
         query, key, value, mask = _prepare(query, key, value, mask, heads=1)
         q, k, v = self.q(query), self.k(key), self.v(value)
-        result = multi_head(q, k, v, mask, heads=1, path=path, return_weights=return_weights)
+        result = multi_head(q, k, v, Context(mask=mask, path=path), heads=1, return_weights=return_weights)
         if isinstance(result, tuple):
             return result[0], result[1].squeeze(-3)
         return result
 
 
-class MultiHeadAttention(nn.Module):
+class Attention(nn.Module):
+    """Multi-head attention as a page of facts says; see ``config.Attention``. Self- and cross-attention in one.
+
+    Args:
+        facts: heads, their width, biases, scale, positions.
+        width: of the vectors that come in and go out.
+        cross: built to look at another sequence: positions play no part.
+    """
+
+    def __init__(
+        self,
+        facts: config.Attention,
+        width: int,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        cross: bool = False,
+    ) -> None:
+        super().__init__()
+        self.num_heads = facts.heads
+        self.kv_heads = facts.kv_heads or facts.heads
+        self.scale = facts.scale
+        self.dropout = facts.dropout
+        self.rope: RotaryPositionalEmbedding | None = None
+        inner, kv_inner = facts.head_dim * self.num_heads, facts.head_dim * self.kv_heads
+        self.q = Linear(width, inner, device, dtype, bias="q" in facts.biases)
+        self.k = Linear(width, kv_inner, device, dtype, bias="k" in facts.biases)
+        self.v = Linear(width, kv_inner, device, dtype, bias="v" in facts.biases)
+        self.o = Linear(inner, width, device, dtype, bias="o" in facts.biases)
+        relative = facts.score_bias if isinstance(facts.score_bias, config.Disentangled) and not cross else None
+        self.terms = () if relative is None else relative.terms
+        self.position_q = self.position_k = None
+        if relative is not None and not relative.shared_projections:
+            if "p2c" in self.terms:
+                self.position_q = Linear(width, inner, device, dtype, bias=True)
+            if "c2p" in self.terms:
+                self.position_k = Linear(width, inner, device, dtype, bias=relative.key_bias)
+
+    def forward(
+        self,
+        query: Float[Tensor, "... T D"],
+        key: Float[Tensor, "... S D"] | None = None,
+        value: Float[Tensor, "... S D"] | None = None,
+        mask: AnyMask | None = None,
+        *,
+        token_positions: Int[Tensor, "... T"] | None = None,
+        path: AttentionPath = "sdpa",
+        return_weights: bool = False,
+        context: Context | None = None,
+    ) -> MaybeWeights:
+        """Attend from ``query`` to ``key`` (default: itself) and average ``value`` (default: the keys' input).
+
+        Booleans as ``mask`` may be ``(T, S)``, ``(batch, T, S)`` or ``(batch, heads, T, S)``. With ``return_weights``
+        the answer is the pair (output, weights ``(..., heads, T, S)``). A ``context`` takes the place of mask,
+        positions and path: a stack makes it once for all of its layers.
+        """
+        if context is None:
+            if self.rope is not None and key is not None and key is not query:
+                raise ValueError(
+                    "rotary positions compare places in one sequence; cross-attention is built without rope."
+                )
+            query, key, value, mask = _prepare(query, key, value, mask, self.num_heads)
+            context = Context(mask=mask, turns=_turns(self.rope, query, token_positions), path=path)
+        source = query if key is None else key
+        k, v = self._keys_and_values(source, source if value is None else value, context)
+        result = multi_head(
+            self.q(query),
+            k,
+            v,
+            context,
+            heads=self.num_heads,
+            kv_heads=self.kv_heads,
+            scale=self.scale,
+            dropout=self.dropout if self.training else 0.0,
+            score_bias=partial(self._relative_scores, context) if self.terms else None,
+            return_weights=return_weights,
+        )
+        if isinstance(result, tuple):
+            return self.o(result[0]), result[1]
+        return self.o(result)
+
+    def _keys_and_values(self, key: Tensor, value: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        if context.cache is not None and context.remembers_memory:
+            return context.cache.memory_once(lambda: (self.k(key), self.v(value)))
+        return self.k(key), self.v(value)
+
+    def _relative_scores(self, context: Context, q: Tensor, k: Tensor) -> Tensor:
+        """The part of the scores that knows positions; they share the projections of the content or have their own."""
+        if context.relative is None:
+            raise ValueError("disentangled attention needs the relative positions that its stack hands it.")
+        vectors, rows = context.relative
+        as_query = (self.position_q or self.q)(vectors) if "p2c" in self.terms else None
+        as_key = (self.position_k or self.k)(vectors) if "c2p" in self.terms else None
+        as_query, as_key = (
+            None if x is None else rearrange(x, "r (h k) -> h r k", h=self.num_heads) for x in (as_query, as_key)
+        )
+        scale = 1 / math.sqrt(q.shape[-1]) if self.scale is None else self.scale
+        return disentangled_bias(q, k, as_query, as_key, rows) * scale
+
+
+class MultiHeadAttention(Attention):
     """Multi-head attention with separate inputs for queries and for keys and values: self- and cross-attention in one.
 
     ``kv_heads`` below ``num_heads`` lets groups of query heads share keys and values (Ainslie et al., 2023). ``rope``
@@ -120,57 +232,20 @@ class MultiHeadAttention(nn.Module):
         dropout: float = 0.0,
         rope: RotaryPositionalEmbedding | None = None,
     ) -> None:
-        super().__init__()
         kv_heads = num_heads if kv_heads is None else kv_heads
         check_positive(embed_dim=embed_dim, num_heads=num_heads, kv_heads=kv_heads)
         check_divides("num_heads", num_heads, "embed_dim", embed_dim)
         check_divides("kv_heads", kv_heads, "num_heads", num_heads)
         check_probability(dropout=dropout)
-        self.num_heads = num_heads
-        self.kv_heads = kv_heads
-        self.dropout = dropout
-        self.rope = rope
-        kv_dim = embed_dim // num_heads * kv_heads
-        self.q = Linear(embed_dim, embed_dim, device, dtype, bias=bias)
-        self.k = Linear(embed_dim, kv_dim, device, dtype, bias=bias)
-        self.v = Linear(embed_dim, kv_dim, device, dtype, bias=bias)
-        self.o = Linear(embed_dim, embed_dim, device, dtype, bias=bias)
-
-    def forward(
-        self,
-        query: Float[Tensor, "... T D"],
-        key: Float[Tensor, "... S D"] | None = None,
-        value: Float[Tensor, "... S D"] | None = None,
-        mask: AnyMask | None = None,
-        *,
-        token_positions: Int[Tensor, "... T"] | None = None,
-        path: AttentionPath = "sdpa",
-        return_weights: bool = False,
-    ) -> MaybeWeights:
-        """Attend from ``query`` to ``key`` (default: itself) and average ``value`` (default: the keys' input).
-
-        Booleans as ``mask`` may be ``(T, S)``, ``(batch, T, S)`` or ``(batch, heads, T, S)``. With ``return_weights``
-        the answer is the pair (output, weights ``(..., heads, T, S)``).
-        """
-        if self.rope is not None and key is not None and key is not query:
-            raise ValueError("rotary positions compare places in one sequence; cross-attention is built without rope.")
-        query, key, value, mask = _prepare(query, key, value, mask, self.num_heads)
-        result = multi_head(
-            self.q(query),
-            self.k(key),
-            self.v(value),
-            mask,
-            heads=self.num_heads,
-            kv_heads=self.kv_heads,
-            rope=self.rope,
-            token_positions=token_positions,
-            dropout=self.dropout if self.training else 0.0,
-            path=path,
-            return_weights=return_weights,
+        facts = config.Attention(
+            heads=num_heads,
+            head_dim=embed_dim // num_heads,
+            kv_heads=kv_heads,
+            biases="qkvo" if bias else "",
+            dropout=dropout,
         )
-        if isinstance(result, tuple):
-            return self.o(result[0]), result[1]
-        return self.o(result)
+        super().__init__(facts, embed_dim, device, dtype)
+        self.rope = rope
 
 
 class CausalMultiHeadSelfAttention(nn.Module):
@@ -213,15 +288,21 @@ class CausalMultiHeadSelfAttention(nn.Module):
     ) -> Float[Tensor, "... T D"]:
         """Attend within ``x``; without ``token_positions`` they are 0, 1, … T − 1."""
         q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
-        heads = multi_head(
-            q, k, v, causal(), heads=self.num_heads, rope=self.rope, token_positions=token_positions, path=path
-        )
-        return self.output_proj(heads)
+        context = Context(mask=causal(), turns=_turns(self.rope, x, token_positions), path=path)
+        return self.output_proj(multi_head(q, k, v, context, heads=self.num_heads))
+
+
+def _turns(
+    rope: RotaryPositionalEmbedding | None, x: Tensor, token_positions: Int[Tensor, "... T"] | None
+) -> Turns | None:
+    if rope is None and token_positions is not None:
+        raise ValueError("token_positions were given, but this attention has no rotary positions to use them.")
+    return None if rope is None else rope.turns(x.shape[:-1], token_positions, x.device)
 
 
 def _prepare(
     query: Tensor, key: Tensor | None, value: Tensor | None, mask: AnyMask | None, heads: int
-) -> tuple[Tensor, Tensor, Tensor, Mask | None]:
+) -> tuple[Tensor, Tensor, Tensor, Resolved | Mask | None]:
     """Fill in the inputs left out, and empty the key and value slots that nobody attends.
 
     That is done before the projections, so that garbage in padding cannot reach their gradients either.
@@ -240,4 +321,4 @@ def _prepare(
     allowed = given.dense((*batch, heads, queries, keys), query.device)
     attended = allowed.any(-2)  # ... H S, or S
     attended = (attended.any(-2) if attended.ndim > 1 else attended).unsqueeze(-1)  # ... S 1
-    return query, key.where(attended, 0.0), value.where(attended, 0.0), Mask(pairs=allowed)
+    return query, key.where(attended, 0.0), value.where(attended, 0.0), Resolved(allowed)

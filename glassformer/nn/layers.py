@@ -16,7 +16,7 @@ from glassformer.nn.feedforward import FeedForward, SwiGLU
 from glassformer.nn.heads import CausalMultiHeadSelfAttention, MultiHeadAttention
 from glassformer.nn.masks import as_mask, causal
 from glassformer.nn.norm import LayerNorm, RMSNorm
-from glassformer.nn.positions import RotaryPositionalEmbedding
+from glassformer.nn.rotary import RotaryPositionalEmbedding
 
 
 class _ClassicLayer(Block):

@@ -11,7 +11,7 @@ from einops import rearrange
 from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
-from glassformer.config import check_positive
+from glassformer.config.checks import check_positive
 
 
 def truncated_normal_(weight: Tensor, std: float) -> None:

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from glassformer.config import check_positive
+from glassformer.config.checks import check_positive
 from glassformer.nn.axes import align_left, fits
 
 
@@ -90,6 +90,30 @@ class Mask:
             return x
         real = self.keys.any(-2) if self.keys.ndim == x.ndim else self.keys  # one mask per head: real for any of them
         return x.where(_align(real, x.ndim - 1, trailing=1).unsqueeze(-1) | x.isfinite(), 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Resolved:
+    """A mask written out once for many layers, by someone who knows that padding holds finite numbers.
+
+    ``causal`` stands for the whole triangle where no tensor is needed; queries and keys are then equally many.
+    """
+
+    allowed: Bool[Tensor, "... T S"] | None = None
+    causal: bool = False
+
+
+def resolve(mask: Mask, scores: Sequence[int], device: torch.device | None, *, keep_causal: bool) -> Resolved | None:
+    """``mask`` for scores of shape ``(..., T, S)``; None where it hides nothing.
+
+    ``keep_causal``: leave a plain causal mask unwritten, for kernels that know what that means.
+    """
+    queries, keys = scores[-2:]
+    if mask.is_only_causal(keys) and (queries == 1 or (keep_causal and queries == keys)):
+        return None if queries == 1 else Resolved(causal=True)
+    if not mask.causal and mask.window is None and mask.keys is None and mask.pairs is None:
+        return None
+    return Resolved(mask.dense(scores, device))
 
 
 def as_mask(mask: object) -> Mask | None:

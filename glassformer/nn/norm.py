@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from glassformer.config import check_eps, check_positive
+from glassformer.config import Norm
+from glassformer.config.checks import check_eps, check_positive
 
 
 def at_least_float32(x: Tensor) -> Tensor:
@@ -116,3 +117,10 @@ class LayerNorm(nn.Module):
     def extra_repr(self) -> str:
         """What print(model) shows in the brackets."""
         return f"{self.weight.shape[0]}, eps={self.eps}, bias={self.bias is not None}"
+
+
+def make_norm(facts: Norm, width: int) -> nn.Module:
+    """A fresh norm as a page of facts says."""
+    if facts.kind == "rms":
+        return RMSNorm(width, facts.eps)
+    return LayerNorm(width, facts.eps, facts.bias)

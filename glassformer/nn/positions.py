@@ -1,29 +1,25 @@
-"""How a Transformer knows the order of its tokens: sinusoidal, learned and rotary positions.
+"""How a Transformer knows the order of its tokens: positions that are added to the embeddings.
 
 Attention alone is permutation-equivariant: shuffle the inputs and the outputs are shuffled alike. Sinusoidal (Vaswani
-et al., 2017, section 3.5) and learned positions are added to the embeddings; rotary positions (Su et al., 2021) turn
-queries and keys, so that their product depends on the distance between them alone.
+et al., 2017, section 3.5) and learned positions are added at the input; positions that act inside attention are in
+``rotary`` (they turn queries and keys) and ``relative`` (they change the scores).
 
 Shapes: ``...`` leading axes, ``T`` sequence, ``d`` vector width, ``P`` = d / 2 pairs of coordinates.
 """
 
-import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
-from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from glassformer.config import check_choice, check_positive
+from glassformer.config.checks import check_choice, check_positive
 from glassformer.nn.axes import align_left, fits
 from glassformer.nn.linear import Embedding, look_up
-from glassformer.nn.norm import at_least_float32
 
-SinusoidLayout = Literal["interleaved", "halves"]
-Pairing = Literal["interleaved", "halves"]
+SinusoidLayout = Literal["interleaved", "halves", "fairseq"]
+_LAYOUTS = ("interleaved", "halves", "fairseq")
 
 
 def align_positions(token_positions: Int[Tensor, "... T"], tokens: Sequence[int]) -> Int[Tensor, "... T"]:
@@ -39,15 +35,14 @@ def align_positions(token_positions: Int[Tensor, "... T"], tokens: Sequence[int]
     return aligned
 
 
-def angles(positions: Tensor, width: int, base: float) -> Float[Tensor, "... P"]:
-    """position · base^(−2i / width) for each pair of coordinates i = 0 … ⌈width / 2⌉ − 1.
+def exact(device: torch.device) -> torch.dtype:
+    """The widest float the device has: in float32 an angle at position 100,000 is already off by 0.004."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
-    In float64 wherever the device has it: in float32 an angle at position 100,000 is already off by 0.004.
-    """
-    device = positions.device
-    dtype = torch.float32 if device.type == "mps" else torch.float64
-    frequencies = base ** (-torch.arange(0, width, 2, device=device, dtype=dtype) / width)  # P
-    return positions.to(dtype).unsqueeze(-1) * frequencies
+
+def frequencies(width: int, base: float, device: torch.device) -> Float[Tensor, "P"]:
+    """base^(−2i / width) for each pair of coordinates i = 0 … ⌈width / 2⌉ − 1."""
+    return base ** (-torch.arange(0, width, 2, device=device, dtype=exact(device)) / width)
 
 
 def sinusoids(
@@ -60,10 +55,16 @@ def sinusoids(
     """Sines and cosines of geometrically spaced frequencies, one vector per position; any position, any width.
 
     ``interleaved``: sin, cos, sin, cos … as the paper writes it. ``halves``: the same columns, all sines first and
-    then all cosines. An odd width leaves out the last cosine in either layout.
+    then all cosines. An odd width leaves out the last cosine in either layout. ``fairseq``: like halves, but the
+    frequencies reach 1 / base exactly, base^(−i / (P − 1)), and an odd width ends in a zero.
     """
-    check_choice("layout", layout, ("interleaved", "halves"))
-    turn = angles(positions, width, base)
+    check_choice("layout", layout, _LAYOUTS)
+    if layout == "fairseq":
+        pairs = width // 2
+        steps = torch.arange(pairs, device=positions.device, dtype=exact(positions.device))
+        turn = positions.to(steps.dtype).unsqueeze(-1) * base ** (-steps / max(1, pairs - 1))
+        return torch.cat((turn.sin(), turn.cos(), turn.new_zeros(*positions.shape, width % 2)), dim=-1)
+    turn = positions.to(exact(positions.device)).unsqueeze(-1) * frequencies(width, base, positions.device)
     sines, cosines = turn.sin(), turn.cos()[..., : width // 2]
     if layout == "halves":
         return torch.cat((sines, cosines), dim=-1)
@@ -79,7 +80,7 @@ class SinusoidalPositionalEncoding(nn.Module):
     def __init__(self, d_model: int, *, layout: SinusoidLayout = "interleaved", base: float = 10_000.0) -> None:
         super().__init__()
         check_positive(d_model=d_model)
-        check_choice("layout", layout, ("interleaved", "halves"))
+        check_choice("layout", layout, _LAYOUTS)
         self.d_model = d_model
         self.layout: SinusoidLayout = layout
         self.base = base
@@ -88,7 +89,7 @@ class SinusoidalPositionalEncoding(nn.Module):
         self, x: Float[Tensor, "... T d"], token_positions: Int[Tensor, "... T"] | None = None
     ) -> Float[Tensor, "... T d"]:
         """x + PE(token_positions); without positions they are 0, 1, … T − 1."""
-        _check_width(x, self.d_model)
+        check_width(x, self.d_model)
         if token_positions is None:
             token_positions = torch.arange(x.shape[-2], device=x.device)
         positions = align_positions(token_positions, x.shape[:-1])
@@ -117,7 +118,7 @@ class LearnedPositionalEmbedding(nn.Module):
         self, x: Float[Tensor, "... T d"], token_positions: Int[Tensor, "... T"] | None = None
     ) -> Float[Tensor, "... T d"]:
         """x + table[token_positions]; without positions they are 0, 1, … T − 1."""
-        _check_width(x, self.position.embedding_dim)
+        check_width(x, self.position.embedding_dim)
         if token_positions is None:
             length = x.shape[-2]
             if length > self.max_length:
@@ -129,112 +130,7 @@ class LearnedPositionalEmbedding(nn.Module):
         return x + look_up(self.position.weight, align_positions(token_positions, x.shape[:-1]), what="position")
 
 
-class RotaryPositionalEmbedding(nn.Module):
-    """Turns each pair of coordinates of a query or key by an angle that grows with its position.
-
-    Pair i at position m turns by m · theta^(−2i / d_k). ``pairing`` says which coordinates form pair i:
-    ``interleaved`` (2i, 2i + 1), as the paper writes it, or ``halves`` (i, i + d_k / 2). The two differ by a fixed
-    permutation of coordinates, so weights made for one do not fit the other.
-
-    The cosines and sines of all ``max_seq_len`` positions are computed once and meant to be shared: hand the same
-    module to every layer. They are no part of the state dict and stay exact when the model is cast to half precision.
-    """
-
-    cos: Float[Tensor, "L P"]
-    sin: Float[Tensor, "L P"]
-
-    def __init__(
-        self,
-        theta: float,
-        d_k: int,
-        max_seq_len: int,
-        device: torch.device | str | None = None,
-        *,
-        pairing: Pairing = "interleaved",
-    ) -> None:
-        super().__init__()
-        check_positive(d_k=d_k, max_seq_len=max_seq_len)
-        check_choice("pairing", pairing, ("interleaved", "halves"))
-        if d_k % 2:
-            raise ValueError(f"rotary positions turn pairs of coordinates, so d_k must be even; got {d_k}.")
-        if not 0 < theta < math.inf:
-            raise ValueError(f"theta must be a finite number above 0, got {theta}.")
-        self.theta = theta
-        self.d_k = d_k
-        self.max_seq_len = max_seq_len
-        self.pairing: Pairing = pairing
-        self._fill_cache(torch.device(device) if device is not None else torch.get_default_device())
-
-    def _fill_cache(self, device: torch.device) -> None:
-        turn = angles(torch.arange(self.max_seq_len, device=device), self.d_k, self.theta)
-        self.register_buffer("cos", turn.cos(), persistent=False)
-        self.register_buffer("sin", turn.sin(), persistent=False)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "RotaryPositionalEmbedding":  # noqa: ARG002
-        """Follow a move to another device, but no cast: angles rounded to half precision are useless at length.
-
-        The cache is computed anew on the new device, because a model built on the meta device has no values to move.
-        """
-        device = fn(torch.empty(0, device=self.cos.device)).device
-        if device != self.cos.device:
-            self._fill_cache(device)
-        return self
-
-    def forward(
-        self, x: Float[Tensor, "... T d"], token_positions: Int[Tensor, "... T"] | None = None
-    ) -> Float[Tensor, "... T d"]:
-        """Turn ``x`` by its positions; without them they are 0, 1, … T − 1.
-
-        See ``align_positions``: positions ``(batch, T)`` fit queries ``(batch, heads, T, d)``.
-        """
-        _check_width(x, self.d_k)
-        return self.rotate(x, *self.turns(x.shape[:-1], token_positions, x.device))
-
-    def turns(
-        self,
-        tokens: Sequence[int],
-        token_positions: Int[Tensor, "... T"] | None = None,
-        device: torch.device | None = None,
-    ) -> tuple[Float[Tensor, "... T P"], Float[Tensor, "... T P"]]:
-        """Cosine and sine for each position and pair, for vectors that stand in the shape ``tokens`` = (..., T)."""
-        if self.cos.is_meta and device is not None and device.type != "meta":
-            self._fill_cache(device)  # the weights were put in place without moving the module
-        if token_positions is not None:
-            rows_of = partial(look_up, ids=align_positions(token_positions, tokens), what="position")
-            return rows_of(self.cos), rows_of(self.sin)
-        length = tokens[-1]
-        if length > self.max_seq_len:
-            raise ValueError(
-                f"a sequence of {length} tokens is longer than max_seq_len={self.max_seq_len}. "
-                f"Shorten it, or build the rotary positions with max_seq_len={length}."
-            )
-        return self.cos[:length], self.sin[:length]
-
-    def rotate(
-        self, x: Float[Tensor, "... d"], cos: Float[Tensor, "... P"], sin: Float[Tensor, "... P"]
-    ) -> Float[Tensor, "... d"]:
-        """Turn each pair (a, b) of ``x`` to (a·cos − b·sin, a·sin + b·cos), in at least float32."""
-        _check_width(x, self.d_k)
-        wide = at_least_float32(x)
-        cos, sin = cos.to(wide.dtype), sin.to(wide.dtype)
-        if self.pairing == "halves":
-            a, b = wide.chunk(2, dim=-1)
-            return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1).to(x.dtype)
-        pairs = rearrange(wide, "... (p two) -> ... p two", two=2)
-        if torch.compiler.is_compiling():  # the compiler fuses real arithmetic and cannot generate complex code
-            a, b = pairs.unbind(-1)
-            turned = torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1)
-        else:  # the same as a product of complex numbers: one pass over memory instead of seven
-            # A complex number must start at an even place of memory.
-            pairs = pairs.contiguous() if pairs.storage_offset() % 2 == 0 else pairs.clone()
-            turned = torch.view_as_real(torch.view_as_complex(pairs) * torch.complex(cos, sin))
-        return rearrange(turned, "... p two -> ... (p two)").to(x.dtype)
-
-    def extra_repr(self) -> str:
-        """What print(model) shows in the brackets."""
-        return f"theta={self.theta}, d_k={self.d_k}, max_seq_len={self.max_seq_len}, pairing={self.pairing!r}"
-
-
-def _check_width(x: Tensor, width: int) -> None:
+def check_width(x: Tensor, width: int) -> None:
+    """Raise unless ``x`` is a sequence of vectors of this width."""
     if x.ndim < 2 or x.shape[-1] != width:
         raise ValueError(f"these positions are for sequences of vectors of width {width}; got shape {tuple(x.shape)}.")

@@ -1,0 +1,82 @@
+"""Facts about heads: what a model answers with."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from glassformer.config.checks import check_choice, check_number, check_positive, check_probability
+from glassformer.config.parts import ACTIVATION_NAMES
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskDecoder:
+    """Absolute positions that enter only where masked words are guessed (He et al., 2021, section 3.2).
+
+    In place of its plain pass the last layer is run ``steps`` times: it looks at the vectors before it, and asks first
+    from these plus the position's vector, then from its own output.
+    """
+
+    length: int  # rows of the table of positions
+    steps: int = 2
+
+    def __post_init__(self) -> None:
+        check_positive(length=self.length, steps=self.steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LMHead:
+    """Logits over the vocabulary; ``tied`` reads them off the embedding table."""
+
+    transform: str | None = None  # activation of a linear map and norm before it; None: neither
+    bias: bool = False
+    scale: float = 1.0  # factor on the vector before it
+    tied: bool = True
+    mask_decoder: MaskDecoder | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("transform", self.transform or "gelu", ACTIVATION_NAMES)
+        check_number(scale=self.scale)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskHead:
+    """Scores for labels, one set per sequence (``pool``) or per token (``pool=None``).
+
+    With ``hidden``, the name of an activation, a linear map of the model's width comes first. Without labels the
+    (pooled, mapped) vector itself is the answer.
+    """
+
+    task: Literal["classify", "tag", "span", "pair", "replaced", "pool"]
+    labels: tuple[str, ...] = ()
+    pool: Literal["first", "last", "mean"] | None = None  # first and last are those of the real tokens
+    hidden: str | None = None
+    bias: bool = True
+    dropout: float = 0.0  # before the scores
+    input_dropout: float = 0.0  # before the linear map of ``hidden``
+
+    def __post_init__(self) -> None:
+        check_choice("task", self.task, ("classify", "tag", "span", "pair", "replaced", "pool"))
+        check_choice("pool", self.pool or "first", ("first", "last", "mean"))
+        check_choice("hidden", self.hidden or "gelu", ACTIVATION_NAMES)
+        check_probability(dropout=self.dropout, input_dropout=self.input_dropout)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingHead:
+    """One vector per sequence: the mean over real tokens (or one of them), brought to length 1."""
+
+    pool: Literal["first", "last", "mean"] = "mean"
+    normalise: bool = True
+
+    def __post_init__(self) -> None:
+        check_choice("pool", self.pool, ("first", "last", "mean"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainingHead:
+    """Masked words and pairs of sentences, from one pass: (logits over the vocabulary, scores of the pair)."""
+
+    lm: LMHead
+    pair: TaskHead
+
+
+Head = LMHead | TaskHead | EmbeddingHead | PretrainingHead

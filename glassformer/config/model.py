@@ -1,0 +1,76 @@
+"""The page of facts of one model."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from glassformer.config.checks import check_number, check_positive
+from glassformer.config.heads import Head, LMHead, PretrainingHead
+from glassformer.config.parts import Embed, Norm, Stack
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """Ids with a meaning of their own; None where the vocabulary has no such token."""
+
+    bos: int | None = None
+    eos: int | tuple[int, ...] | None = None
+    pad: int | None = None
+    start: int | None = None  # first token of a decoder's input
+
+
+@dataclass(frozen=True, kw_only=True)
+class Init:
+    """Where training starts. Without ``std``: variance 2 / (d_in + d_out) for linear maps and 1 for tables."""
+
+    std: float | None = None  # of every linear map and table
+    residual_scaling: bool = False  # projections back into the residual stream by 1 / √(2 · layers) less
+
+    def __post_init__(self) -> None:
+        check_number(std=1.0 if self.std is None else self.std)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """One Transformer. An encoder, a decoder or both: that is its family."""
+
+    vocab: int
+    width: int
+    norm: Norm = field(default_factory=Norm)
+    embed: Embed = field(default_factory=Embed)
+    encoder: Stack | None = None
+    decoder: Stack | None = None
+    head: Head | None = None
+    tokens: Tokens = field(default_factory=Tokens)
+    init: Init = field(default_factory=Init)
+
+    def __post_init__(self) -> None:
+        check_positive(vocab=self.vocab, width=self.width)
+        if self.encoder is None and self.decoder is None:
+            raise ValueError("a model needs an encoder, a decoder or both; this one has neither.")
+        if self.decoder is not None and self.decoder.cross != (self.encoder is not None):
+            raise ValueError("decoder.cross is True exactly when there is an encoder for it to look at.")
+        if self.encoder is not None and self.encoder.cross:
+            raise ValueError("encoder.cross must be False: an encoder has nothing else to look at.")
+        lm = self.head.lm if isinstance(self.head, PretrainingHead) else self.head
+        factorised = self.embed.width not in (None, self.width)
+        if isinstance(lm, LMHead) and lm.tied and factorised and lm.transform is None:
+            raise ValueError(
+                f"a head tied to embeddings of width {self.embed.width} needs a transform from width {self.width}."
+            )
+
+    @property
+    def family(self) -> Literal["encoder", "decoder", "encoder-decoder"]:
+        """Which stacks there are."""
+        if self.encoder is None:
+            return "decoder"
+        return "encoder" if self.decoder is None else "encoder-decoder"
+
+    @property
+    def longest(self) -> int | None:
+        """The longest sequence its positions allow; None where nothing limits it."""
+        learned = self.embed.position
+        if learned is not None and learned.kind == "learned":
+            return learned.length
+        stacks = [stack for stack in (self.encoder, self.decoder) if stack is not None]
+        lengths = [stack.attention.rotary.length for stack in stacks if stack.attention.rotary is not None]
+        return min(lengths, default=None)

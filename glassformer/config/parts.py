@@ -1,0 +1,136 @@
+"""Facts about the parts of a model: norm, attention, feed-forward network, stack, embedding."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from glassformer.config.checks import (
+    check_choice,
+    check_count,
+    check_divides,
+    check_eps,
+    check_number,
+    check_positive,
+    check_probability,
+)
+from glassformer.config.positions import BlockSparse, BucketBias, Disentangled, InputPosition, Rotary
+
+ACTIVATION_NAMES = ("gelu", "gelu_tanh", "relu", "silu", "tanh")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Norm:
+    """The normalisation used throughout a model: LayerNorm or RMSNorm."""
+
+    kind: Literal["layer", "rms"] = "layer"
+    eps: float = 1e-5
+    bias: bool = True  # LayerNorm's; RMSNorm has none
+
+    def __post_init__(self) -> None:
+        check_choice("norm.kind", self.kind, ("layer", "rms"))
+        check_eps(self.eps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention:
+    """Multi-head attention. ``windows`` is laid over the layers in turn, again and again; None sees everything."""
+
+    heads: int
+    head_dim: int
+    kv_heads: int | None = None  # None: as many as heads
+    biases: str = "qkvo"  # which of the projections q, k, v, o have a bias
+    scale: float | None = None  # factor on q · k; None: 1 / √head_dim
+    rotary: Rotary | None = None
+    score_bias: BucketBias | Disentangled | None = None
+    windows: tuple[int | BlockSparse | None, ...] = (None,)
+    dropout: float = 0.0  # on the weights
+
+    def __post_init__(self) -> None:
+        check_positive(heads=self.heads, head_dim=self.head_dim, kv_heads=self.kv_heads or self.heads)
+        check_divides("kv_heads", self.kv_heads or self.heads, "heads", self.heads)
+        check_probability(dropout=self.dropout)
+        if set(self.biases) - set("qkvo") or len(set(self.biases)) != len(self.biases):
+            raise ValueError(f"biases names projections by the letters q, k, v and o, once each; got {self.biases!r}.")
+        for size in self.windows:
+            if isinstance(size, int):
+                check_positive(window=size)
+        if not self.windows:
+            raise ValueError("windows needs at least one entry; (None,) is full attention in every layer.")
+        if self.rotary is not None and self.rotary.dim > self.head_dim:
+            raise ValueError(f"rotary.dim={self.rotary.dim} is more than a head has: head_dim={self.head_dim}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeedForward:
+    """The feed-forward network. ``gelu`` and ``gelu_tanh`` are different functions and different facts."""
+
+    hidden: int
+    activation: str = "gelu"
+    gated: bool = False
+    bias: bool = True
+    dropout: float = 0.0  # on the hidden vector
+
+    def __post_init__(self) -> None:
+        check_positive(hidden=self.hidden)
+        check_choice("activation", self.activation, ACTIVATION_NAMES)
+        check_probability(dropout=self.dropout)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convolution:
+    """A convolution over the embeddings, added to the output of the first layer and normalised with it."""
+
+    kernel: int
+    groups: int = 1
+    activation: str = "tanh"
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_positive(kernel=self.kernel, groups=self.groups)
+        check_probability(dropout=self.dropout)
+        check_choice("activation", self.activation, ACTIVATION_NAMES)
+        if self.kernel % 2 == 0:
+            raise ValueError(f"a convolution with an odd kernel keeps the length; got kernel={self.kernel}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """Layers of blocks: an encoder or a decoder."""
+
+    layers: int
+    attention: Attention
+    ffn: FeedForward
+    causal: bool = False
+    cross: bool = False  # attends to the encoder's output
+    placement: Literal["pre", "post", "parallel"] = "pre"  # of the norms; see nn.block.residual
+    final_norm: bool = True
+    unique_layers: int | None = None  # fewer than layers: they are used in turn; None: every layer has its own weights
+    dropout: float = 0.0  # on what each sublayer adds
+    convolution: Convolution | None = None
+
+    def __post_init__(self) -> None:
+        check_positive(layers=self.layers, unique_layers=self.unique_layers or self.layers)
+        check_choice("placement", self.placement, ("pre", "post", "parallel"))
+        check_probability(dropout=self.dropout)
+        if self.causal and isinstance(self.attention.score_bias, Disentangled):
+            raise ValueError("disentangled attention looks both ways; it is for encoders.")
+        if self.causal and any(isinstance(window, BlockSparse) for window in self.attention.windows):
+            raise ValueError("block-sparse attention looks both ways; it is for encoders.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embed:
+    """From ids to vectors: token + segment + language + position, norm, dropout, projection."""
+
+    width: int | None = None  # factorised: vectors of this width, projected to the model's; None: no projection
+    scale: float = 1.0  # factor on the token's vector
+    segments: int = 0  # kinds of segments; 0: none
+    languages: int = 0
+    position: InputPosition | None = None
+    norm: bool = False
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_positive(width=1 if self.width is None else self.width)
+        check_count(segments=self.segments, languages=self.languages)
+        check_number(scale=self.scale)
+        check_probability(dropout=self.dropout)

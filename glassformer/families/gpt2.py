@@ -1,0 +1,101 @@
+"""GPT-2: a pre-norm decoder with learned positions that reads its logits off the embedding table."""
+
+from glassformer.config import Attention, Embed, FeedForward, Init, InputPosition, LMHead, Model, Norm, Stack, Tokens
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, Reader, task
+from glassformer.weights.rules import Fused, Ignored, Transposed, fused, modules, same
+
+
+def read(c: Reader) -> Model:
+    """The facts that config.json states."""
+    c.must("scale_attn_weights", True, "attention without its scale was never published")
+    c.must("scale_attn_by_inverse_layer_idx", False, "a scale per layer belongs to another training code")
+    c.must("add_cross_attention", False, "a language model has no encoder to attend to")
+    width = c.n_embd
+    return Model(
+        vocab=c.vocab_size,
+        width=width,
+        norm=Norm(eps=c.layer_norm_epsilon),
+        embed=Embed(position=InputPosition(kind="learned", length=c.n_positions), dropout=c.embd_pdrop),
+        decoder=Stack(
+            layers=c.n_layer,
+            causal=True,
+            attention=Attention(heads=c.n_head, head_dim=width // c.n_head, dropout=c.attn_pdrop),
+            ffn=FeedForward(hidden=c.n_inner or 4 * width, activation=c.activation("activation_function")),
+            dropout=c.resid_pdrop,
+        ),
+        tokens=Tokens(bos=c.bos_token_id, eos=c.eos_token_id, pad=c.pad_token_id),
+        init=Init(std=c.initializer_range, residual_scaling=True),
+    )
+
+
+GPT2 = Lineage(
+    name="gpt2",
+    paper=Paper("Language Models are Unsupervised Multitask Learners", "Radford et al.", 2019, "openai.com/blog"),
+    model_type="gpt2",
+    prefix="transformer.",
+    read=read,
+    weights=(
+        *modules({"embed.token": "wte", "embed.position": "wpe", "decoder.norm": "ln_f"}),
+        *modules({"decoder.blocks.{i}.attention_norm": "h.{i}.ln_1", "decoder.blocks.{i}.ffn_norm": "h.{i}.ln_2"}),
+        *fused([f"decoder.blocks.{{i}}.attention.{x}" for x in "qkv"], "h.{i}.attn.c_attn", Fused(transposed=True)),
+        *modules(
+            {
+                "decoder.blocks.{i}.attention.o": "h.{i}.attn.c_proj",
+                "decoder.blocks.{i}.ffn.up": "h.{i}.mlp.c_fc",
+                "decoder.blocks.{i}.ffn.down": "h.{i}.mlp.c_proj",
+            },
+            how=Transposed(),
+        ),
+    ),
+    ignored_weights=(
+        Ignored("h.{i}.attn.bias", "the causal triangle, written out"),
+        Ignored("h.{i}.attn.masked_bias", "the number that stood for minus infinity"),
+    ),
+    heads={
+        "lm": HeadFormat(
+            "GPT2LMHeadModel",
+            lambda c: LMHead(tied=c.tie_word_embeddings),
+            (same("head.out.weight", "lm_head.weight"),),
+            tied=("lm_head.weight",),
+        ),
+        "none": HeadFormat("GPT2Model", lambda _: None, prefix=""),
+        "classify": HeadFormat(
+            "GPT2ForSequenceClassification", task("classify", pool="last", bias=False), modules({"head.out": "score"})
+        ),
+    },
+    keys={
+        "vocab_size": Key("vocab", 50257),
+        "n_positions": Key("embed.position.length", 1024),
+        "n_embd": Key("width", 768),
+        "n_layer": Key("decoder.layers", 12),
+        "n_head": Key("decoder.attention.heads", 12),
+        "n_inner": Key("decoder.ffn.hidden", None),
+        "activation_function": Key("decoder.ffn.activation", "gelu_new"),
+        "resid_pdrop": Key("decoder.dropout", 0.1),
+        "embd_pdrop": Key("embed.dropout", 0.1),
+        "attn_pdrop": Key("decoder.attention.dropout", 0.1),
+        "layer_norm_epsilon": Key("norm.eps", 1e-5),
+        "initializer_range": Key("init.std", 0.02),
+        "bos_token_id": Key("tokens.bos", 50256),
+        "eos_token_id": Key("tokens.eos", 50256),
+        "pad_token_id": Key("tokens.pad", None),
+        "tie_word_embeddings": Key("head.tied", True),
+    },
+    ignored={
+        "n_ctx": "another name of n_positions",
+        "reorder_and_upcast_attn": "how the other library keeps half precision exact; ours always does",
+        "summary_type": "belongs to a head that is not part of the published models",
+        "summary_use_proj": "belongs to a head that is not part of the published models",
+        "summary_activation": "belongs to a head that is not part of the published models",
+        "summary_proj_to_labels": "belongs to a head that is not part of the published models",
+        "summary_first_dropout": "belongs to a head that is not part of the published models",
+    },
+    sizes={
+        "gpt2": {},
+        "gpt2-medium": {"n_embd": 1024, "n_layer": 24, "n_head": 16},
+        "gpt2-large": {"n_embd": 1280, "n_layer": 36, "n_head": 20},
+        "gpt2-xl": {"n_embd": 1600, "n_layer": 48, "n_head": 25},
+        "distilgpt2": {"n_layer": 6},
+    },
+    tokenizer="byte_bpe",
+)

@@ -1,0 +1,135 @@
+"""A stack of blocks: an encoder or a decoder, as a page of facts says.
+
+The stack works out once what all of its layers share (masks, turns, biases) and hands it to them as a ``Context``.
+
+Shapes: ``B`` batch, ``T`` tokens of this call, ``S`` tokens so far, ``M`` tokens of the memory, ``D`` width.
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from glassformer import config
+from glassformer.nn.attention import AttentionPath
+from glassformer.nn.block import Block
+from glassformer.nn.cache import KVCache
+from glassformer.nn.context import Context
+from glassformer.nn.convolution import Convolution
+from glassformer.nn.feedforward import FeedForward
+from glassformer.nn.heads import Attention
+from glassformer.nn.linear import Embedding
+from glassformer.nn.masks import Mask, Resolved, padding, resolve
+from glassformer.nn.norm import make_norm
+from glassformer.nn.relative import bucket_bias, distances, relative_rows
+from glassformer.nn.rotary import rotary_turns
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """What a stack must know of the tokens besides their vectors."""
+
+    positions: Int[Tensor, "... T"]
+    real: Bool[Tensor, "B T"] | None = None  # None: all of them
+    memory: Float[Tensor, "B M D"] | None = None
+    memory_real: Bool[Tensor, "B M"] | None = None
+    cache: KVCache | None = None
+    places: Float[Tensor, "... T D"] | None = None  # absolute positions for a mask decoder; see config.MaskDecoder
+    place_steps: int = 0
+
+
+class Stack(nn.Module):
+    """Blocks one after the other, and the final norm that pre-norm blocks need."""
+
+    def __init__(self, facts: config.Stack, norm: config.Norm, width: int) -> None:
+        super().__init__()
+        self.facts = facts
+        self.blocks = nn.ModuleList(_block(facts, norm, width) for _ in range(facts.unique_layers or facts.layers))
+        self.norm = make_norm(norm, width) if facts.final_norm else None
+        self.convolution = Convolution(facts.convolution, norm, width) if facts.convolution is not None else None
+        self.relative = self.relative_norm = None
+        bias = facts.attention.score_bias
+        if isinstance(bias, config.BucketBias):
+            self.relative = Embedding(bias.buckets, facts.attention.heads)
+        if isinstance(bias, config.Disentangled):
+            self.relative = Embedding(2 * bias.span, width)
+            self.relative_norm = make_norm(norm, width) if bias.norm_table else None
+
+    def forward(
+        self, x: Float[Tensor, "B T D"], tokens: Tokens, *, path: AttentionPath = "sdpa"
+    ) -> Float[Tensor, "B T D"]:
+        """Vectors after the last block and the final norm."""
+        for number, context in enumerate(self.contexts(x, tokens, path)):
+            before, block = x, self.blocks[number % len(self.blocks)]
+            if tokens.places is not None and number == self.facts.layers - 1:
+                x = x + tokens.places
+                for _ in range(tokens.place_steps):
+                    x = block(x, context=replace(context, source=before))
+                break
+            x = block(x, context=context)
+            if number == 0 and self.convolution is not None:
+                x = self.convolution(before, x, tokens.real)
+        return x if self.norm is None else self.norm(x)
+
+    def contexts(self, x: Float[Tensor, "B T D"], tokens: Tokens, path: AttentionPath) -> list[Context]:
+        """The surroundings of every layer. They differ in the window alone, and in whose cache they use."""
+        cache, (batch, new) = tokens.cache, x.shape[:2]
+        real, key_positions = tokens.real, tokens.positions
+        if cache is not None:
+            real = cache.extend_real(real, batch, new)
+            key_positions = cache.extend_positions(tokens.positions)
+        scores = (batch, 1, new, key_positions.shape[-1])
+        shared = self._positions(tokens.positions, key_positions)
+        memory_mask = None
+        if tokens.memory_real is not None:
+            memory_scores = (batch, 1, new, tokens.memory_real.shape[-1])
+            memory_mask = resolve(padding(tokens.memory_real), memory_scores, x.device, keep_causal=False)
+        shared = replace(shared, real=real, memory=tokens.memory, memory_mask=memory_mask, path=path)
+        keep_causal = path == "sdpa" and shared.bias is None and shared.relative is None
+        everyone = Mask(causal=self.facts.causal, keys=real)
+        masks: dict[int | None, Resolved | None] = {}
+        contexts = []
+        for number in range(self.facts.layers):
+            window = self.facts.attention.windows[number % len(self.facts.attention.windows)]
+            layer_cache = None if cache is None else cache.layer(number)
+            if isinstance(window, config.BlockSparse):
+                contexts.append(replace(shared, pattern=window, cache=layer_cache))
+                continue
+            if window not in masks:
+                mask = everyone if window is None else everyone & Mask(window=window)
+                masks[window] = resolve(mask, scores, x.device, keep_causal=keep_causal)
+            contexts.append(replace(shared, mask=masks[window], cache=layer_cache))
+        return contexts
+
+    def _positions(self, queries: Int[Tensor, "... T"], keys: Int[Tensor, "... S"]) -> Context:
+        """How positions act inside attention: turns, a bias on the scores, or vectors of relative positions."""
+        facts = self.facts.attention
+        turns = None if facts.rotary is None else rotary_turns(facts.rotary, queries)
+        if self.relative is None:
+            return Context(turns=turns)
+        distance, table = distances(queries, keys), self.relative.weight
+        if isinstance(facts.score_bias, config.BucketBias):
+            return Context(turns=turns, bias=bucket_bias(table, facts.score_bias, distance, causal=self.facts.causal))
+        assert isinstance(facts.score_bias, config.Disentangled)
+        vectors = table if self.relative_norm is None else self.relative_norm(table)
+        return Context(turns=turns, relative=(vectors, relative_rows(facts.score_bias, distance)))
+
+
+def _block(facts: config.Stack, norm: config.Norm, width: int) -> Block:
+    ffn = facts.ffn
+    return Block(
+        Attention(facts.attention, width),
+        FeedForward(
+            width,
+            ffn.hidden,
+            activation=ffn.activation,
+            gated=ffn.gated,
+            bias=ffn.bias,
+            inner_dropout=ffn.dropout,
+        ),
+        partial(make_norm, norm, width),
+        cross=Attention(facts.attention, width, cross=True) if facts.cross else None,
+        placement=facts.placement,
+        dropout=facts.dropout,
+    )

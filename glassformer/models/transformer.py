@@ -1,0 +1,185 @@
+"""One Transformer for all three families: which of encoder and decoder a page of facts has *is* the family.
+
+``forward`` = embed → encoder → decoder → head, what is absent left out. ``encode`` and ``decode`` are the two halves of
+an encoder-decoder, so that a memory can be computed once and used many times.
+
+Shapes: ``B`` batch, ``T`` tokens, ``M`` tokens of the memory, ``D`` model width.
+"""
+
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int, Integer
+from torch import Tensor, nn
+
+from glassformer import config
+from glassformer.models.embed import Embed, count_real
+from glassformer.models.heads import LMHead, PretrainingHead, make_head
+from glassformer.models.initialise import initialise
+from glassformer.models.stack import Stack, Tokens
+from glassformer.nn.attention import AttentionPath
+from glassformer.nn.cache import KVCache
+
+
+class Transformer(nn.Module):
+    """A Transformer built from its page of facts. In every mask, ``True`` is a real token.
+
+    Without a mask every token counts as real: padding is never guessed from an id. Positions count real tokens, so
+    that padding on either side, or none, gives the same answer.
+    """
+
+    def __init__(self, facts: config.Model) -> None:
+        super().__init__()
+        self.config = facts
+        self.embed = Embed(facts)
+        self.encoder = None if facts.encoder is None else Stack(facts.encoder, facts.norm, facts.width)
+        self.target_embed = Embed(facts, has_tokens=False) if facts.family == "encoder-decoder" else None
+        self.decoder = None if facts.decoder is None else Stack(facts.decoder, facts.norm, facts.width)
+        self.head = make_head(facts)
+        initialise(self, facts)
+
+    def forward(
+        self,
+        ids: Integer[Tensor, "B T"],
+        mask: Bool[Tensor, "B T"] | None = None,
+        *,
+        target: Integer[Tensor, "B U"] | None = None,
+        target_mask: Bool[Tensor, "B U"] | None = None,
+        segments: Integer[Tensor, "B T"] | None = None,
+        languages: Integer[Tensor, "B T"] | None = None,
+        positions: Int[Tensor, "... T"] | None = None,
+        cache: KVCache | None = None,
+        path: AttentionPath = "sdpa",
+    ) -> Any:
+        """What the head says of the tokens, of ``target`` where there is a decoder besides the encoder.
+
+        Args:
+            ids: token ids.
+            mask: True at real tokens.
+            target, target_mask: the decoder's own tokens, for an encoder-decoder.
+            segments, languages: one number per token, for models that know them; 0 if not given.
+            positions: one per token, if not counted from the mask; for packed documents, say.
+            cache: remembers earlier calls; ``ids`` (of an encoder-decoder: ``target``) are then the tokens after them.
+            path: ``sdpa`` or ``eager``; see ``nn.attention``.
+        """
+        extra: dict[str, Any] = {"segments": segments, "languages": languages, "positions": positions, "path": path}
+        if self.encoder is None:
+            _refuse(target=target, target_mask=target_mask, because="this model has no encoder; its tokens are ids")
+            return self.answer(self.decode(ids, mask, cache=cache, **extra), mask)
+        if self.decoder is None:
+            _refuse(target=target, target_mask=target_mask, cache=cache, because="this model has no decoder")
+            return self.answer(self.encode(ids, mask, **extra), mask)
+        if target is None:
+            raise ValueError(
+                "an encoder-decoder needs target, the tokens of its decoder, or use encode for the memory."
+            )
+        memory = self.encode(ids, mask, **extra)
+        hidden = self.decode(target, target_mask, memory=memory, memory_mask=mask, cache=cache, path=path)
+        return self.answer(hidden, target_mask)
+
+    def encode(
+        self,
+        ids: Integer[Tensor, "B T"],
+        mask: Bool[Tensor, "B T"] | None = None,
+        *,
+        segments: Integer[Tensor, "B T"] | None = None,
+        languages: Integer[Tensor, "B T"] | None = None,
+        positions: Int[Tensor, "... T"] | None = None,
+        path: AttentionPath = "sdpa",
+    ) -> Float[Tensor, "B T D"]:
+        """The encoder's vectors: the answer of an encoder, the memory of an encoder-decoder."""
+        if self.encoder is None:
+            raise ValueError("this model has no encoder; decode gives the vectors of its decoder.")
+        places = self._places(ids, mask, positions, None)
+        x = self.embed(_filled(ids, mask), places, segments=segments, languages=languages)
+        tokens = Tokens(places, mask, **self._mask_decoder(places))
+        return self.encoder(x, tokens, path=path)
+
+    def decode(
+        self,
+        ids: Integer[Tensor, "B T"],
+        mask: Bool[Tensor, "B T"] | None = None,
+        *,
+        memory: Float[Tensor, "B M D"] | None = None,
+        memory_mask: Bool[Tensor, "B M"] | None = None,
+        segments: Integer[Tensor, "B T"] | None = None,
+        languages: Integer[Tensor, "B T"] | None = None,
+        positions: Int[Tensor, "... T"] | None = None,
+        cache: KVCache | None = None,
+        path: AttentionPath = "sdpa",
+    ) -> Float[Tensor, "B T D"]:
+        """The decoder's vectors, before the head. With a cache the ids are those that follow the earlier calls'."""
+        if self.decoder is None:
+            raise ValueError("this model has no decoder; encode gives the vectors of its encoder.")
+        if (memory is None) != (self.encoder is None):
+            raise ValueError("a decoder needs the memory of its encoder exactly if there is one.")
+        places = self._places(ids, mask, positions, cache)
+        embed = self.embed if self.target_embed is None else self.target_embed
+        x = embed(_filled(ids, mask), places, segments=segments, languages=languages, table=self._table())
+        return self.decoder(x, Tokens(places, mask, memory, memory_mask, cache), path=path)
+
+    def answer(self, hidden: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None = None) -> Any:
+        """What the head says of these vectors; without a head, the vectors themselves."""
+        return hidden if self.head is None else self.head(hidden, mask, self._table())
+
+    def _table(self) -> Tensor:
+        assert self.embed.token is not None
+        return self.embed.token.weight
+
+    def _mask_decoder(self, places: Tensor) -> dict[str, Any]:
+        """Absolute positions for the last layer, if the head asks for them."""
+        lm = self.head.lm if isinstance(self.head, PretrainingHead) else self.head
+        if not isinstance(lm, LMHead) or lm.position is None or lm.facts.mask_decoder is None:
+            return {}
+        return {"places": lm.position(places), "place_steps": lm.facts.mask_decoder.steps}
+
+    def _places(
+        self, ids: Tensor, mask: Tensor | None, positions: Tensor | None, cache: KVCache | None
+    ) -> Int[Tensor, "... T"]:
+        """The position of each token: as given, or counted over real tokens, those of earlier calls included."""
+        _check_inputs(ids, mask, positions)
+        length, past = ids.shape[-1], 0 if cache is None else cache.length
+        if positions is not None:
+            return positions.long()
+        before = None if cache is None else cache.real
+        if mask is None and before is None:
+            places = torch.arange(past, past + length, device=ids.device)
+        else:
+            if before is None:
+                before = torch.ones(len(ids), past, dtype=torch.bool, device=ids.device)
+            real = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask
+            places = count_real(torch.cat((before, real), dim=-1), length)
+        longest = self.config.longest
+        if longest is not None and past + length > longest:  # only then look at the numbers: on a GPU that waits
+            _check_length(int(places.max()) + 1, longest)
+        return places
+
+
+def _check_length(length: int, longest: int) -> None:
+    if length > longest:
+        raise ValueError(
+            f"a sequence of {length} tokens does not fit: the positions of this model end at {longest}. "
+            f"Shorten the input to {longest} tokens."
+        )
+
+
+def _filled(ids: Tensor, mask: Tensor | None) -> Tensor:
+    """Ids with 0 in padded slots: what stands there, be it −100, must matter to nobody."""
+    return ids if mask is None else ids.where(mask, 0)
+
+
+def _check_inputs(ids: Tensor, mask: Tensor | None, positions: Tensor | None) -> None:
+    if ids.ndim != 2:
+        raise ValueError(f"ids have the shape (batch, tokens); got {tuple(ids.shape)}. One sequence is ids[None].")
+    if mask is not None and (mask.shape != ids.shape or mask.dtype != torch.bool):
+        raise ValueError(
+            f"mask must be booleans of the ids' shape {tuple(ids.shape)}, True at real tokens; "
+            f"got {mask.dtype} of shape {tuple(mask.shape)}."
+        )
+    if positions is not None and positions.shape[-1] != ids.shape[-1]:
+        raise ValueError(f"positions of shape {tuple(positions.shape)} do not fit ids of shape {tuple(ids.shape)}.")
+
+
+def _refuse(*, because: str, **given: object) -> None:
+    if names := [name for name, value in given.items() if value is not None]:
+        raise ValueError(f"{' and '.join(names)} cannot be used: {because}.")

@@ -1,0 +1,1 @@
+"""Weights in and out: from files to tensors and back."""

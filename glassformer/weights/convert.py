@@ -1,0 +1,215 @@
+"""Between their names and ours: plan which tensor goes where, with every key accounted for, then carry it out.
+
+Nothing is loaded before the whole plan stands, so a bad folder never leaves half a model behind.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.config import Model, shapes
+from glassformer.weights.files import WeightsError
+from glassformer.weights.lineage import HeadFormat, Lineage
+from glassformer.weights.rules import Rule
+
+Shape = tuple[int, ...]
+WRAPPERS = ("_orig_mod.", "module.")  # put before names by compiled and by distributed models
+OLD_NAMES = ((re.compile(r"\.gamma$"), ".weight"), (re.compile(r"\.beta$"), ".bias"))  # of norms, years ago
+
+
+@dataclass
+class Plan:
+    """Which rules serve which tensors, and what became of the rest."""
+
+    rules: list[Rule]
+    spare: dict[str, str] = field(default_factory=dict)  # their names that are not used: the reason
+    stored: dict[str, str] = field(default_factory=dict)  # their name: the name in the file, wrappers and all
+
+
+def plan(lineage: Lineage, facts: Model, kind: str, found: Mapping[str, Shape], ignore: Iterable[str] = ()) -> Plan:
+    """Match the tensors ``found`` in a file with the weights that the facts ask for; raise unless all is accounted for.
+
+    ``kind`` names the head; tensors of the lineage's other heads are spare. ``ignore`` lists more names to pass over.
+    """
+    stored = {_plain_name(name): name for name in found}
+    wanted = shapes(facts)
+    prefix = _prefix(lineage, lineage.heads[kind], stored)
+    rules = expand(lineage, kind, prefix, wanted)
+    available = [_alternative(rule, stored) for rule in rules]
+    result = Plan([rule for rule in available if rule is not None], stored=stored)
+    served = {name for rule in result.rules for name in rule.ours}
+    missing = [
+        f"{' + '.join(rule.theirs)} (for {' + '.join(rule.ours)})"
+        for rule, there in zip(rules, available, strict=True)
+        if there is None
+    ]
+    missing += [f"(nothing tells how to fill {name})" for name in wanted if not any(name in r.ours for r in rules)]
+    used = {name for rule in result.rules for name in (*rule.theirs, *rule.also)}
+    unknown = []
+    for name in stored:
+        if name in used:
+            continue
+        reason = _reason(lineage, kind, name, ignore)
+        if reason is None:
+            unknown.append(f"{stored[name]} {tuple(found[stored[name]])}")
+        else:
+            result.spare[name] = reason
+    if missing or unknown:
+        raise WeightsError(_complaint(lineage, missing, unknown))
+    assert served == set(wanted)
+    return result
+
+
+def expand(lineage: Lineage, kind: str, prefix: str, wanted: Mapping[str, Shape]) -> list[Rule]:
+    """The rules of body and head, one per layer, that serve weights which the model has."""
+    head = lineage.heads[kind]
+    body = [rule.with_prefix(prefix) for rule in (*lineage.weights, *head.inner)]
+    if not {"head.out.weight", "head.lm.out.weight"} & wanted.keys():  # a tied head may have stored the table again
+        body = [replace(r, also=(*r.also, *head.tied)) if r.ours == ("embed.token.weight",) else r for r in body]
+    numbers = sorted({int(number) for name in wanted for number in re.findall(r"blocks\.(\d+)\.", name)})
+    rules = []
+    for rule in (*body, *head.weights):
+        for one in [rule.of_layer(number) for number in numbers] if rule.is_per_layer else [rule]:
+            there = [name for name in one.ours if name in wanted]
+            if there and len(there) != len(one.ours):
+                raise ValueError(f"the rule for {one.ours} of {lineage.name} serves {there} alone.")
+            if there:
+                rules.append(one)
+    return rules
+
+
+def carry(
+    plan: Plan,
+    facts: Model,
+    read: Callable[[str], Tensor],
+    put: Callable[[str, Tensor], None],
+    found: Mapping[str, Shape],
+) -> None:
+    """Read every planned tensor, change its form, check its shape and hand it to ``put``; the largest first.
+
+    The largest first, because what is read and what it becomes are held together for a moment: at the end of the way,
+    when memory is full of weights, only small ones are left.
+    """
+    wanted = shapes(facts)
+    for rule in sorted(plan.rules, key=lambda r: -sum(prod(found[plan.stored[name]]) for name in r.theirs)):
+        theirs = [read(plan.stored[name]) for name in rule.theirs]
+        for name in rule.also:
+            if name in plan.stored and name not in rule.theirs:
+                _check_equal(rule.theirs[0], theirs[0], name, read(plan.stored[name]))
+        try:
+            ours = rule.how.ours(theirs, facts)
+        except RuntimeError as error:
+            raise WeightsError(f"{', '.join(rule.theirs)} cannot be brought into form: {error}") from error
+        for name, tensor in zip(rule.ours, ours, strict=True):
+            if tuple(tensor.shape) != wanted[name]:
+                raise WeightsError(
+                    f"{' + '.join(rule.theirs)} has the wrong shape for {name}: the config asks for {wanted[name]}, "
+                    f"the file gives {tuple(tensor.shape)}. Config and weights are not of the same model."
+                )
+            put(name, tensor)
+
+
+def put_into(model: nn.Module, dtype: torch.dtype | None, device: torch.device | None) -> Callable[[str, Tensor], None]:
+    """Something that puts a tensor into the model as the parameter of that name, in memory of its own."""
+
+    def put(name: str, tensor: Tensor) -> None:
+        owner, _, leaf = name.rpartition(".")
+        module = model.get_submodule(owner)
+        fresh = torch.empty(tensor.shape, dtype=dtype or tensor.dtype, device=device)
+        if tensor.device == fresh.device and tensor.dtype == fresh.dtype and tensor.is_contiguous():
+            whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+            fresh = tensor if whole else fresh.copy_(tensor)
+        else:
+            fresh.copy_(tensor)
+        setattr(module, leaf, nn.Parameter(fresh, requires_grad=fresh.is_floating_point()))
+
+    return put
+
+
+def to_theirs(lineage: Lineage, facts: Model, kind: str, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Our weights under their names and in their form."""
+    head = lineage.heads[kind]
+    prefix = lineage.prefix if head.prefix is None else head.prefix
+    written: dict[str, Tensor] = {}
+    rules = expand(lineage, kind, prefix, shapes(facts))
+    for rule in rules:
+        tensors = rule.how.theirs([ours[name] for name in rule.ours], facts)
+        written |= {name: tensor.contiguous() for name, tensor in zip(rule.theirs, tensors, strict=True)}
+    if left := set(shapes(facts)) - {name for rule in rules for name in rule.ours}:
+        raise ValueError(f"{lineage.name} has no place for {', '.join(sorted(left))}.")
+    return written
+
+
+def _plain_name(name: str) -> str:
+    for wrapper in WRAPPERS:
+        name = name.removeprefix(wrapper)
+    for old, new in OLD_NAMES:
+        name = old.sub(new, name)
+    return name
+
+
+def _prefix(lineage: Lineage, head: HeadFormat, stored: Mapping[str, str]) -> str:
+    """The prefix of the body's names: a body that was saved alone has none."""
+    for prefix in (head.prefix, lineage.prefix):
+        if prefix and any(name.startswith(prefix) for name in stored):
+            return prefix
+    return ""
+
+
+def _alternative(rule: Rule, stored: Mapping[str, str]) -> Rule | None:
+    """The rule, reading from another name of a tied tensor where the first is not there; None if none is."""
+    if all(name in stored for name in rule.theirs):
+        return rule
+    for name in rule.also:
+        if name in stored:
+            return Rule(rule.ours, (name,), rule.how, rule.also)
+    return None
+
+
+def _reason(lineage: Lineage, kind: str, name: str, ignore: Iterable[str]) -> str | None:
+    """Why a tensor may be passed over; None if nothing says so."""
+    for ignored in lineage.ignored_weights:
+        if _matches(ignored.theirs, name) or _matches(lineage.prefix + ignored.theirs, name):
+            return ignored.reason
+    if any(_matches(pattern, name) for pattern in ignore):
+        return "asked to be ignored"
+    others = {other: head for other, head in lineage.heads.items() if other != kind}
+    for other, head in others.items():
+        inner = [rule.with_prefix(prefix) for prefix in ("", lineage.prefix) for rule in head.inner]
+        names = [theirs for rule in (*inner, *head.weights) for theirs in (*rule.theirs, *rule.also)]
+        if any(_matches(theirs, name) for theirs in (*names, *head.tied)):
+            return f"belongs to the head {other!r}, which was not asked for"
+    return None
+
+
+def _matches(pattern: str, name: str) -> bool:
+    escaped = re.escape(pattern).replace(r"\{i\}", r"\d+").replace(r"\*", ".*")
+    return re.fullmatch(escaped, name) is not None
+
+
+def _check_equal(name: str, tensor: Tensor, other_name: str, other: Tensor) -> None:
+    if not torch.equal(tensor, other.to(tensor.dtype)):
+        raise WeightsError(
+            f"{name} and {other_name} should be one tied tensor, but they differ. If the model was trained with its "
+            f"head untied, say so in config.json: tie_word_embeddings=false."
+        )
+
+
+def _complaint(lineage: Lineage, missing: list[str], unknown: list[str]) -> str:
+    def some(names: list[str]) -> str:
+        more = f"; and {len(names) - 12} more" if len(names) > 12 else ""
+        return "; ".join(sorted(names)[:12]) + more
+
+    text = f"the weights do not fit a {lineage.name} model as its config describes it."
+    if missing:
+        text += f" Missing ({len(missing)}): {some(missing)}."
+    if unknown:
+        text += f" Unknown ({len(unknown)}): {some(unknown)}."
+    return text + (
+        " Check that config and weights belong together; names that may be passed over go into ignore_keys, and another"
+        " head is asked for with head=."
+    )

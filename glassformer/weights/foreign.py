@@ -1,0 +1,119 @@
+"""Llama-type models in the single files of other programs, told in Hugging Face's words.
+
+A reader turns such a file into a ``ForeignModel``: what ``config.json`` would say, and tensors under the names of
+Hugging Face's Llama. Nothing large is read before it is asked for, and then one tensor at a time, so that loading a
+model costs little more memory than the model.
+
+Shapes: ``D`` hidden_size, ``H`` intermediate_size, ``V`` vocab_size, ``Q`` and ``K`` all query heads and all key heads
+side by side.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+from glassformer.config.checks import check_choice, check_divides, check_eps, check_positive
+
+_CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
+
+
+@dataclass(frozen=True)
+class ForeignModel:
+    """A model in a foreign file: its facts at once, its tensors on request."""
+
+    config: dict[str, object]  # as config.json would say it
+    shapes: dict[str, tuple[int, ...]]  # Hugging Face's names → shape
+    read: Callable[[str], Tensor]  # one tensor by its name in shapes: float32, in memory of its own
+    metadata: dict[str, object]  # what else the file says
+    file: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class LlamaFacts:
+    """The facts of a Llama-type model under the names of ``config.json``, from which its tensors' shapes follow."""
+
+    model_type: str = "llama"  # "qwen2" is the same with biases on queries, keys and values
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    intermediate_size: int
+    vocab_size: int
+    max_position_embeddings: int
+    rms_norm_eps: float
+    rope_theta: float
+    tie_word_embeddings: bool
+    bos_token_id: int | None
+    eos_token_id: int | list[int] | None
+    head_dim: int | None = None  # None: hidden_size is shared out among the heads
+    rope_scaling: dict[str, object] | None = None  # None: positions are not stretched
+
+    def __post_init__(self) -> None:
+        check_choice("model_type", self.model_type, _CLASSES)
+        sizes = """hidden_size num_hidden_layers num_attention_heads num_key_value_heads intermediate_size vocab_size
+            max_position_embeddings"""
+        check_positive(**{name: getattr(self, name) for name in sizes.split()})
+        check_eps(self.rms_norm_eps)
+        if self.head_dim is None:
+            check_divides("num_attention_heads", self.num_attention_heads, "hidden_size", self.hidden_size)
+        key_heads, heads = self.num_key_value_heads, self.num_attention_heads
+        check_divides("num_key_value_heads", key_heads, "num_attention_heads", heads)
+        if self.head_width % 2:
+            raise ValueError(f"rotary positions turn pairs of coordinates; a head of width {self.head_width} is odd.")
+
+    @property
+    def head_width(self) -> int:
+        """The width of one head, said or implied."""
+        return self.head_dim or self.hidden_size // self.num_attention_heads
+
+    def config(self) -> dict[str, object]:
+        """What ``config.json`` would say. A file without a first or last token says so: the reader must not guess."""
+        optional = ("head_dim", "rope_scaling")
+        said = {name: value for name, value in asdict(self).items() if value is not None or name not in optional}
+        return {"architectures": [_CLASSES[self.model_type]], **said, "hidden_act": "silu"}
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Every tensor of the model with its shape; ``lm_head`` only where it is not the embedding again."""
+        width, vocabulary = self.hidden_size, self.vocab_size
+        shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocabulary, width)}
+        for layer in range(self.num_hidden_layers):
+            shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in self._layer_shapes().items()}
+        shapes["model.norm.weight"] = (width,)
+        if not self.tie_word_embeddings:
+            shapes["lm_head.weight"] = (vocabulary, width)
+        return shapes
+
+    def half_split(self, name: str, stored: Tensor) -> Tensor:
+        """Tensor ``name``, stored for rotary pairs (2i, 2i + 1), for the pairs (i, i + d/2) of Hugging Face.
+
+        Only rows of queries and keys meet rotary positions; every other tensor is passed through.
+        """
+        heads = {"q_proj": self.num_attention_heads, "k_proj": self.num_key_value_heads}
+        owner = name.split(".")[-2]
+        return half_split_rows(stored, heads[owner]) if owner in heads else stored
+
+    def _layer_shapes(self) -> dict[str, tuple[int, ...]]:
+        width, inner = self.hidden_size, self.intermediate_size
+        queries, keys = self.num_attention_heads * self.head_width, self.num_key_value_heads * self.head_width
+        biases = {"q_proj": queries, "k_proj": keys, "v_proj": keys} if self.model_type == "qwen2" else {}
+        return {
+            "input_layernorm.weight": (width,),
+            "self_attn.q_proj.weight": (queries, width),
+            "self_attn.k_proj.weight": (keys, width),
+            "self_attn.v_proj.weight": (keys, width),
+            **{f"self_attn.{name}.bias": (size,) for name, size in biases.items()},
+            "self_attn.o_proj.weight": (width, queries),
+            "post_attention_layernorm.weight": (width,),
+            "mlp.gate_proj.weight": (inner, width),
+            "mlp.up_proj.weight": (inner, width),
+            "mlp.down_proj.weight": (width, inner),
+        }
+
+
+def half_split_rows(weight: Float[Tensor, "Q D"], heads: int) -> Float[Tensor, "Q D"]:
+    """Rows of a projection made for rotary pairs (2i, 2i + 1), reordered for pairs (i, i + d/2)."""
+    return rearrange(weight, "(head pair two) width -> (head two pair) width", head=heads, two=2)

@@ -1,0 +1,83 @@
+"""What every lineage file must hold: a word about each key, sizes that build, facts that travel to config.json and back."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+import pytest
+import torch
+import transformers
+
+import glassformer.families
+from glassformer.config import Model, count, from_dict, shapes, to_dict
+from glassformer.families import lineages, preset, presets
+from glassformer.models.transformer import Transformer
+from glassformer.weights.lineage import EVERYWHERE, Lineage
+
+ALL = sorted(lineages())
+PUBLISHED = [name for name in ALL if lineages()[name].model_type is not None]
+
+
+def known_keys(lineage: Lineage) -> set[str]:
+    known = {*lineage.keys, *lineage.ignored, *EVERYWHERE}
+    for form in lineage.heads.values():
+        reader = lineage.reader({})
+        lineage.read(reader)
+        form.head(reader)
+        known |= reader.used
+    return known
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_every_key_of_the_config_class_is_accounted_for(name: str) -> None:
+    lineage = lineages()[name]
+    keys = transformers.AutoConfig.for_model(lineage.model_type).to_dict()
+    assert set(keys) - known_keys(lineage) == set()
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_defaults_are_those_of_the_config_class(name: str) -> None:
+    """A config.json leaves out what is as usual, so what is usual must be known exactly."""
+    lineage = lineages()[name]
+    keys = transformers.AutoConfig.for_model(lineage.model_type).to_dict()
+    wrong = {
+        key: (ours.default, keys[key])
+        for key, ours in lineage.keys.items()
+        if key in keys and keys[key] != ours.default
+    }
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_every_head_is_a_class_of_the_reference(name: str) -> None:
+    for kind, form in lineages()[name].heads.items():
+        assert hasattr(transformers, form.architecture), (kind, form.architecture)
+
+
+@pytest.mark.parametrize("name", sorted(presets()))
+def test_presets_travel_through_json_and_config_json(name: str) -> None:
+    facts = preset(name)
+    assert from_dict(Model, json.loads(json.dumps(to_dict(facts)))) == facts
+    lineage, _ = presets()[name]
+    if lineage.model_type is not None:
+        said = json.loads(json.dumps(lineage.config(facts)))
+        assert replace(lineage.facts(said, lineage.kind_of(facts)), init=facts.init) == facts
+
+
+@pytest.mark.parametrize(
+    "name", sorted({lineage.name: size for size, (lineage, _) in reversed(presets().items())}.values())
+)
+def test_the_model_holds_what_the_facts_say(name: str) -> None:
+    facts = preset(name)
+    with torch.device("meta"):
+        model = Transformer(facts)
+    assert {key: tuple(value.shape) for key, value in model.state_dict().items()} == shapes(facts)
+    assert sum(p.numel() for p in model.parameters()) == count(facts)
+
+
+def test_lineage_files_are_short_and_are_all_registered() -> None:
+    folder = Path(glassformer.families.__file__).parent
+    files = [path for path in folder.glob("*.py") if path.stem != "__init__"]
+    assert median(len(path.read_text().splitlines()) for path in files) < 120
+    assert {path.stem for path in files} == set(glassformer.families._HOME)

@@ -1,0 +1,12 @@
+"""All cases of all lineages: the modules ``cases_*`` of this folder."""
+
+from importlib import import_module
+from pathlib import Path
+
+from tests.parity.harness import Case
+
+CASES: list[Case] = [
+    case
+    for path in sorted(Path(__file__).parent.glob("cases_*.py"))
+    for case in import_module(f"tests.parity.{path.stem}").CASES
+]

@@ -1,0 +1,44 @@
+"""Every lineage against Hugging Face: the same numbers from the folder that Hugging Face wrote, and back."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+import glassformer.hub as hub
+from tests.parity.cases import CASES
+from tests.parity.harness import LENGTHS, TARGET_LENGTHS, Case, Pair, rows
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_same_numbers_whatever_the_padding(case: Case, tmp_path: Path) -> None:
+    pair = Pair.make(case, tmp_path)
+    tokens = rows(LENGTHS, 1)
+    targets = rows(TARGET_LENGTHS, 2) if pair.ours.config.family == "encoder-decoder" else None
+    for side in ("none", "right", "left"):
+        gap = pair.compare(tokens, targets, side)
+        assert gap <= case.bound, f"{side} padding: {gap:.1e}"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_round_trip_is_bitwise(case: Case, tmp_path: Path) -> None:
+    """Their folder → ours → their folder: accepted without a missing or unexpected key, and bitwise the same."""
+    pair = Pair.make(case, tmp_path / "theirs")
+    loaded = hub.load(tmp_path / "theirs")
+    hub.save(loaded, tmp_path / "ours")
+    again = hub.load(tmp_path / "ours")
+    hub.save(again, tmp_path / "back", to="hf")
+    cls = getattr(transformers, case.architecture)
+    back, notes = cls.from_pretrained(
+        tmp_path / "back", output_loading_info=True, dtype=torch.float64, attn_implementation=case.attention
+    )
+    assert not notes["missing_keys"] and not notes["unexpected_keys"] and not notes["mismatched_keys"], notes
+    theirs, ours = pair.theirs.state_dict(), back.state_dict()
+    assert theirs.keys() == ours.keys()
+    for name, tensor in theirs.items():
+        assert torch.equal(tensor, ours[name]), name
+    assert again.config == loaded.config
+    assert back.config.to_diff_dict().keys() - {"dtype", "_name_or_path"} <= {
+        *pair.theirs.config.to_dict(), "architectures", "model_type"
+    }  # fmt: skip
