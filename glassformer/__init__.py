@@ -10,14 +10,20 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from glassformer.config.encoder import EncoderConfig as EncoderConfig
+    from glassformer.families import preset as preset
+    from glassformer.families import presets as presets
+    from glassformer.hub import load as load
+    from glassformer.hub import save as save
     from glassformer.inspect.parameters import num_parameters as num_parameters
     from glassformer.models.encoder import Embeddings as Embeddings
     from glassformer.models.encoder import TransformerEncoder as TransformerEncoder
     from glassformer.models.encoder import TransformerForSequenceClassification as TransformerForSequenceClassification
     from glassformer.models.language_model import TransformerLM as TransformerLM
+    from glassformer.models.transformer import Transformer as Transformer
     from glassformer.nn.attention import scaled_dot_product_attention as scaled_dot_product_attention
     from glassformer.nn.attention import softmax as softmax
     from glassformer.nn.block import Block as Block
+    from glassformer.nn.cache import KVCache as KVCache
     from glassformer.nn.feedforward import FeedForward as FeedForward
     from glassformer.nn.feedforward import SwiGLU as SwiGLU
     from glassformer.nn.feedforward import gelu as gelu
@@ -39,11 +45,15 @@ if TYPE_CHECKING:
 
 _HOME = {
     "config.encoder": ("EncoderConfig",),
+    "families": ("preset", "presets"),
+    "hub": ("load", "save"),
     "inspect.parameters": ("num_parameters",),
     "models.encoder": ("Embeddings", "TransformerEncoder", "TransformerForSequenceClassification"),
     "models.language_model": ("TransformerLM",),
+    "models.transformer": ("Transformer",),
     "nn.attention": ("scaled_dot_product_attention", "softmax"),
     "nn.block": ("Block",),
+    "nn.cache": ("KVCache",),
     "nn.feedforward": ("FeedForward", "SwiGLU", "gelu", "silu"),
     "nn.heads": ("AttentionHead", "CausalMultiHeadSelfAttention", "MultiHeadAttention"),
     "nn.layers": ("DecoderLayer", "EncoderLayer", "TransformerBlock"),

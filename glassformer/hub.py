@@ -1,4 +1,4 @@
-"""The front door: load a model from a folder, a file or a name; save one; look up a published size.
+"""The front door: load a model from a folder, a file or a name; save one.
 
 ``load`` gives an object with ``.model``, ``.config`` (the page of facts), ``.tokenizer`` and ``.report``.
 """
@@ -18,13 +18,13 @@ from glassformer import __version__
 from glassformer.config import Head, Model, from_dict, shapes, to_dict
 from glassformer.config.checks import check_choice
 from glassformer.families import by_model_type, lineages
-from glassformer.families import preset as preset
 from glassformer.models.transformer import Transformer
 from glassformer.text.tokenizer import Tokenizer
-from glassformer.weights.convert import carry, plan, put_into, to_theirs
-from glassformer.weights.files import WeightsError, write_weights
-from glassformer.weights.lineage import EVERYWHERE, ConfigError, Lineage, head_kind
-from glassformer.weights.source import OWN_CONFIG, Source, open_parts, open_source
+from glassformer.weights.convert import carry, plan, put_into, settle_tie, to_theirs
+from glassformer.weights.files import WeightsError
+from glassformer.weights.lineage import EVERYWHERE, OWN_CONFIG, ConfigError, Lineage, choose_kind, head_kind
+from glassformer.weights.saving import write_weights
+from glassformer.weights.source import Source, open_parts, open_source
 
 Where = str | os.PathLike[str]
 
@@ -66,8 +66,11 @@ class Loaded:
         """The tokenizer of the folder or file; read when first asked for."""
         if "tokenizer.ggml.model" in self.metadata:
             return Tokenizer.from_gguf(self.metadata)
-        kind = None if self.lineage is None else lineages()[self.lineage].tokenizer
-        return Tokenizer.load(self.place if self.place.is_dir() else self.place.parent, kind)
+        folder = self.place if self.place.is_dir() else self.place.parent
+        beside = sorted(folder.glob("tok*.bin"))  # what llama2.c calls them
+        if self.place.suffix == ".bin" and len(beside) == 1:
+            return Tokenizer.from_llama2c(beside[0])
+        return Tokenizer.load(folder)
 
 
 def load(
@@ -95,6 +98,7 @@ def load(
         lineage = by_model_type(source.config)
         kind, head = _choose_head(lineage, source.config, options)
         facts = lineage.facts(source.config, kind)
+        facts = settle_tie(lineage, facts, kind, source.shapes, source.read)
         facts = facts if head is None else replace(facts, head=head)
         report = Report(foreign=_foreign_keys(lineage, source.config, kind))
         if report.foreign and options.get("strict", False):
@@ -204,9 +208,7 @@ def _unfilled(facts: Model) -> Transformer:
         return Transformer(facts)
 
 
-def _choose_head(
-    lineage: Lineage, config: Mapping[str, Any], options: Options
-) -> tuple[str, Head | None]:
+def _choose_head(lineage: Lineage, config: Mapping[str, Any], options: Options) -> tuple[str, Head | None]:
     """The kind of head, and its facts where the caller brought them: as asked, or as the folder says."""
     if "head" in options:
         asked = options["head"]
@@ -215,23 +217,13 @@ def _choose_head(
             check_choice("head", kind, [*lineage.heads, "none"])
             return kind, None
         return head_kind(asked), asked
-    names = config.get("architectures") or []
-    for kind, form in lineage.heads.items():
-        if form.architecture in names:
-            return kind, None
-    if names:
-        known = ", ".join(form.architecture for form in lineage.heads.values())
-        raise ConfigError(
-            f"config.json says architectures={names!r}; of this lineage, {known} are known. "
-            f"Choose one of their heads with head=: {', '.join(lineage.heads)}."
-        )
-    return next(iter(lineage.heads)), None
+    return choose_kind(lineage, config), None
 
 
 def _foreign_keys(lineage: Lineage, config: Mapping[str, Any], kind: str) -> dict[str, Any]:
     reader = lineage.reader(config)
     lineage.read(reader)
-    lineage.heads[kind].head(reader)
+    lineage.form(kind).head(reader)
     known = {*reader.used, *lineage.keys, *lineage.ignored, *EVERYWHERE}
     return {key: value for key, value in config.items() if key not in known}
 
@@ -248,11 +240,11 @@ def _known_lineage(name: str | None) -> Lineage:
 
 def _plain(model: nn.Module) -> Transformer:
     """The model itself, out of the wrappers of compilation and distribution."""
-    for attribute in ("_orig_mod", "module"):
-        while not isinstance(model, Transformer) and isinstance(getattr(model, attribute, None), nn.Module):
-            model = getattr(model, attribute)
-    if not isinstance(model, Transformer):
-        raise TypeError(f"a Transformer can be saved; this is a {type(model).__name__}.")
+    while not isinstance(model, Transformer):
+        inside = getattr(model, "_orig_mod", getattr(model, "module", None))
+        if not isinstance(inside, nn.Module):
+            raise TypeError(f"a Transformer can be saved; this is a {type(model).__name__}.")
+        model = inside
     return model
 
 

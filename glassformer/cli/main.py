@@ -7,7 +7,9 @@ from typing import Annotated
 import typer
 
 import glassformer
+from glassformer.cli.convert import convert
 from glassformer.cli.demo import demo
+from glassformer.cli.info import info
 
 app = typer.Typer(
     help="The Transformer you can see through.",
@@ -17,6 +19,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(demo)
+app.command()(info)
+app.command()(convert)
 
 
 def _print_version(wanted: bool) -> None:

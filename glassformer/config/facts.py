@@ -100,8 +100,17 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
     for option in options:
         if _is(option, value):
             return float(value) if option is float else value
-    wanted = " or ".join(getattr(option, "__name__", str(option)) for option in options)
+    words = [word for option in options if get_origin(option) is Literal for word in get_args(option)]
+    if words and isinstance(value, str):
+        check_choice(where, value, words)
+    wanted = " or ".join(_name(option) for option in options)
     raise TypeError(f"{where} must be {wanted}, got {value!r}.")
+
+
+def _name(option: Any) -> str:
+    if get_origin(option) is Literal:
+        return " or ".join(map(repr, get_args(option)))
+    return "None" if option is NoneType else getattr(option, "__name__", str(option))
 
 
 def _is(option: Any, value: Any) -> bool:

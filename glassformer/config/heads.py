@@ -33,7 +33,7 @@ class LMHead:
     mask_decoder: MaskDecoder | None = None
 
     def __post_init__(self) -> None:
-        check_choice("transform", self.transform or "gelu", ACTIVATION_NAMES)
+        check_choice("transform", "gelu" if self.transform is None else self.transform, ACTIVATION_NAMES)
         check_number(scale=self.scale)
 
 
@@ -55,8 +55,8 @@ class TaskHead:
 
     def __post_init__(self) -> None:
         check_choice("task", self.task, ("classify", "tag", "span", "pair", "replaced", "pool"))
-        check_choice("pool", self.pool or "first", ("first", "last", "mean"))
-        check_choice("hidden", self.hidden or "gelu", ACTIVATION_NAMES)
+        check_choice("pool", "first" if self.pool is None else self.pool, ("first", "last", "mean"))
+        check_choice("hidden", "gelu" if self.hidden is None else self.hidden, ACTIVATION_NAMES)
         check_probability(dropout=self.dropout, input_dropout=self.input_dropout)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from glassformer.config.checks import check_number, check_positive
+from glassformer.config.checks import check_divides, check_number, check_positive
 from glassformer.config.heads import Head, LMHead, PretrainingHead
 from glassformer.config.parts import Embed, Norm, Stack
 
@@ -23,10 +23,13 @@ class Init:
     """Where training starts. Without ``std``: variance 2 / (d_in + d_out) for linear maps and 1 for tables."""
 
     std: float | None = None  # of every linear map and table
+    table_std: float | None = None  # of tables, where it is another
     residual_scaling: bool = False  # projections back into the residual stream by 1 / √(2 · layers) less
 
     def __post_init__(self) -> None:
-        check_number(std=1.0 if self.std is None else self.std)
+        check_number(
+            std=1.0 if self.std is None else self.std, table_std=1.0 if self.table_std is None else self.table_std
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +54,12 @@ class Model:
             raise ValueError("decoder.cross is True exactly when there is an encoder for it to look at.")
         if self.encoder is not None and self.encoder.cross:
             raise ValueError("encoder.cross must be False: an encoder has nothing else to look at.")
+        for stack in (self.encoder, self.decoder):
+            if stack is not None and stack.convolution is not None:
+                check_divides("convolution.groups", stack.convolution.groups, "width", self.width)
         lm = self.head.lm if isinstance(self.head, PretrainingHead) else self.head
+        if isinstance(lm, LMHead) and lm.mask_decoder is not None and self.family != "encoder":
+            raise ValueError(f"mask_decoder runs the last layer of an encoder anew; this model is of {self.family}s.")
         factorised = self.embed.width not in (None, self.width)
         if isinstance(lm, LMHead) and lm.tied and factorised and lm.transform is None:
             raise ValueError(

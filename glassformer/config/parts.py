@@ -45,8 +45,9 @@ class Attention:
     dropout: float = 0.0  # on the weights
 
     def __post_init__(self) -> None:
-        check_positive(heads=self.heads, head_dim=self.head_dim, kv_heads=self.kv_heads or self.heads)
-        check_divides("kv_heads", self.kv_heads or self.heads, "heads", self.heads)
+        kv_heads = self.heads if self.kv_heads is None else self.kv_heads
+        check_positive(heads=self.heads, head_dim=self.head_dim, kv_heads=kv_heads)
+        check_divides("kv_heads", kv_heads, "heads", self.heads)
         check_probability(dropout=self.dropout)
         if set(self.biases) - set("qkvo") or len(set(self.biases)) != len(self.biases):
             raise ValueError(f"biases names projections by the letters q, k, v and o, once each; got {self.biases!r}.")
@@ -57,6 +58,12 @@ class Attention:
             raise ValueError("windows needs at least one entry; (None,) is full attention in every layer.")
         if self.rotary is not None and self.rotary.dim > self.head_dim:
             raise ValueError(f"rotary.dim={self.rotary.dim} is more than a head has: head_dim={self.head_dim}.")
+        sparse = any(isinstance(window, BlockSparse) for window in self.windows)
+        if kv_heads != self.heads and (sparse or isinstance(self.score_bias, Disentangled)):
+            what = "block-sparse" if sparse else "disentangled"
+            raise ValueError(f"{what} attention needs a key head per query head; got {kv_heads} for {self.heads}.")
+        if sparse and self.score_bias is not None:
+            raise ValueError(f"block-sparse attention takes no score_bias; got {type(self.score_bias).__name__}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,18 +110,29 @@ class Stack:
     cross: bool = False  # attends to the encoder's output
     placement: Literal["pre", "post", "parallel"] = "pre"  # of the norms; see nn.block.residual
     final_norm: bool = True
-    unique_layers: int | None = None  # fewer than layers: they are used in turn; None: every layer has its own weights
+    unique_layers: int | None = None  # fewer than layers: neighbours share weights; None: every layer has its own
     dropout: float = 0.0  # on what each sublayer adds
+    dropout_on: tuple[str, ...] = ("attention", "cross", "ffn")  # the sublayers that it falls on
+    final_dropout: float = 0.0  # on what leaves the stack
     convolution: Convolution | None = None
 
     def __post_init__(self) -> None:
-        check_positive(layers=self.layers, unique_layers=self.unique_layers or self.layers)
+        unique = self.layers if self.unique_layers is None else self.unique_layers
+        check_positive(layers=self.layers, unique_layers=unique)
+        if unique > self.layers:
+            raise ValueError(f"unique_layers={unique} would leave some unused: there are {self.layers} layers.")
         check_choice("placement", self.placement, ("pre", "post", "parallel"))
-        check_probability(dropout=self.dropout)
+        check_probability(dropout=self.dropout, final_dropout=self.final_dropout)
+        for sublayer in self.dropout_on:
+            check_choice("dropout_on", sublayer, ("attention", "cross", "ffn"))
         if self.causal and isinstance(self.attention.score_bias, Disentangled):
             raise ValueError("disentangled attention looks both ways; it is for encoders.")
         if self.causal and any(isinstance(window, BlockSparse) for window in self.attention.windows):
             raise ValueError("block-sparse attention looks both ways; it is for encoders.")
+        if self.causal and self.convolution is not None:
+            raise ValueError("a convolution looks both ways; it is for encoders.")
+        if isinstance(self.attention.score_bias, BucketBias):
+            self.attention.score_bias.check_direction(both_ways=not self.causal)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from glassformer.config.checks import check_choice, check_count, check_number, check_positive
+from glassformer.config.checks import check_choice, check_count, check_number, check_positive, check_probability
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +43,11 @@ class RotaryScaling:
         check_number(factor=self.factor, low=self.low, high=self.high, attention=self.attention)
         if self.kind != "linear" and self.original_length is None:
             raise ValueError(f"rotary scaling {self.kind!r} needs original_length, the context the model was made for.")
+        check_positive(original_length=1 if self.original_length is None else self.original_length)
+        if self.kind != "linear" and self.high <= self.low:
+            raise ValueError(
+                f"rotary scaling changes from high to low; got high={self.high}, not above low={self.low}."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +78,15 @@ class BucketBias:
     def __post_init__(self) -> None:
         check_positive(buckets=self.buckets, max_distance=self.max_distance)
 
+    def check_direction(self, *, both_ways: bool) -> None:
+        """Raise unless there are buckets for near distances, and far ones beyond them, on each side that is seen."""
+        sides = 2 if both_ways else 1
+        near = self.buckets // sides // 2
+        if near == 0:
+            raise ValueError(f"buckets={self.buckets} are too few: it takes {2 * sides} for near and far distances.")
+        if self.max_distance <= near:
+            raise ValueError(f"max_distance={self.max_distance} must lie beyond the {near} near distances.")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Disentangled:
@@ -85,12 +99,25 @@ class Disentangled:
     shared_projections: bool = False  # positions pass through the projections of the content
     key_bias: bool = False  # of the projection of positions as keys, where it is not shared
     norm_table: bool = False  # the table is normalised before use
+    dropout: float = 0.0  # on the vectors of relative positions, in each layer anew
 
     def __post_init__(self) -> None:
         check_positive(span=self.span, max_distance=self.max_distance)
         check_count(buckets=self.buckets)
+        check_probability(dropout=self.dropout)
+        if self.buckets and not 1 <= self.buckets // 2 < self.max_distance - 1:
+            raise ValueError(
+                f"logarithmic buckets need at least 2 buckets, half of them for distances below max_distance - 1; "
+                f"got buckets={self.buckets}, max_distance={self.max_distance}."
+            )
         for term in self.terms:
             check_choice("terms", term, ("c2p", "p2c"))
+        near = self.buckets // 2
+        if self.buckets and (near == 0 or self.max_distance - 1 <= near):
+            raise ValueError(
+                f"logarithmic buckets need near distances, buckets // 2, and farther ones below max_distance; "
+                f"got buckets={self.buckets}, max_distance={self.max_distance}."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

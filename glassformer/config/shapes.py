@@ -120,7 +120,8 @@ def _convolution(name: str, facts: Convolution, norm: Norm, width: int) -> Named
 
 def _head(facts: Head, model: Model) -> Named:
     if isinstance(facts, LMHead):
-        width = (model.embed.width or model.width) if facts.tied else model.width
+        narrow = facts.tied or facts.transform is not None  # the transform ends at the width of the embeddings
+        width = (model.embed.width or model.width) if narrow else model.width
         if facts.transform is not None:
             yield from _linear("transform", model.width, width, bias=True)
             yield from _norm("norm", model.norm, width)

@@ -1,17 +1,40 @@
 """The registry of lineages: each file here is the data of one, and this is the one list of them."""
 
 from collections.abc import Mapping
-from functools import cache
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache, cached_property
 from importlib import import_module
 from typing import Any
 
-from glassformer.config import Model
-from glassformer.config.checks import check_choice
-from glassformer.weights.lineage import ConfigError, Lineage
+from glassformer.config import Model, count
+from glassformer.weights.lineage import ConfigError, Lineage, Paper, choose_kind
 
 _HOME = {
+    "bart": "BART",
+    "bigbird_pegasus": "BIGBIRD_PEGASUS",
+    "m2m100": "M2M100",
+    "t5": "T5",
+    "transformer2017": "TRANSFORMER2017",
     "bert": "BERT",
+    "roberta": "ROBERTA XLM_ROBERTA",
+    "distilbert": "DISTILBERT",
+    "albert": "ALBERT",
+    "electra": "ELECTRA",
+    "gpt": "GPT",
     "gpt2": "GPT2",
+    "gpt3": "GPT3",
+    "ctrl": "CTRL",
+    "gpt_neo": "GPT_NEO",
+    "gptj": "GPTJ",
+    "llama": "LLAMA",
+    "mistral": "MISTRAL",
+    "qwen": "QWEN2",
+    "cs336": "CS336",
+    "deberta": "DEBERTA",
+    "deberta_v2": "DEBERTA_V2",
+    "xlm": "XLM",
+    "bigbird": "BIGBIRD",
 }  # module: its lineages
 
 
@@ -26,17 +49,45 @@ def lineages() -> Mapping[str, Lineage]:
     return known
 
 
+@dataclass(frozen=True)
+class Preset:
+    """A published model: which lineage it is of, and what its config.json says."""
+
+    name: str
+    lineage: Lineage
+    said: Mapping[str, Any]
+
+    @cached_property
+    def facts(self) -> Model:
+        """Its page of facts, with the head it was published with."""
+        return self.lineage.facts(self.said, choose_kind(self.lineage, self.said))
+
+    @property
+    def paper(self) -> Paper:
+        """Where it was published."""
+        return self.lineage.paper
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers it has learned."""
+        return count(self.facts)
+
+
 @cache
-def presets() -> Mapping[str, tuple[Lineage, Mapping[str, Any]]]:
-    """Every published size by name: its lineage and what its config.json says."""
-    return {name: (lineage, said) for lineage in lineages().values() for name, said in lineage.sizes.items()}
+def presets() -> Mapping[str, Preset]:
+    """Every published size by name."""
+    return {
+        name: Preset(name, lineage, said) for lineage in lineages().values() for name, said in lineage.sizes.items()
+    }
 
 
 def preset(name: str) -> Model:
-    """The page of facts of a published model."""
-    check_choice("preset", name, presets())
-    lineage, said = presets()[name]
-    return lineage.facts(said, next(iter(lineage.heads)))
+    """The page of facts of a published model; ``Transformer(preset("gpt2"))`` builds it with fresh weights."""
+    if name not in presets():
+        near = get_close_matches(name, presets(), n=3)
+        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "glassformer info lists them all."
+        raise ValueError(f"no published model is called {name!r} here; {hint}")
+    return presets()[name].facts
 
 
 def by_model_type(config: Mapping[str, Any]) -> Lineage:
@@ -44,7 +95,10 @@ def by_model_type(config: Mapping[str, Any]) -> Lineage:
     name = config.get("model_type")
     known = {lineage.model_type: lineage for lineage in lineages().values() if lineage.model_type is not None}
     if name not in known:
+        near = get_close_matches(str(name), known, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ConfigError(
-            f"config.json says model_type={name!r}, which no lineage here reads. Known: {', '.join(sorted(known))}."
+            f"config.json says model_type={name!r}, which no lineage here reads. "
+            f"Known: {', '.join(sorted(known))}.{hint}"
         )
     return known[name]

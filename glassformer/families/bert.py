@@ -1,18 +1,9 @@
 """BERT: a post-norm encoder trained to guess masked words and to tell whether two sentences follow each other."""
 
-from glassformer.config import (
-    Attention,
-    Embed,
-    FeedForward,
-    InputPosition,
-    LMHead,
-    Model,
-    Norm,
-    PretrainingHead,
-    Stack,
-    TaskHead,
-    Tokens,
-)
+from typing import Any
+
+from glassformer.config import Attention, Embed, FeedForward, InputPosition, Model, Norm, Stack, Tokens, look
+from glassformer.config.heads import LMHead, PretrainingHead, TaskHead
 from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, Reader, span
 from glassformer.weights.rules import Ignored, Rule, modules, same
 
@@ -22,24 +13,24 @@ def read(c: Reader) -> Model:
     c.must("position_embedding_type", "absolute", "relative positions of this kind were never published in a model")
     c.must("is_decoder", False, "an encoder run as a decoder is another architecture")
     c.must("add_cross_attention", False, "an encoder has nothing to attend to but itself")
-    width, heads = c.hidden_size, c.num_attention_heads
+    width, heads, dropout = c.hidden_size, c.num_attention_heads, c.hidden_dropout_prob
+    place = InputPosition(kind="learned", length=c.max_position_embeddings)
     return Model(
         vocab=c.vocab_size,
         width=width,
         norm=Norm(eps=c.layer_norm_eps),
-        embed=Embed(
-            segments=c.type_vocab_size,
-            position=InputPosition(kind="learned", length=c.max_position_embeddings),
-            norm=True,
-            dropout=c.hidden_dropout_prob,
-        ),
+        embed=Embed(segments=c.type_vocab_size, position=place, norm=True, dropout=dropout),
         encoder=Stack(
             layers=c.num_hidden_layers,
-            attention=Attention(heads=heads, head_dim=width // heads, dropout=c.attention_probs_dropout_prob),
+            attention=Attention(
+                heads=heads,
+                head_dim=c.per_head("hidden_size", "num_attention_heads"),
+                dropout=c.attention_probs_dropout_prob,
+            ),
             ffn=FeedForward(hidden=c.intermediate_size, activation=c.activation("hidden_act")),
             placement="post",
             final_norm=False,
-            dropout=c.hidden_dropout_prob,
+            dropout=dropout,
         ),
         tokens=Tokens(pad=c.pad_token_id),
     )
@@ -55,7 +46,49 @@ def dropout(c: Reader) -> float:
     return c.hidden_dropout_prob if c.classifier_dropout is None else c.classifier_dropout
 
 
-LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+def classify(c: Reader) -> TaskHead:
+    """Scores from the pooled first token."""
+    return TaskHead(task="classify", labels=c.labels, pool="first", hidden="tanh", dropout=dropout(c))
+
+
+def write(model: Model) -> dict[str, Any]:
+    """What is said of heads: a head without dropout of its own must not set it for the next one."""
+    head = model.head
+    if isinstance(head, PretrainingHead):
+        return {"tie_word_embeddings": head.lm.tied}
+    scores = isinstance(head, TaskHead) and head.task in ("classify", "tag")
+    return {"classifier_dropout": look(head, "dropout")} if scores else {}
+
+
+def lm_weights(head: str, at: str = "cls.predictions", inside: str = ".transform") -> tuple[Rule, ...]:
+    """Weights of the masked-word head where ours is called ``head`` and theirs stands ``at`` a name."""
+    return (
+        *modules({f"{head}.transform": f"{at}{inside}.dense", f"{head}.norm": f"{at}{inside}.LayerNorm"}),
+        same(f"{head}.out.weight", f"{at}.decoder.weight"),
+        same(f"{head}.bias", f"{at}.bias", f"{at}.decoder.bias"),
+    )
+
+
+def token_heads(name: str) -> dict[str, HeadFormat]:
+    """The heads that answer for every token, which the descendants share."""
+    return {
+        "tag": HeadFormat(
+            f"{name}ForTokenClassification",
+            lambda c: TaskHead(task="tag", labels=c.labels, dropout=dropout(c)),
+            modules({"head.out": "classifier"}),
+        ),
+        "span": HeadFormat(f"{name}ForQuestionAnswering", span, modules({"head.out": "qa_outputs"})),
+    }
+
+
+def size(layers: int, width: int) -> dict[str, int]:
+    """The usual proportions: heads of 64, and four times the width inside."""
+    shape = {"num_hidden_layers": layers, "hidden_size": width}
+    return {**shape, "num_attention_heads": width // 64, "intermediate_size": 4 * width}
+
+
+LARGE = size(24, 1024)
+POOL = TaskHead(task="pool", pool="first", hidden="tanh")
 PAIR = TaskHead(task="pair", labels=("next", "random"), pool="first", hidden="tanh")
 BODY = modules(
     {
@@ -75,19 +108,24 @@ BODY = modules(
 )
 POOLER = modules({"head.hidden": "pooler.dense"})
 LM_TIED = ("cls.predictions.decoder.weight",)
+IGNORED = {"bos_token_id": "an encoder writes no text", "eos_token_id": "an encoder writes no text"}
 IGNORED_WEIGHTS = (Ignored("embeddings.position_ids", "a table of 0, 1, 2 …"),)
-
-
-def lm_weights(head: str) -> tuple[Rule, ...]:
-    """Weights of the masked-word head where ours is called ``head``."""
-    return (
-        *modules({f"{head}.transform": "cls.predictions.transform.dense"}),
-        *modules({f"{head}.norm": "cls.predictions.transform.LayerNorm"}),
-        same(f"{head}.out.weight", "cls.predictions.decoder.weight"),
-        same(f"{head}.bias", "cls.predictions.bias", "cls.predictions.decoder.bias"),
-    )
-
-
+KEYS = {
+    "vocab_size": Key("vocab", 30522),
+    "hidden_size": Key("width", 768),
+    "num_hidden_layers": Key("encoder.layers", 12),
+    "num_attention_heads": Key("encoder.attention.heads", 12),
+    "intermediate_size": Key("encoder.ffn.hidden", 3072),
+    "hidden_act": Key("encoder.ffn.activation", "gelu"),
+    "hidden_dropout_prob": Key("encoder.dropout", 0.1),
+    "attention_probs_dropout_prob": Key("encoder.attention.dropout", 0.1),
+    "classifier_dropout": Key(None, None),
+    "max_position_embeddings": Key("embed.position.length", 512),
+    "type_vocab_size": Key("embed.segments", 2),
+    "layer_norm_eps": Key("norm.eps", 1e-12),
+    "pad_token_id": Key("tokens.pad", 0),
+    "tie_word_embeddings": Key("head.tied", True),
+}
 BERT = Lineage(
     name="bert",
     paper=Paper(
@@ -96,16 +134,13 @@ BERT = Lineage(
     model_type="bert",
     prefix="bert.",
     read=read,
+    write=write,
     weights=BODY,
     ignored_weights=IGNORED_WEIGHTS,
     heads={
         "lm": HeadFormat("BertForMaskedLM", lm, lm_weights("head"), tied=LM_TIED),
-        "pool": HeadFormat(
-            "BertModel",
-            lambda _: TaskHead(task="pool", pool="first", hidden="tanh"),
-            inner=POOLER,
-            prefix="",
-        ),
+        "pool": HeadFormat("BertModel", lambda _: POOL, inner=POOLER, prefix=""),
+        "none": HeadFormat("BertModel", lambda _: None, prefix=""),
         "pretraining": HeadFormat(
             "BertForPreTraining",
             lambda c: PretrainingHead(lm=lm(c), pair=PAIR),
@@ -114,51 +149,31 @@ BERT = Lineage(
             LM_TIED,
         ),
         "pair": HeadFormat(
-            "BertForNextSentencePrediction",
-            lambda _: PAIR,
-            modules({"head.out": "cls.seq_relationship"}),
-            POOLER,
+            "BertForNextSentencePrediction", lambda _: PAIR, modules({"head.out": "cls.seq_relationship"}), POOLER
         ),
-        "classify": HeadFormat(
-            "BertForSequenceClassification",
-            lambda c: TaskHead(task="classify", labels=c.labels, pool="first", hidden="tanh", dropout=dropout(c)),
-            modules({"head.out": "classifier"}),
-            POOLER,
-        ),
-        "tag": HeadFormat(
-            "BertForTokenClassification",
-            lambda c: TaskHead(task="tag", labels=c.labels, dropout=dropout(c)),
-            modules({"head.out": "classifier"}),
-        ),
-        "span": HeadFormat(
-            "BertForQuestionAnswering",
-            span,
-            modules({"head.out": "qa_outputs"}),
-        ),
+        "classify": HeadFormat("BertForSequenceClassification", classify, modules({"head.out": "classifier"}), POOLER),
+        **token_heads("Bert"),
     },
-    keys={
-        "vocab_size": Key("vocab", 30522),
-        "hidden_size": Key("width", 768),
-        "num_hidden_layers": Key("encoder.layers", 12),
-        "num_attention_heads": Key("encoder.attention.heads", 12),
-        "intermediate_size": Key("encoder.ffn.hidden", 3072),
-        "hidden_act": Key("encoder.ffn.activation", "gelu"),
-        "hidden_dropout_prob": Key("encoder.dropout", 0.1),
-        "attention_probs_dropout_prob": Key("encoder.attention.dropout", 0.1),
-        "classifier_dropout": Key("head.dropout", None),
-        "max_position_embeddings": Key("embed.position.length", 512),
-        "type_vocab_size": Key("embed.segments", 2),
-        "layer_norm_eps": Key("norm.eps", 1e-12),
-        "pad_token_id": Key("tokens.pad", 0),
-        "tie_word_embeddings": Key("head.tied", True),
-    },
-    ignored={"bos_token_id": "an encoder writes no text", "eos_token_id": "an encoder writes no text"},
+    keys=KEYS,
+    ignored=IGNORED,
     sizes={
         "bert-base-uncased": {},
         "bert-base-cased": {"vocab_size": 28996},
+        "bert-base-chinese": {"vocab_size": 21128},
         "bert-base-multilingual-cased": {"vocab_size": 119547},
-        "bert-large-uncased": dict(LARGE),
+        "bert-base-multilingual-uncased": {"vocab_size": 105879},
+        "bert-large-uncased": LARGE,
+        "bert-large-uncased-whole-word-masking": LARGE,
         "bert-large-cased": {**LARGE, "vocab_size": 28996},
+        "bert-large-cased-whole-word-masking": {**LARGE, "vocab_size": 28996},
+        "bert-tiny": size(2, 128),
+        "bert-mini": size(4, 256),
+        "bert-small": size(4, 512),
+        "bert-medium": size(8, 512),
+        **{
+            f"bert_uncased_L-{layers}_H-{width}_A-{width // 64}": size(layers, width)
+            for layers in (2, 4, 6, 8, 10, 12)
+            for width in (128, 256, 512, 768)
+        },
     },
-    tokenizer="wordpiece",
 )

@@ -1,12 +1,18 @@
 """GPT-2: a pre-norm decoder with learned positions that reads its logits off the embedding table."""
 
-from glassformer.config import Attention, Embed, FeedForward, Init, InputPosition, LMHead, Model, Norm, Stack, Tokens
-from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, Reader, task
-from glassformer.weights.rules import Fused, Ignored, Transposed, fused, modules, same
+from glassformer.config import Attention, Embed, FeedForward, Init, InputPosition, LMHead, Model, Norm, Stack
+from glassformer.families.gpt import IGNORED, LAYERS, LM_TIED, LM_WEIGHTS, TRIANGLE
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, Reader, span, tag, task, write_tag
+from glassformer.weights.rules import modules
 
 
 def read(c: Reader) -> Model:
     """The facts that config.json states."""
+    return body(c, c.per_head("n_embd", "n_head"))
+
+
+def body(c: Reader, head_dim: int) -> Model:
+    """The facts of this lineage and of its descendant, whose heads have a width of their own."""
     c.must("scale_attn_weights", True, "attention without its scale was never published")
     c.must("scale_attn_by_inverse_layer_idx", False, "a scale per layer belongs to another training code")
     c.must("add_cross_attention", False, "a language model has no encoder to attend to")
@@ -19,11 +25,11 @@ def read(c: Reader) -> Model:
         decoder=Stack(
             layers=c.n_layer,
             causal=True,
-            attention=Attention(heads=c.n_head, head_dim=width // c.n_head, dropout=c.attn_pdrop),
+            attention=Attention(heads=c.n_head, head_dim=head_dim, dropout=c.attn_pdrop),
             ffn=FeedForward(hidden=c.n_inner or 4 * width, activation=c.activation("activation_function")),
             dropout=c.resid_pdrop,
         ),
-        tokens=Tokens(bos=c.bos_token_id, eos=c.eos_token_id, pad=c.pad_token_id),
+        tokens=c.tokens,
         init=Init(std=c.initializer_range, residual_scaling=True),
     )
 
@@ -34,34 +40,17 @@ GPT2 = Lineage(
     model_type="gpt2",
     prefix="transformer.",
     read=read,
-    weights=(
-        *modules({"embed.token": "wte", "embed.position": "wpe", "decoder.norm": "ln_f"}),
-        *modules({"decoder.blocks.{i}.attention_norm": "h.{i}.ln_1", "decoder.blocks.{i}.ffn_norm": "h.{i}.ln_2"}),
-        *fused([f"decoder.blocks.{{i}}.attention.{x}" for x in "qkv"], "h.{i}.attn.c_attn", Fused(transposed=True)),
-        *modules(
-            {
-                "decoder.blocks.{i}.attention.o": "h.{i}.attn.c_proj",
-                "decoder.blocks.{i}.ffn.up": "h.{i}.mlp.c_fc",
-                "decoder.blocks.{i}.ffn.down": "h.{i}.mlp.c_proj",
-            },
-            how=Transposed(),
-        ),
-    ),
-    ignored_weights=(
-        Ignored("h.{i}.attn.bias", "the causal triangle, written out"),
-        Ignored("h.{i}.attn.masked_bias", "the number that stood for minus infinity"),
-    ),
+    write=write_tag,
+    weights=(*modules({"embed.token": "wte", "embed.position": "wpe", "decoder.norm": "ln_f"}), *LAYERS),
+    ignored_weights=TRIANGLE,
     heads={
-        "lm": HeadFormat(
-            "GPT2LMHeadModel",
-            lambda c: LMHead(tied=c.tie_word_embeddings),
-            (same("head.out.weight", "lm_head.weight"),),
-            tied=("lm_head.weight",),
-        ),
+        "lm": HeadFormat("GPT2LMHeadModel", lambda c: LMHead(tied=c.tie_word_embeddings), LM_WEIGHTS, tied=LM_TIED),
         "none": HeadFormat("GPT2Model", lambda _: None, prefix=""),
         "classify": HeadFormat(
             "GPT2ForSequenceClassification", task("classify", pool="last", bias=False), modules({"head.out": "score"})
         ),
+        "tag": HeadFormat("GPT2ForTokenClassification", tag, modules({"head.out": "classifier"})),
+        "span": HeadFormat("GPT2ForQuestionAnswering", span, modules({"head.out": "qa_outputs"})),
     },
     keys={
         "vocab_size": Key("vocab", 50257),
@@ -82,13 +71,8 @@ GPT2 = Lineage(
         "tie_word_embeddings": Key("head.tied", True),
     },
     ignored={
-        "n_ctx": "another name of n_positions",
+        **IGNORED,
         "reorder_and_upcast_attn": "how the other library keeps half precision exact; ours always does",
-        "summary_type": "belongs to a head that is not part of the published models",
-        "summary_use_proj": "belongs to a head that is not part of the published models",
-        "summary_activation": "belongs to a head that is not part of the published models",
-        "summary_proj_to_labels": "belongs to a head that is not part of the published models",
-        "summary_first_dropout": "belongs to a head that is not part of the published models",
     },
     sizes={
         "gpt2": {},
@@ -97,5 +81,4 @@ GPT2 = Lineage(
         "gpt2-xl": {"n_embd": 1600, "n_layer": 48, "n_head": 25},
         "distilgpt2": {"n_layer": 6},
     },
-    tokenizer="byte_bpe",
 )

@@ -59,13 +59,13 @@ class Embed(nn.Module):
         return x if self.project is None else self.project(x)
 
     def _add(self, x: Tensor, what: str, table: Embedding | None, given: Tensor | None, ids: Tensor) -> Tensor:
-        """Add the vectors of segments or languages; without any said, every token is of kind 0."""
+        """Add the vectors of segments or languages. Unsaid, every segment is 0, and a language is left open."""
         if table is None:
             if given is not None:
                 raise ValueError(f"{what}s were given, but this model has no {what} embeddings.")
             return x
         if given is None:
-            return x + table.weight[0]
+            return x + table.weight[0] if what == "segment" else x
         if given.shape != ids.shape:
             raise ValueError(f"{what}s need one number per token: shape {tuple(ids.shape)}, not {tuple(given.shape)}.")
         return x + look_up(table.weight, given, what=what)
@@ -78,4 +78,4 @@ class Embed(nn.Module):
 
 def count_real(real: Bool[Tensor, "B S"], new: int) -> Int[Tensor, "B T"]:
     """Positions of the last ``new`` slots: how many real tokens stand before each. Padding gets some position too."""
-    return (torch.cumsum(real.long(), dim=-1) - 1).clamp(min=0)[..., -new:]
+    return (torch.cumsum(real.long(), dim=-1) - 1).clamp(min=0)[..., real.shape[-1] - new :]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from glassformer import config
 from glassformer.nn.feedforward import ACTIVATIONS
 from glassformer.nn.linear import Embedding, Linear
-from glassformer.nn.norm import make_norm
+from glassformer.nn.norm import at_least_float32, make_norm
 
 
 class LMHead(nn.Module):
@@ -24,7 +24,8 @@ class LMHead(nn.Module):
     def __init__(self, facts: config.LMHead, model: config.Model) -> None:
         super().__init__()
         self.facts = facts
-        width = (model.embed.width or model.width) if facts.tied else model.width
+        narrow = facts.tied or facts.transform is not None  # the transform ends at the width of the embeddings
+        width = (model.embed.width or model.width) if narrow else model.width
         self.transform = Linear(model.width, width, bias=True) if facts.transform is not None else None
         self.norm = make_norm(model.norm, width) if facts.transform is not None else None
         self.out = None if facts.tied else Linear(width, model.vocab)
@@ -85,7 +86,10 @@ class EmbeddingHead(nn.Module):
         """The pooled vector of each row."""
         del table
         x = pool(x, real, self.facts.pool)
-        return x / x.norm(dim=-1, keepdim=True).clamp(min=1e-12) if self.facts.normalise else x
+        if not self.facts.normalise:
+            return x
+        wide = at_least_float32(x)
+        return (wide / wide.norm(dim=-1, keepdim=True).clamp(min=1e-12)).to(x.dtype)
 
 
 class PretrainingHead(nn.Module):
@@ -128,8 +132,8 @@ def pool(x: Float[Tensor, "B T D"], real: Bool[Tensor, "B T"] | None, how: str) 
     if real is None:
         return x.mean(-2) if how == "mean" else x[:, 0 if how == "first" else -1]
     if how == "mean":
-        total = x.where(real.unsqueeze(-1), 0.0).sum(-2)
-        return total / real.sum(-1, keepdim=True).clamp(min=1).to(x.dtype)
+        total = at_least_float32(x).where(real.unsqueeze(-1), 0.0).sum(-2)  # half precision cannot hold long sums
+        return (total / real.sum(-1, keepdim=True).clamp(min=1)).to(x.dtype)
     slots = torch.arange(real.shape[-1], device=real.device).expand_as(real)
     last = slots.where(real, -1).amax(-1)
     chosen = slots.where(real, real.shape[-1]).amin(-1) if how == "first" else last

@@ -47,6 +47,7 @@ class Stack(nn.Module):
         self.facts = facts
         self.blocks = nn.ModuleList(_block(facts, norm, width) for _ in range(facts.unique_layers or facts.layers))
         self.norm = make_norm(norm, width) if facts.final_norm else None
+        self.dropout = nn.Dropout(facts.final_dropout)
         self.convolution = Convolution(facts.convolution, norm, width) if facts.convolution is not None else None
         self.relative = self.relative_norm = None
         bias = facts.attention.score_bias
@@ -61,7 +62,7 @@ class Stack(nn.Module):
     ) -> Float[Tensor, "B T D"]:
         """Vectors after the last block and the final norm."""
         for number, context in enumerate(self.contexts(x, tokens, path)):
-            before, block = x, self.blocks[number % len(self.blocks)]
+            before, block = x, self.blocks[number * len(self.blocks) // self.facts.layers]
             if tokens.places is not None and number == self.facts.layers - 1:
                 x = x + tokens.places
                 for _ in range(tokens.place_steps):
@@ -70,7 +71,7 @@ class Stack(nn.Module):
             x = block(x, context=context)
             if number == 0 and self.convolution is not None:
                 x = self.convolution(before, x, tokens.real)
-        return x if self.norm is None else self.norm(x)
+        return self.dropout(x if self.norm is None else self.norm(x))
 
     def contexts(self, x: Float[Tensor, "B T D"], tokens: Tokens, path: AttentionPath) -> list[Context]:
         """The surroundings of every layer. They differ in the window alone, and in whose cache they use."""
@@ -97,8 +98,7 @@ class Stack(nn.Module):
                 contexts.append(replace(shared, pattern=window, cache=layer_cache))
                 continue
             if window not in masks:
-                mask = everyone if window is None else everyone & Mask(window=window)
-                masks[window] = resolve(mask, scores, x.device, keep_causal=keep_causal)
+                masks[window] = resolve(everyone & _near(window, real, new), scores, x.device, keep_causal=keep_causal)
             contexts.append(replace(shared, mask=masks[window], cache=layer_cache))
         return contexts
 
@@ -114,6 +114,14 @@ class Stack(nn.Module):
         assert isinstance(facts.score_bias, config.Disentangled)
         vectors = table if self.relative_norm is None else self.relative_norm(table)
         return Context(turns=turns, relative=(vectors, relative_rows(facts.score_bias, distance)))
+
+
+def _near(window: int | None, real: Bool[Tensor, "B S"] | None, new: int) -> Mask:
+    """A window counts real tokens, as positions do: padding between them takes up no room."""
+    if window is None or real is None:
+        return Mask(window=window)
+    order = real.long().cumsum(-1)
+    return Mask(pairs=distances(order[:, real.shape[-1] - new :], order).abs() < window)
 
 
 def _block(facts: config.Stack, norm: config.Norm, width: int) -> Block:
@@ -132,4 +140,5 @@ def _block(facts: config.Stack, norm: config.Norm, width: int) -> Block:
         cross=Attention(facts.attention, width, cross=True) if facts.cross else None,
         placement=facts.placement,
         dropout=facts.dropout,
+        dropout_on=facts.dropout_on,
     )

@@ -18,7 +18,9 @@ from glassformer.models.heads import LMHead, PretrainingHead, make_head
 from glassformer.models.initialise import initialise
 from glassformer.models.stack import Stack, Tokens
 from glassformer.nn.attention import AttentionPath
+from glassformer.nn.axes import fits
 from glassformer.nn.cache import KVCache
+from glassformer.nn.linear import look_up
 
 
 class Transformer(nn.Module):
@@ -57,7 +59,8 @@ class Transformer(nn.Module):
             ids: token ids.
             mask: True at real tokens.
             target, target_mask: the decoder's own tokens, for an encoder-decoder.
-            segments, languages: one number per token, for models that know them; 0 if not given.
+            segments, languages: one number per token, for models that know them; segments are 0 if not given, and
+                without languages none is added.
             positions: one per token, if not counted from the mask; for packed documents, say.
             cache: remembers earlier calls; ``ids`` (of an encoder-decoder: ``target``) are then the tokens after them.
             path: ``sdpa`` or ``eager``; see ``nn.attention``.
@@ -91,6 +94,7 @@ class Transformer(nn.Module):
         if self.encoder is None:
             raise ValueError("this model has no encoder; decode gives the vectors of its decoder.")
         places = self._places(ids, mask, positions, None)
+        segments, languages = (None if x is None else _filled(x, mask) for x in (segments, languages))
         x = self.embed(_filled(ids, mask), places, segments=segments, languages=languages)
         tokens = Tokens(places, mask, **self._mask_decoder(places))
         return self.encoder(x, tokens, path=path)
@@ -114,7 +118,11 @@ class Transformer(nn.Module):
         if (memory is None) != (self.encoder is None):
             raise ValueError("a decoder needs the memory of its encoder exactly if there is one.")
         places = self._places(ids, mask, positions, cache)
+        if memory is not None and memory_mask is not None:
+            _check_memory_mask(memory, memory_mask)
+            memory = memory.where(memory_mask.unsqueeze(-1), 0.0)  # whatever stands in padding, be it NaN
         embed = self.embed if self.target_embed is None else self.target_embed
+        segments, languages = (None if x is None else _filled(x, mask) for x in (segments, languages))
         x = embed(_filled(ids, mask), places, segments=segments, languages=languages, table=self._table())
         return self.decoder(x, Tokens(places, mask, memory, memory_mask, cache), path=path)
 
@@ -131,7 +139,8 @@ class Transformer(nn.Module):
         lm = self.head.lm if isinstance(self.head, PretrainingHead) else self.head
         if not isinstance(lm, LMHead) or lm.position is None or lm.facts.mask_decoder is None:
             return {}
-        return {"places": lm.position(places), "place_steps": lm.facts.mask_decoder.steps}
+        rows = look_up(lm.position.weight, places, what="position")
+        return {"places": rows, "place_steps": lm.facts.mask_decoder.steps}
 
     def _places(
         self, ids: Tensor, mask: Tensor | None, positions: Tensor | None, cache: KVCache | None
@@ -140,7 +149,7 @@ class Transformer(nn.Module):
         _check_inputs(ids, mask, positions)
         length, past = ids.shape[-1], 0 if cache is None else cache.length
         if positions is not None:
-            return positions.long()
+            return positions.long() if mask is None else positions.long().where(mask, 0)
         before = None if cache is None else cache.real
         if mask is None and before is None:
             places = torch.arange(past, past + length, device=ids.device)
@@ -165,7 +174,7 @@ def _check_length(length: int, longest: int) -> None:
 
 def _filled(ids: Tensor, mask: Tensor | None) -> Tensor:
     """Ids with 0 in padded slots: what stands there, be it −100, must matter to nobody."""
-    return ids if mask is None else ids.where(mask, 0)
+    return ids if mask is None or ids.shape != mask.shape else ids.where(mask, 0)
 
 
 def _check_inputs(ids: Tensor, mask: Tensor | None, positions: Tensor | None) -> None:
@@ -176,8 +185,16 @@ def _check_inputs(ids: Tensor, mask: Tensor | None, positions: Tensor | None) ->
             f"mask must be booleans of the ids' shape {tuple(ids.shape)}, True at real tokens; "
             f"got {mask.dtype} of shape {tuple(mask.shape)}."
         )
-    if positions is not None and positions.shape[-1] != ids.shape[-1]:
+    if positions is not None and (positions.shape[-1] != ids.shape[-1] or not fits(positions.shape, ids.shape)):
         raise ValueError(f"positions of shape {tuple(positions.shape)} do not fit ids of shape {tuple(ids.shape)}.")
+
+
+def _check_memory_mask(memory: Tensor, mask: Tensor) -> None:
+    if mask.shape != memory.shape[:-1] or mask.dtype != torch.bool:
+        raise ValueError(
+            f"memory_mask must be booleans of the shape {tuple(memory.shape[:-1])} for a memory of shape "
+            f"{tuple(memory.shape)}, True at real tokens; got {mask.dtype} of shape {tuple(mask.shape)}."
+        )
 
 
 def _refuse(*, because: str, **given: object) -> None:

@@ -6,7 +6,7 @@ written once, in ``residual``.
 Shapes: ``T`` tokens of this sequence, ``S`` tokens of the memory, ``D`` model width, ``...`` batch axes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -38,7 +38,7 @@ def residual(
     """
     if placement == "parallel":
         shared = sublayers[0][0](x)
-        return finite_in_half(sum((dropout(sublayer(shared)) for _, sublayer in sublayers), start=x))
+        return finite_in_half(sum((finite_in_half(dropout(sublayer(shared))) for _, sublayer in sublayers), start=x))
     for norm, sublayer in sublayers:
         if placement == "pre":
             x = finite_in_half(x + dropout(sublayer(norm(x))))
@@ -57,6 +57,7 @@ class Block(nn.Module):
         cross: cross-attention to a memory, if the block has one; it stands between the other two.
         placement: where the norms stand; see ``residual``. A parallel block has a single norm.
         dropout: share of each sublayer's result set to zero before it is added, while training.
+        dropout_on: the sublayers on which it falls, by name.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Block(nn.Module):
         cross: Attention | None = None,
         placement: Placement = "pre",
         dropout: float = 0.0,
+        dropout_on: Collection[str] = ("attention", "cross", "ffn"),
     ) -> None:
         super().__init__()
         check_choice("placement", placement, ("pre", "post", "parallel"))
@@ -81,6 +83,7 @@ class Block(nn.Module):
         self.ffn = ffn
         self.ffn_norm = None if one_norm else norm()
         self.dropout = nn.Dropout(dropout)
+        self.dropout_on = tuple(dropout_on)
 
     def forward(
         self,
@@ -115,12 +118,15 @@ class Block(nn.Module):
             has = "has no" if self.cross is None else "has"
             given = "a memory was given" if context.memory is not None else "no memory was given"
             raise ValueError(f"this block {has} cross-attention, but {given}.")
-        steps: list[tuple[nn.Module | None, Step]] = [(self.attention_norm, look_around)]
+        steps: list[tuple[str, nn.Module | None, Step]] = [("attention", self.attention_norm, look_around)]
         if self.cross is not None:
-            steps.append((self.cross_norm, look_across))
-        steps.append((self.ffn_norm, self.ffn))
-        sublayers = [(norm or self.attention_norm, step) for norm, step in steps]
-        return residual(x, sublayers, self.placement, self.dropout)
+            steps.append(("cross", self.cross_norm, look_across))
+        steps.append(("ffn", self.ffn_norm, self.ffn))
+        sublayers = [(norm or self.attention_norm, self._drop_after(name, step)) for name, norm, step in steps]
+        return residual(x, sublayers, self.placement)
+
+    def _drop_after(self, name: str, step: Step) -> Step:
+        return (lambda y: self.dropout(step(y))) if name in self.dropout_on else step
 
     def _look_across(self, y: Tensor, memory: Tensor | None, **surroundings: Any) -> Tensor:
         assert self.cross is not None

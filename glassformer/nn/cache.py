@@ -62,8 +62,8 @@ class KVCache:
     def extend_positions(self, positions: Int[Tensor, "... T"]) -> Int[Tensor, "... S"]:
         """Positions of all slots so far, the new ones included."""
         before = self.positions
-        if before is not None and before.ndim != positions.ndim:  # rows counted alike until padding came, or after it
-            batch = max(before, positions, key=lambda p: p.ndim).shape[0]
+        if before is not None and before.shape[:-1] != positions.shape[:-1]:  # rows counted alike until padding came
+            batch = max(len(p) for p in (before, positions) if p.ndim > 1)
             before, positions = (p.expand(batch, -1) for p in (before, positions))
         self.positions = positions if before is None else torch.cat((before, positions), dim=-1)
         self.length = self.positions.shape[-1]

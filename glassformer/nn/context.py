@@ -23,7 +23,7 @@ class Context:
     bias: Float[Tensor, "... T S"] | None = None  # added to the scores of every layer
     relative: tuple[Float[Tensor, "R D"], Int[Tensor, "... T S"]] | None = None  # vectors, and which for whom
     pattern: BlockSparse | None = None  # instead of a mask, with the real slots:
-    real: Bool[Tensor, "B T"] | None = None
+    real: Bool[Tensor, "B S"] | None = None
     source: Float[Tensor, "... S D"] | None = None  # what self-attention looks at, if not at its own input
     memory: Float[Tensor, "... M D"] | None = None  # what cross-attention looks at
     memory_mask: AnyMask | None = None

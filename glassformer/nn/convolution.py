@@ -15,7 +15,7 @@ from glassformer.nn.norm import make_norm
 
 
 class Convolution(nn.Module):
-    """norm(y + dropout(activation(convolution(x)))), where y is the output of the block that x went into."""
+    """norm(y + activation(dropout(convolution(x)))), where y is the output of the block that x went into."""
 
     def __init__(self, facts: config.Convolution, norm: config.Norm, width: int) -> None:
         super().__init__()
@@ -44,4 +44,4 @@ class Convolution(nn.Module):
         around = rearrange(around, "b t (g c) n -> b t g (c n)", g=self.groups)
         weight = rearrange(self.weight, "(g o) c n -> g (c n) o", g=self.groups)
         seen = rearrange(torch.einsum("btgi,gio->btgo", around, weight), "b t g o -> b t (g o)") + self.bias
-        return self.norm(y + self.dropout(ACTIVATIONS[self.activation](seen)))
+        return self.norm(y + ACTIVATIONS[self.activation](self.dropout(seen)))

@@ -65,12 +65,13 @@ def feed_forward(
     dropout: Callable[[Tensor], Tensor] = lambda hidden: hidden,
 ) -> Float[Tensor, "... d"]:
     """down(activation(up(x))), or with a gate down(activation(gate(x)) · up(x)); dropout on the hidden vector."""
-    hidden = activation(up(x)) if gate is None else activation(gate(x)) * up(x)  # ... f
+    hidden = finite_in_half(up(x))  # ... f
+    hidden = activation(hidden) if gate is None else activation(finite_in_half(gate(x))) * hidden
     return down(dropout(finite_in_half(hidden)))
 
 
 def finite_in_half(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """``x``, in float16 kept within what that type can hold: an infinity would turn into NaN at the next difference."""
+    """``x``, in float16 kept within what that type can hold: −∞ · 0 and ∞ − ∞ would make NaN of an infinity."""
     if x.dtype != torch.float16:
         return x
     largest = torch.finfo(torch.float16).max

@@ -143,6 +143,7 @@ class Attention(nn.Module):
         self.o = Linear(inner, width, device, dtype, bias="o" in facts.biases)
         relative = facts.score_bias if isinstance(facts.score_bias, config.Disentangled) and not cross else None
         self.terms = () if relative is None else relative.terms
+        self.position_dropout = 0.0 if relative is None else relative.dropout
         self.position_q = self.position_k = None
         if relative is not None and not relative.shared_projections:
             if "p2c" in self.terms:
@@ -203,13 +204,15 @@ class Attention(nn.Module):
         if context.relative is None:
             raise ValueError("disentangled attention needs the relative positions that its stack hands it.")
         vectors, rows = context.relative
+        vectors = nn.functional.dropout(vectors, self.position_dropout, self.training)
         as_query = (self.position_q or self.q)(vectors) if "p2c" in self.terms else None
         as_key = (self.position_k or self.k)(vectors) if "c2p" in self.terms else None
         as_query, as_key = (
             None if x is None else rearrange(x, "r (h k) -> h r k", h=self.num_heads) for x in (as_query, as_key)
         )
         scale = 1 / math.sqrt(q.shape[-1]) if self.scale is None else self.scale
-        return disentangled_bias(q, k, as_query, as_key, rows) * scale
+        # Scaled before they are multiplied: products in half precision overflow at 65,504.
+        return disentangled_bias(q * scale, k * scale, as_query, as_key, rows)
 
 
 class MultiHeadAttention(Attention):

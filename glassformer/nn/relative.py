@@ -68,9 +68,9 @@ def disentangled_bias(
     position_k: Float[Tensor, "H R K"] | None,
     rows: Int[Tensor, "... T S"],
 ) -> Float[Tensor, "B H T S"]:
-    """q · (position as key) + (position as query) · k, each position looked up by its row; not yet scaled.
+    """q · (position as key) + (position as query) · k, each position looked up by its row.
 
-    A term whose positions are None is left out.
+    A term whose positions are None is left out. Whoever wants the scores scaled scales q and k.
     """
     shape = (*q.shape[:-1], k.shape[-2])
     index = (rows if rows.ndim == 2 else rows.unsqueeze(-3)).expand(shape)

@@ -87,17 +87,20 @@ def _wire_fields(data: bytes) -> Iterator[tuple[int, Any]]:
         at += size
 
 
+def _cleaning(model: PieceModel) -> list[normalizers.Normalizer]:
+    """What happens to a text before its spaces are written as ``SPACE``."""
+    steps: list[normalizers.Normalizer] = [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
+    if model.remove_extra_spaces:
+        steps += [normalizers.Replace(Regex("^ +| +$"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+    return steps
+
+
 def unigram(model: PieceModel, before: Sequence[normalizers.Normalizer] = ()) -> Tokenizer:
     """SentencePiece's Unigram; ``before`` is what a model does to its text first (ALBERT lower-cases)."""
     if model.byte_fallback:
         raise TokenizerError("a Unigram model with byte fallback is not read: the library takes '<0x0A>' for a byte.")
     backend = Tokenizer(models.Unigram([(text, score) for text, score, _ in model.pieces], unk_id=model.unk_id))
-    steps = [*before]
-    if model.charsmap:
-        steps.append(normalizers.Precompiled(model.charsmap))
-    if model.remove_extra_spaces:
-        steps += [normalizers.Replace(Regex("^ +| +$"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
-    backend.normalizer = normalizers.Sequence(steps)
+    backend.normalizer = normalizers.Sequence([*before, *_cleaning(model)])
     scheme = "always" if model.dummy_prefix else "never"
     backend.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme=scheme, split=False)
     backend.decoder = decoders.Metaspace(SPACE, prepend_scheme=scheme)
@@ -124,8 +127,10 @@ def score_bpe(model: PieceModel, space: str = SPACE) -> Tokenizer:
     merges = [(t[:i], t[i:]) for t in joins for i in range(1, len(t)) if t[:i] in vocab and t[i:] in vocab]
     unk = model.pieces[model.unk_id][0]
     backend = Tokenizer(models.BPE(vocab, merges, unk_token=unk, fuse_unk=True, byte_fallback=model.byte_fallback))
-    steps = [normalizers.Prepend(space)] if model.dummy_prefix else []
-    backend.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", space)] if space != " " else steps)
+    steps = _cleaning(model)
+    if model.dummy_prefix:
+        steps.append(normalizers.Prepend(space))
+    backend.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", space)])
     strip = [decoders.Strip(" ", 1, 0)] if model.dummy_prefix else []
     parts = [decoders.Replace(space, " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
     backend.decoder = decoders.Sequence(parts)

@@ -140,7 +140,7 @@ def from_llama2c(path: Path) -> Vocabulary:
             f"{path} is not a llama2.c tokenizer.bin: expected <unk>, BOS, EOS, the 256 bytes <0x00> to <0xFF> and "
             f"then distinct pieces; found {len(names)} pieces that begin {names[:4]}."
         )
-    backend = score_bpe(PieceModel(pieces, bpe=True, byte_fallback=True), space=" ")
+    backend = score_bpe(PieceModel(pieces, bpe=True, byte_fallback=True, remove_extra_spaces=False), space=" ")
     mark_pieces(backend, names[:3], [UNKNOWN, CONTROL, CONTROL])
     after_start = Regex(rf"(?<=\A|\A{re.escape(names[1])}) ")
     backend.decoder = decoders.Sequence(
@@ -164,7 +164,8 @@ def from_gguf(metadata: Mapping[str, Any]) -> Vocabulary:
     build = _gguf_ranked if flavour == "gpt2" else _gguf_scored
     backend, adds_bos = build(tokens, kinds, fact)
     mark_pieces(backend, tokens, kinds)
-    numbers = {"bos": "bos", "eos": "eos", "unk": "unknown", "sep": "seperator", "pad": "padding", "mask": "mask"}
+    numbers = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding", "mask": "mask"}
+    numbers["sep"] = "seperator"  # codespell:ignore seperator (GGUF's own spelling)
     special = {role: tokens[int(n)] for role, key in numbers.items() if (n := fact(f"{key}_token_id")) is not None}
     backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in special.values()])
     start = [special["bos"]] if "bos" in special and fact("add_bos_token", adds_bos) else []
@@ -190,5 +191,5 @@ def _gguf_scored(tokens: list[str], kinds: list[int], fact: Any) -> tuple[Tokeni
         raise TokenizerError(f"tokenizer.ggml.scores must have one score per token, {len(tokens)}; got {len(scores)}.")
     pieces = list(zip(tokens, scores, kinds, strict=True))
     model = PieceModel(pieces, bpe=True, byte_fallback=BYTE in kinds, unk_id=int(fact("unknown_token_id", 0)))
-    model.dummy_prefix = bool(fact("add_space_prefix", True))
+    model.dummy_prefix, model.remove_extra_spaces = bool(fact("add_space_prefix", True)), False
     return score_bpe(model), True

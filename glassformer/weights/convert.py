@@ -11,7 +11,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from glassformer.config import Model, shapes
+from glassformer.config import LMHead, Model, shapes
 from glassformer.weights.files import WeightsError
 from glassformer.weights.lineage import HeadFormat, Lineage
 from glassformer.weights.rules import Rule
@@ -28,6 +28,7 @@ class Plan:
     rules: list[Rule]
     spare: dict[str, str] = field(default_factory=dict)  # their names that are not used: the reason
     stored: dict[str, str] = field(default_factory=dict)  # their name: the name in the file, wrappers and all
+    zeros: list[str] = field(default_factory=list)  # ours that the file may lack and does: see rules.Rule
 
 
 def plan(lineage: Lineage, facts: Model, kind: str, found: Mapping[str, Shape], ignore: Iterable[str] = ()) -> Plan:
@@ -37,16 +38,14 @@ def plan(lineage: Lineage, facts: Model, kind: str, found: Mapping[str, Shape], 
     """
     stored = {_plain_name(name): name for name in found}
     wanted = shapes(facts)
-    prefix = _prefix(lineage, lineage.heads[kind], stored)
+    prefix = _prefix(lineage, lineage.form(kind), stored)
     rules = expand(lineage, kind, prefix, wanted)
     available = [_alternative(rule, stored) for rule in rules]
+    absent = [rule for rule, there in zip(rules, available, strict=True) if there is None]
     result = Plan([rule for rule in available if rule is not None], stored=stored)
-    served = {name for rule in result.rules for name in rule.ours}
-    missing = [
-        f"{' + '.join(rule.theirs)} (for {' + '.join(rule.ours)})"
-        for rule, there in zip(rules, available, strict=True)
-        if there is None
-    ]
+    result.zeros = [name for rule in absent if rule.zeros for name in rule.ours]
+    served = {*result.zeros, *(name for rule in result.rules for name in rule.ours)}
+    missing = [f"{' + '.join(rule.theirs)} (for {' + '.join(rule.ours)})" for rule in absent if not rule.zeros]
     missing += [f"(nothing tells how to fill {name})" for name in wanted if not any(name in r.ours for r in rules)]
     used = {name for rule in result.rules for name in (*rule.theirs, *rule.also)}
     unknown = []
@@ -65,21 +64,41 @@ def plan(lineage: Lineage, facts: Model, kind: str, found: Mapping[str, Shape], 
 
 
 def expand(lineage: Lineage, kind: str, prefix: str, wanted: Mapping[str, Shape]) -> list[Rule]:
-    """The rules of body and head, one per layer, that serve weights which the model has."""
-    head = lineage.heads[kind]
+    """The rules of body and head, one per layer, that serve weights which the model has.
+
+    Where several serve the same weights, as for a part that is called otherwise when another part is there, the first
+    one counts whose weights the model has all of.
+    """
+    head = lineage.form(kind)
     body = [rule.with_prefix(prefix) for rule in (*lineage.weights, *head.inner)]
     if not {"head.out.weight", "head.lm.out.weight"} & wanted.keys():  # a tied head may have stored the table again
         body = [replace(r, also=(*r.also, *head.tied)) if r.ours == ("embed.token.weight",) else r for r in body]
     numbers = sorted({int(number) for name in wanted for number in re.findall(r"blocks\.(\d+)\.", name)})
-    rules = []
+    rules: list[Rule] = []
+    left = set(wanted)
     for rule in (*body, *head.weights):
         for one in [rule.of_layer(number) for number in numbers] if rule.is_per_layer else [rule]:
-            there = [name for name in one.ours if name in wanted]
-            if there and len(there) != len(one.ours):
-                raise ValueError(f"the rule for {one.ours} of {lineage.name} serves {there} alone.")
-            if there:
+            if left.issuperset(one.ours):
+                left.difference_update(one.ours)
                 rules.append(one)
     return rules
+
+
+def settle_tie(
+    lineage: Lineage, facts: Model, kind: str, found: Mapping[str, Shape], read: Callable[[str], Tensor]
+) -> Model:
+    """The facts with a head of its own where the file holds one, though its config could only say that it is tied."""
+    form = lineage.form(kind)
+    if not form.ties_if_equal or not isinstance(facts.head, LMHead) or not facts.head.tied:
+        return facts
+    stored = {_plain_name(name): name for name in found}
+    prefix = _prefix(lineage, form, stored)
+    table = next(rule.with_prefix(prefix) for rule in lineage.weights if rule.ours == ("embed.token.weight",))
+    names = [name for name in (*table.theirs, *table.also) if name in stored][:1]
+    copies = [name for name in form.tied if name in stored]
+    if not names or all(torch.equal(read(stored[names[0]]), read(stored[copy])) for copy in copies):
+        return facts
+    return replace(facts, head=replace(facts.head, tied=False))
 
 
 def carry(
@@ -111,6 +130,8 @@ def carry(
                     f"the file gives {tuple(tensor.shape)}. Config and weights are not of the same model."
                 )
             put(name, tensor)
+    for name in plan.zeros:
+        put(name, theirs[0].new_zeros(wanted[name]))  # of the type of the others
 
 
 def put_into(model: nn.Module, dtype: torch.dtype | None, device: torch.device | None) -> Callable[[str, Tensor], None]:
@@ -132,7 +153,7 @@ def put_into(model: nn.Module, dtype: torch.dtype | None, device: torch.device |
 
 def to_theirs(lineage: Lineage, facts: Model, kind: str, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Our weights under their names and in their form."""
-    head = lineage.heads[kind]
+    head = lineage.form(kind)
     prefix = lineage.prefix if head.prefix is None else head.prefix
     written: dict[str, Tensor] = {}
     rules = expand(lineage, kind, prefix, shapes(facts))
@@ -166,7 +187,7 @@ def _alternative(rule: Rule, stored: Mapping[str, str]) -> Rule | None:
         return rule
     for name in rule.also:
         if name in stored:
-            return Rule(rule.ours, (name,), rule.how, rule.also)
+            return replace(rule, theirs=(name,))
     return None
 
 
@@ -177,6 +198,9 @@ def _reason(lineage: Lineage, kind: str, name: str, ignore: Iterable[str]) -> st
             return ignored.reason
     if any(_matches(pattern, name) for pattern in ignore):
         return "asked to be ignored"
+    body = [theirs for rule in lineage.weights for theirs in (*rule.theirs, *rule.also)]
+    if lineage.form(kind).only_encoder and any(_matches(theirs, name) for theirs in body):
+        return "belongs to the decoder, which was not asked for"
     others = {other: head for other, head in lineage.heads.items() if other != kind}
     for other, head in others.items():
         inner = [rule.with_prefix(prefix) for prefix in ("", lineage.prefix) for rule in head.inner]

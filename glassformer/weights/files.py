@@ -1,4 +1,4 @@
-"""Tensors on disk, in and out, safely.
+"""Tensors on disk, read safely; ``saving`` writes them.
 
 A safetensors file is eight bytes that say how long the header is, a JSON header that says where each tensor lies, and
 the bytes of the tensors without a gap. All of it is checked before a tensor is made. A pickle can run code when it is
@@ -9,7 +9,6 @@ import json
 import mmap
 import os
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
@@ -20,18 +19,15 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
-from glassformer.config.checks import check_positive
-
-_DTYPES = {
+DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "BOOL": torch.bool, "U8": torch.uint8,
     "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
 }  # fmt: skip
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
-_SHARD = r"-\d{5}-of-\d{5}\.safetensors"
+SHARD = r"-\d{5}-of-\d{5}\.safetensors"
 _LONGEST_HEADER = 100_000_000  # bytes; the limit of the format
 _CHUNK = 16 * 2**20  # bytes copied before the mapped pages are given back
 _AGAIN = "The file is damaged or came only in part: download or save it again."
@@ -75,7 +71,7 @@ class WeightFiles:
     def read(self, name: str) -> Tensor:
         """The tensor called ``name``, on the CPU in its stored dtype and in memory of its own."""
         if name not in self.entries:
-            files = _some({str(stored.file) for stored in self.entries.values()})
+            files = some({str(stored.file) for stored in self.entries.values()})
             raise WeightsError(f"{files}: no tensor is called {name!r}. The names are in .entries.")
         if name not in self._readers:
             raise WeightsError(f"{self.entries[name].file}: closed. Read {name!r} inside the with statement.")
@@ -109,42 +105,6 @@ def open_weights(where: Path, *, allow_pickle: bool = False) -> WeightFiles:
         return WeightFiles(files, opened.pop_all())
 
 
-def write_weights(
-    folder: Path,
-    tensors: Mapping[str, Tensor],
-    *,
-    metadata: Mapping[str, str] | None = None,
-    shard_bytes: int = 5 * 2**30,
-    file_name: str = "model.safetensors",
-) -> list[Path]:
-    """Write all or nothing, as one file or as shards and their index; return what was written, the index last.
-
-    Everything is first written in a hidden folder beside its place and then renamed, so that an earlier save stays
-    whole until the new one is. Equal tensors give equal bytes.
-    """
-    check_positive(shard_bytes=shard_bytes)
-    if Path(file_name).name != file_name or not file_name.endswith(".safetensors"):
-        raise WeightsError(f"{folder}: file_name must be a plain name that ends in .safetensors; got {file_name!r}.")
-    facts = {"format": "pt", **(metadata or {})}  # other readers refuse a file that does not say so
-    _check_writable(folder / file_name, tensors, facts)
-    shards = _split(tensors, shard_bytes)
-    stem, index = file_name.removesuffix(".safetensors"), f"{file_name}.index.json"
-    names = [f"{stem}-{n:05}-of-{len(shards):05}.safetensors" for n in range(1, len(shards) + 1)]
-    files = dict(zip(names, shards, strict=True)) if len(shards) > 1 else {file_name: shards[0]}
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as staging:
-        for name, shard in files.items():
-            _write_file(Path(staging, name), shard, facts)
-        if len(files) > 1:
-            total = sum(tensor.nbytes for tensor in tensors.values())
-            homes = {tensor: name for name, shard in files.items() for tensor in shard}
-            text = json.dumps({"metadata": {"total_size": total}, "weight_map": homes}, indent=2, sort_keys=True)
-            Path(staging, index).write_text(text, encoding="utf-8")
-        names = [*files, index] if len(files) > 1 else [*files]
-        _publish(Path(staging), folder, names, stem)
-    return [folder / name for name in names]
-
-
 def check_finite(name: str, tensor: Tensor, file: Path) -> None:
     """Raise if a tensor read from ``file`` holds NaN or infinite values, saying how many."""
     nans = infinite = 0
@@ -167,8 +127,8 @@ def _find(folder: Path) -> Path:
     if not there:
         looked = ", ".join(path.name for path in (*safe, folder / "*.safetensors", *pickles))
         raise WeightsError(f"{folder}: no weights here (looked for {looked}). Name the folder or file that has them.")
-    if there[0] in others and there[0] not in safe and (len(others) > 1 or re.search(_SHARD, others[0].name)):
-        fault = f"found {_some(p.name for p in others)}, and no {safe[0].name} that says which belong together"
+    if there[0] in others and there[0] not in safe and (len(others) > 1 or re.search(SHARD, others[0].name)):
+        fault = f"found {some(p.name for p in others)}, and no {safe[0].name} that says which belong together"
         raise WeightsError(f"{folder}: {fault}. Download the index too, or name one file.")
     return there[0]
 
@@ -235,7 +195,7 @@ def _read_index(path: Path) -> dict[str, set[str]]:
         shards.setdefault(shard, set()).add(name)
     missing = [shard for shard in shards if not os.path.isfile(path.parent / shard)]
     if missing:
-        raise WeightsError(f"{path}: {len(missing)} of {len(shards)} shards are missing. Download {_some(missing)}.")
+        raise WeightsError(f"{path}: {len(missing)} of {len(shards)} shards are missing. Download {some(missing)}.")
     return shards
 
 
@@ -243,7 +203,7 @@ def _check_shard(shard: Path, expected: set[str], found: set[str]) -> None:
     """Raise unless a shard holds just the tensors that its index says it does; so no tensor comes twice either."""
     for names, fault in ((expected - found, "lacks"), (found - expected, "also holds")):
         if names:
-            fault = f"unlike what the index says, this shard {fault} {_some(names)}"
+            fault = f"unlike what the index says, this shard {fault} {some(names)}"
             raise WeightsError(f"{shard}: {fault}. They are from different saves: download or save all again.")
 
 
@@ -261,7 +221,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object whose names all differ; by itself JSON lets the last of two win."""
     twice = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
     if twice:
-        raise ValueError(f"it names {_some(twice)} twice")
+        raise ValueError(f"it names {some(twice)} twice")
     return dict(pairs)
 
 
@@ -289,10 +249,10 @@ def _place(path: Path, name: str, facts: object) -> tuple[Stored, int]:
             whole = False
     if not whole:
         raise _damaged(path, f"tensor {name!r} needs dtype, shape and two data_offsets; found {facts!r:.200}.")
-    if kind not in _DTYPES:
-        fault = f"tensor {name!r} has dtype {kind!r:.40}, which is not one of {', '.join(_DTYPES)}"
+    if kind not in DTYPES:
+        fault = f"tensor {name!r} has dtype {kind!r:.40}, which is not one of {', '.join(DTYPES)}"
         raise WeightsError(f"{path}: {fault}. Convert it to one of these where it was made.")
-    stored = Stored(name, _DTYPES[kind], tuple(shape), path)
+    stored = Stored(name, DTYPES[kind], tuple(shape), path)
     if stop - start != stored.nbytes or prod(size or 1 for size in shape) >= 2**63:  # more than torch counts to
         takes = f"tensor {name!r} of {kind} and shape {shape!r:.200} takes {stored.nbytes} bytes"
         raise _damaged(path, f"{takes}, but data_offsets {start} to {stop} give it {stop - start}.")
@@ -316,82 +276,19 @@ def _state_dict(path: Path, loaded: object) -> dict[str, Tensor]:
         if isinstance(loaded, Mapping) and isinstance(loaded.get(wrapping), Mapping):
             loaded = loaded[wrapping]
     entries: dict[str, Tensor] = dict(loaded) if isinstance(loaded, Mapping) else {}
-    wrong = [f"{n} ({type(t).__name__})" for n, t in entries.items() if not (isinstance(n, str) and _is_dense(t))]
+    wrong = [f"{n} ({type(t).__name__})" for n, t in entries.items() if not (isinstance(n, str) and is_dense(t))]
     if wrong or not isinstance(loaded, Mapping):
-        fault = f"a state dict maps names to dense tensors, found {_some(wrong) or type(loaded).__name__}"
+        fault = f"a state dict maps names to dense tensors, found {some(wrong) or type(loaded).__name__}"
         raise WeightsError(f"{path}: {fault}. Save model.state_dict() alone.")
     return entries
 
 
-def _is_dense(value: object) -> bool:
-    return isinstance(value, Tensor) and value.layout == torch.strided and not (value.is_meta or value.is_quantized)
-
-
-def _check_writable(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    good = {name for name, tensor in tensors.items() if _is_dense(tensor) and tensor.dtype in _DTYPES.values()}
-    wrong = {*tensors} - good | {"__metadata__"} & {*tensors}
-    wrong |= {text for text in (*tensors, *metadata, *metadata.values()) if not isinstance(text, str)}
-    if wrong:
-        rule = f"a file holds named dense tensors of {', '.join(_DTYPES)}, and metadata of text"
-        raise WeightsError(f"{path}: {rule}; not so {_some(map(str, wrong))}. Convert it, rename it or leave it out.")
-
-
-def _split(tensors: Mapping[str, Tensor], limit: int) -> list[dict[str, Tensor]]:
-    """Tensors by name in groups of at most ``limit`` bytes; one that is larger is a group of its own."""
-    shards: list[dict[str, Tensor]] = [{}]
-    room = limit
-    for name in sorted(tensors):
-        if shards[-1] and tensors[name].nbytes > room:
-            shards.append({})
-            room = limit
-        shards[-1][name] = tensors[name]
-        room -= tensors[name].nbytes
-    return shards
-
-
-def _write_file(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
-    """One safetensors file; the format has no views, so tensors that share memory here become independent."""
-    own = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    shared = Counter(tensor.untyped_storage().data_ptr() for tensor in own.values())
-    own = {n: t.clone() if shared[t.untyped_storage().data_ptr()] > 1 else t for n, t in own.items()}
-    save_file(own, path, metadata=metadata)
-    plain = path.with_suffix(".mode")
-    plain.touch()
-    path.chmod(plain.stat().st_mode)  # save_file lets only the owner read; a plain file shows what is usual here
-    with path.open("r+b") as file:  # save_file writes metadata in another order every time: sort it
-        length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length)) | {"__metadata__": dict(sorted(metadata.items()))}
-        file.seek(8)
-        file.write(json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode().ljust(length))
-
-
-def _publish(staging: Path, folder: Path, names: list[str], stem: str) -> None:
-    """Move finished files to their places, then remove what an earlier save left: nobody ever reads half of each."""
-    for name in names:
-        _sync(staging / name)
-    if any((folder / name).exists() for name in names[:-1]):
-        (folder / names[-1]).unlink(missing_ok=True)  # better no index for a moment than one over mixed shards
-    for name in names:
-        os.replace(staging / name, folder / name)
-    _sync(folder)
-    ours = re.compile(rf"{re.escape(stem)}({_SHARD}|\.safetensors|\.safetensors\.index\.json)")
-    old = [path for path in folder.iterdir() if ours.fullmatch(path.name) and path.name not in names]
-    for path in sorted(old, key=lambda path: path.suffix != ".json"):  # the index while its shards are still there
-        path.unlink()
-    _sync(folder)
-
-
-def _sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, would last through a power cut; Windows opens no folders."""
-    if path.is_file() or os.name == "posix":
-        handle = os.open(path, os.O_RDWR if path.is_file() else os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-def _some(names: Iterable[str]) -> str:
+def some(names: Iterable[str]) -> str:
     """The first few of some names, and how many more."""
     listed = sorted(names)
     return ", ".join(map(repr, listed[:5])) + f" and {len(listed) - 5} more" * (len(listed) > 5)
+
+
+def is_dense(value: object) -> bool:
+    """Whether a file can hold it: a tensor with all of its values."""
+    return isinstance(value, Tensor) and value.layout == torch.strided and not (value.is_meta or value.is_quantized)

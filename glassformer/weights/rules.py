@@ -113,13 +113,14 @@ class Rule:
     """Our names, their names, and how the tensors turn into each other.
 
     ``also``: other names under which they may store the same tensor, for tied weights; any of them will do, and all
-    that are there must be equal. Only ``theirs`` is written.
+    that are there must be equal. Only ``theirs`` is written. ``zeros``: a file may lack it, and then it is zero.
     """
 
     ours: tuple[str, ...]
     theirs: tuple[str, ...]
     how: How = field(default_factory=Same)
     also: tuple[str, ...] = ()
+    zeros: bool = False
 
     def with_prefix(self, prefix: str) -> "Rule":
         """The same with a prefix before each of their names."""
@@ -130,7 +131,7 @@ class Rule:
         ours, theirs, also = (
             tuple(name.replace("{i}", str(number)) for name in names) for names in (self.ours, self.theirs, self.also)
         )
-        return Rule(ours, theirs, self.how, also)
+        return replace(self, ours=ours, theirs=theirs, also=also)
 
     @property
     def is_per_layer(self) -> bool:

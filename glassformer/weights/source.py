@@ -3,7 +3,6 @@
 Whatever the place, the answer is one thing: what the config says, which tensors there are, and how to read each.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -15,10 +14,8 @@ from torch import Tensor
 from glassformer.weights.files import WeightsError, check_finite, open_weights
 from glassformer.weights.foreign import ForeignModel
 from glassformer.weights.gguf import read_gguf
-from glassformer.weights.lineage import ConfigError
+from glassformer.weights.lineage import OWN_CONFIG, read_config
 from glassformer.weights.llama2c import looks_like_llama2c, read_llama2c
-
-OWN_CONFIG = "glassformer.json"
 
 
 @dataclass
@@ -78,24 +75,6 @@ def open_parts(
     source.is_ours = "glassformer" in said
     source.opened.callback(files.close)
     return source
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """A config.json as it stands, with the errors that a damaged or dangerous one deserves."""
-    if not path.is_file():
-        raise ConfigError(f"{path}: there is no such file. A model's folder holds its config.json beside its weights.")
-    try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConfigError(f"{path}: this is not JSON ({error}). Download or save it again.") from error
-    if not isinstance(said, dict):
-        raise ConfigError(f"{path}: a config is a table of keys and values; this is a {type(said).__name__}.")
-    if "auto_map" in said:
-        raise ConfigError(
-            f"{path}: this model asks to run Python code from its own folder (auto_map={said['auto_map']!r}), and "
-            f"glassformer never does that. If the model is of a known kind all the same, remove the key auto_map."
-        )
-    return said
 
 
 def _foreign(model: ForeignModel, finite: bool) -> Source:

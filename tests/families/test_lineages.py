@@ -59,15 +59,13 @@ def test_every_head_is_a_class_of_the_reference(name: str) -> None:
 def test_presets_travel_through_json_and_config_json(name: str) -> None:
     facts = preset(name)
     assert from_dict(Model, json.loads(json.dumps(to_dict(facts)))) == facts
-    lineage, _ = presets()[name]
+    lineage = presets()[name].lineage
     if lineage.model_type is not None:
         said = json.loads(json.dumps(lineage.config(facts)))
         assert replace(lineage.facts(said, lineage.kind_of(facts)), init=facts.init) == facts
 
 
-@pytest.mark.parametrize(
-    "name", sorted({lineage.name: size for size, (lineage, _) in reversed(presets().items())}.values())
-)
+@pytest.mark.parametrize("name", sorted({p.lineage.name: p.name for p in reversed(presets().values())}.values()))
 def test_the_model_holds_what_the_facts_say(name: str) -> None:
     facts = preset(name)
     with torch.device("meta"):

@@ -307,3 +307,49 @@ def test_many_calls_leave_the_cache_as_it_was(device):
         same, copy = before[name]
         assert buffer is same
         assert torch.equal(buffer, copy)
+
+
+# ---- sinusoids in the fairseq layout
+
+
+def fairseq(position: int, width: int, base: float = 10_000.0) -> list[float]:
+    """All sines, then all cosines; the last frequency is 1 / base exactly, and an odd width ends in a zero."""
+    pairs = width // 2
+    angles = [position * base ** (-i / max(1, pairs - 1)) for i in range(pairs)]
+    return [*map(math.sin, angles), *map(math.cos, angles)] + [0.0] * (width % 2)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 7, 16])
+@pytest.mark.parametrize("base", [10_000.0, 50.0])
+def test_fairseq_sinusoids_equal_the_formula(width, base, device):
+    positions = torch.tensor([[0, 1, 2], [17, 999, 3]], device=device)
+    table = sinusoids(positions, width, layout="fairseq", base=base)
+    expected = [[fairseq(p, width, base) for p in row] for row in positions.tolist()]
+    assert table.shape == (2, 3, width)
+    assert largest_difference(table.cpu(), torch.tensor(expected, dtype=torch.float64)) < 1e-12
+
+
+@pytest.mark.parametrize("width", [4, 5, 16, 33])
+@pytest.mark.parametrize("padding", [None, 1])
+def test_fairseq_sinusoids_equal_hugging_face(width, padding):
+    from transformers.models.m2m_100.modeling_m2m_100 import M2M100SinusoidalPositionalEmbedding
+
+    rows = 200
+    theirs = M2M100SinusoidalPositionalEmbedding.get_embedding(rows, width, padding)
+    ours = sinusoids(torch.arange(rows), width, layout="fairseq")
+    if padding is not None:  # their row of the padding id is emptied; positions start after it, so nobody reads it
+        ours[padding] = 0
+    assert largest_difference(ours, theirs) < 5e-5  # theirs are float32 angles up to 200
+
+
+def test_fairseq_layout_is_neither_of_the_others():
+    positions = torch.arange(5, 9)
+    tables = [sinusoids(positions, 8, layout=layout) for layout in ("fairseq", "halves", "interleaved")]
+    for i, one in enumerate(tables):
+        for other in tables[i + 1 :]:
+            assert largest_difference(one, other) > 1e-2
+
+
+def test_unknown_layout():
+    with types_unchecked(), pytest.raises(ValueError, match=r"layout must be .*'fairseqs'.*Did you mean 'fairseq'"):
+        sinusoids(torch.arange(3), 4, layout="fairseqs")

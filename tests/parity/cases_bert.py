@@ -10,9 +10,10 @@ SMALL = {
     "intermediate_size": INNER,
     "max_position_embeddings": LONGEST,
 }
+OTHER = {**SMALL, "num_attention_heads": 1, "hidden_act": "gelu_new", "layer_norm_eps": 1e-3, "type_vocab_size": 3}
 CASES = [
     Case("bert", "BertForMaskedLM", SMALL, segments=2),
-    Case("bert-other", "BertForMaskedLM", {**SMALL, "num_attention_heads": 1, "hidden_act": "gelu_new"}, segments=2),
+    Case("bert-other", "BertForMaskedLM", OTHER, segments=3),
     Case("bert", "BertModel", SMALL, segments=2, answer="pooler_output", left="row"),
     Case("bert", "BertForPreTraining", SMALL, segments=2, answer="pretraining", left="row"),
     Case("bert", "BertForNextSentencePrediction", SMALL, segments=2, left="row"),

@@ -9,4 +9,7 @@ CASES = [
     Case("gpt2-untied", "GPT2LMHeadModel", {**SMALL, "tie_word_embeddings": False, "activation_function": "gelu"}),
     Case("gpt2", "GPT2Model", SMALL, answer="last_hidden_state"),
     Case("gpt2", "GPT2ForSequenceClassification", {**SMALL, "num_labels": 3, "pad_token_id": 1}, left="positions"),
+    Case("gpt2", "GPT2ForTokenClassification", {**SMALL, "num_labels": 5}),
+    Case("gpt2-dropout", "GPT2ForTokenClassification", {**SMALL, "num_labels": 5, "classifier_dropout": 0.3}),
+    Case("gpt2", "GPT2ForQuestionAnswering", SMALL, answer="span"),
 ]

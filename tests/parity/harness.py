@@ -1,9 +1,10 @@
-"""Hugging Face as the oracle: tiny random models, saved as folders, loaded by the front door, compared number by number.
+"""Hugging Face as the oracle: tiny random models, saved as folders, loaded by the front door, compared by number.
 
 A ``Case`` names a class and a tiny config. Every parameter is randomised; the comparison is in float64 over the answer
 and all hidden states, without padding, with padding on either side, and for rows of unequal length.
 """
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ FIRST_WORD = 5  # ids below are special
 LENGTHS = (9, 13, 5)  # of the rows of a batch
 TARGET_LENGTHS = (7, 4, 8)
 EXACT, FLOAT32_INSIDE = 1e-9, 1e-5
+BOUNDS = {torch.float32: 1e-4, torch.bfloat16: 0.35}  # in their own precision both, in units of the largest answer
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class Case:
     answer: str = "logits"  # attribute of the reference's output
     extra: Mapping[str, Any] = field(default_factory=dict)  # more arguments of the reference's call
     hidden: bool = True  # hidden states are compared too
+    eos: int | None = None  # rows end with it and targets are as long, for references that look for it in the rows
+    unused: tuple[str, ...] = ()  # weights that the reference's class holds and does not use
 
     @property
     def id(self) -> str:
@@ -87,6 +91,10 @@ def our_states(model: Transformer, call: Callable[[], Any]) -> tuple[Any, dict[s
         hooks.append(stack.register_forward_pre_hook(lambda _, args, keep=keep: keep.append(args[0])))
         for block in stack.blocks:
             hooks.append(block.register_forward_hook(lambda *args, keep=keep: keep.append(args[-1])))
+        if stack.convolution is not None:  # belongs to the first layer: what leaves it, leaves the layer
+            hooks.append(
+                stack.convolution.register_forward_hook(lambda *args, keep=keep: keep.__setitem__(-1, args[-1]))
+            )
         hooks.append(stack.register_forward_hook(lambda *args, keep=keep: keep.append(args[-1])))
     try:
         with torch.no_grad():
@@ -123,7 +131,18 @@ class Pair:
         assert not loaded.report.foreign, loaded.report.foreign
         return cls(case, theirs, loaded.model, folder)
 
-    # ------------------------------------------------------------------ calls
+    def cast(self, dtype: torch.dtype) -> "Pair":
+        """The same two in another precision."""
+        return Pair(self.case, copy.deepcopy(self.theirs).to(dtype), copy.deepcopy(self.ours).to(dtype), self.folder)
+
+    def inputs(self) -> tuple[list[Tensor], list[Tensor] | None]:
+        """Rows of unequal lengths, and others for the decoder of an encoder-decoder."""
+        tokens = rows(LENGTHS, 1)
+        if self.case.eos is not None:
+            tokens = [torch.cat((row[:-1], torch.tensor([self.case.eos]))) for row in tokens]
+        if self.ours.config.family != "encoder-decoder":
+            return tokens, None
+        return tokens, rows(TARGET_LENGTHS if self.case.eos is None else LENGTHS, 2)
 
     def side_inputs(self, ids: Tensor, seed: int = 5) -> tuple[dict[str, Any], dict[str, Any]]:
         """Segments and languages, for ours and for the reference."""

@@ -8,17 +8,19 @@ import transformers
 
 import glassformer.hub as hub
 from tests.parity.cases import CASES
-from tests.parity.harness import LENGTHS, TARGET_LENGTHS, Case, Pair, rows
+from tests.parity.harness import BOUNDS, Case, Pair
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_same_numbers_whatever_the_padding(case: Case, tmp_path: Path) -> None:
     pair = Pair.make(case, tmp_path)
-    tokens = rows(LENGTHS, 1)
-    targets = rows(TARGET_LENGTHS, 2) if pair.ours.config.family == "encoder-decoder" else None
+    tokens, targets = pair.inputs()
     for side in ("none", "right", "left"):
         gap = pair.compare(tokens, targets, side)
         assert gap <= case.bound, f"{side} padding: {gap:.1e}"
+    for dtype, bound in BOUNDS.items():
+        gap = pair.cast(dtype).compare(tokens, targets, "right")
+        assert gap <= bound, f"{dtype}: {gap:.1e}"
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
@@ -33,11 +35,13 @@ def test_round_trip_is_bitwise(case: Case, tmp_path: Path) -> None:
     back, notes = cls.from_pretrained(
         tmp_path / "back", output_loading_info=True, dtype=torch.float64, attn_implementation=case.attention
     )
-    assert not notes["missing_keys"] and not notes["unexpected_keys"] and not notes["mismatched_keys"], notes
+    assert set(notes["missing_keys"]) == set(case.unused), notes
+    assert not any(notes[what] for what in ("unexpected_keys", "mismatched_keys")), notes
     theirs, ours = pair.theirs.state_dict(), back.state_dict()
     assert theirs.keys() == ours.keys()
     for name, tensor in theirs.items():
-        assert torch.equal(tensor, ours[name]), name
+        kept = tensor.to(ours[name].dtype)  # a reference may read some weights in a precision of its own choice
+        assert torch.equal(kept, ours[name]) or name in case.unused, name
     assert again.config == loaded.config
     assert back.config.to_diff_dict().keys() - {"dtype", "_name_or_path"} <= {
         *pair.theirs.config.to_dict(), "architectures", "model_type"

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from glassformer.weights import files
-from glassformer.weights.files import Stored, WeightsError, check_finite, open_weights, write_weights
+from glassformer.weights import files, saving
+from glassformer.weights.files import Stored, WeightsError, check_finite, open_weights
+from glassformer.weights.saving import write_weights
 
 DTYPES = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,
@@ -540,7 +541,7 @@ def test_a_failing_write_leaves_what_was_there(
             Path(arguments[1]).write_bytes(b"half")
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(files if broken == "save_file" else os, broken.removeprefix("os."), fail)
+    monkeypatch.setattr(saving if broken == "save_file" else os, broken.removeprefix("os."), fail)
     with pytest.raises(OSError, match="No space left"):
         write_weights(tmp_path, {n: torch.zeros(2) for n in "abc"}, shard_bytes=limit)
     monkeypatch.undo()

@@ -1,0 +1,126 @@
+"""ALBERT: BERT with one layer's weights used again in every layer, and narrow embeddings that are projected.
+
+It tells whether two sentences stand in their order, a harder question than BERT's.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from glassformer.config import Model, PretrainingHead, TaskHead, change, look
+from glassformer.families import bert
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, Reader, span
+from glassformer.weights.rules import modules
+
+
+def read(c: Reader) -> Model:
+    """The facts that config.json states."""
+    c.must("inner_group_num", 1, "no model was published whose layers repeat inside a group")
+    model = change(bert.read(c), "embed.width", c.embedding_size)
+    model = change(model, "encoder.dropout_on", ("attention",))
+    return change(model, "encoder.unique_layers", c.num_hidden_groups)
+
+
+def write(model: Model) -> dict[str, Any]:
+    """What is said of heads; see BERT's."""
+    said = bert.write(model)
+    value = said.pop("classifier_dropout", look(model, "head.pair.dropout"))
+    return said if value is None else {**said, "classifier_dropout_prob": value}
+
+
+def dropout(c: Reader) -> float:
+    """Before the scores of a head."""
+    return c.hidden_dropout_prob if c.classifier_dropout_prob is None else c.classifier_dropout_prob
+
+
+def order(c: Reader) -> TaskHead:
+    """The head for pairs of sentences."""
+    return replace(bert.PAIR, labels=("in order", "swapped"), dropout=dropout(c))
+
+
+BLOCK, THEIRS = "encoder.blocks.{i}", "encoder.albert_layer_groups.{i}.albert_layers.0"
+POOLER = modules({"head.hidden": "pooler"})
+LM_TIED = ("predictions.decoder.weight",)
+V1 = {"hidden_act": "gelu", "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+XLARGE = {**bert.size(24, 2048), "num_attention_heads": 16}
+ALBERT = Lineage(
+    name="albert",
+    paper=Paper(
+        "ALBERT: A Lite BERT for Self-supervised Learning of Language Representations",
+        "Lan et al.",
+        2019,
+        "arxiv.org/abs/1909.11942",
+    ),
+    model_type="albert",
+    prefix="albert.",
+    read=read,
+    write=write,
+    weights=modules(
+        {
+            "embed.token": "embeddings.word_embeddings",
+            "embed.position": "embeddings.position_embeddings",
+            "embed.segment": "embeddings.token_type_embeddings",
+            "embed.norm": "embeddings.LayerNorm",
+            "embed.project": "encoder.embedding_hidden_mapping_in",
+            f"{BLOCK}.attention.q": f"{THEIRS}.attention.query",
+            f"{BLOCK}.attention.k": f"{THEIRS}.attention.key",
+            f"{BLOCK}.attention.v": f"{THEIRS}.attention.value",
+            f"{BLOCK}.attention.o": f"{THEIRS}.attention.dense",
+            f"{BLOCK}.attention_norm": f"{THEIRS}.attention.LayerNorm",
+            f"{BLOCK}.ffn.up": f"{THEIRS}.ffn",
+            f"{BLOCK}.ffn.down": f"{THEIRS}.ffn_output",
+            f"{BLOCK}.ffn_norm": f"{THEIRS}.full_layer_layer_norm",
+        }
+    ),
+    ignored_weights=bert.IGNORED_WEIGHTS,
+    heads={
+        "lm": HeadFormat("AlbertForMaskedLM", bert.lm, bert.lm_weights("head", "predictions", ""), tied=LM_TIED),
+        "pool": HeadFormat("AlbertModel", lambda _: bert.POOL, inner=POOLER, prefix=""),
+        "none": HeadFormat("AlbertModel", lambda _: None, prefix=""),
+        "pretraining": HeadFormat(
+            "AlbertForPreTraining",
+            lambda c: PretrainingHead(lm=bert.lm(c), pair=order(c)),
+            (
+                *bert.lm_weights("head.lm", "predictions", ""),
+                *modules({"head.pair.out": "sop_classifier.classifier"}),
+            ),
+            modules({"head.pair.hidden": "pooler"}),
+            LM_TIED,
+        ),
+        "classify": HeadFormat(
+            "AlbertForSequenceClassification",
+            lambda c: TaskHead(task="classify", labels=c.labels, pool="first", hidden="tanh", dropout=dropout(c)),
+            modules({"head.out": "classifier"}),
+            POOLER,
+        ),
+        "tag": HeadFormat(
+            "AlbertForTokenClassification",
+            lambda c: TaskHead(task="tag", labels=c.labels, dropout=dropout(c)),
+            modules({"head.out": "classifier"}),
+        ),
+        "span": HeadFormat("AlbertForQuestionAnswering", span, modules({"head.out": "qa_outputs"})),
+    },
+    keys={
+        **{name: key for name, key in bert.KEYS.items() if name != "classifier_dropout"},
+        "vocab_size": Key("vocab", 30000),
+        "embedding_size": Key("embed.width", 128),
+        "hidden_size": Key("width", 4096),
+        "num_hidden_groups": Key("encoder.unique_layers", 1),
+        "num_attention_heads": Key("encoder.attention.heads", 64),
+        "intermediate_size": Key("encoder.ffn.hidden", 16384),
+        "hidden_act": Key("encoder.ffn.activation", "gelu_new"),
+        "hidden_dropout_prob": Key("encoder.dropout", 0.0),
+        "attention_probs_dropout_prob": Key("encoder.attention.dropout", 0.0),
+        "classifier_dropout_prob": Key(None, 0.1),
+    },
+    ignored=bert.IGNORED,
+    sizes={
+        "albert-base-v1": {**V1, **bert.size(12, 768)},
+        "albert-large-v1": {**V1, **bert.LARGE},
+        "albert-xlarge-v1": {**V1, **XLARGE},
+        "albert-xxlarge-v1": {"hidden_act": "gelu"},
+        "albert-base-v2": bert.size(12, 768),
+        "albert-large-v2": bert.LARGE,
+        "albert-xlarge-v2": XLARGE,
+        "albert-xxlarge-v2": {},
+    },
+)

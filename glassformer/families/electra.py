@@ -1,0 +1,110 @@
+"""ELECTRA: a small generator guesses masked words, and a discriminator tells which words it replaced.
+
+Both are encoders like BERT, with embeddings that may be narrower or wider than the model.
+"""
+
+from typing import Any
+
+from glassformer.config import LMHead, Model, TaskHead, change
+from glassformer.families import bert
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, Reader
+from glassformer.weights.rules import modules, same
+
+
+def read(c: Reader) -> Model:
+    """The facts that config.json states."""
+    return change(bert.read(c), "embed.width", None if c.embedding_size == c.hidden_size else c.embedding_size)
+
+
+def write(model: Model) -> dict[str, Any]:
+    """Embeddings as wide as the model have no projection, and their width is no fact of its own."""
+    return {"embedding_size": model.embed.width or model.width, **bert.write(model)}
+
+
+def lm(c: Reader) -> LMHead:
+    """The generator's head; its activation is fixed, whatever hidden_act says."""
+    return LMHead(transform="gelu", bias=True, tied=c.tie_word_embeddings)
+
+
+def replaced(c: Reader) -> TaskHead:
+    """The discriminator's head: one score per token, above zero where the word was replaced."""
+    return TaskHead(task="replaced", labels=("replaced",), hidden=c.activation("hidden_act"))
+
+
+def classify(c: Reader) -> TaskHead:
+    """Scores from the first token."""
+    dropout = bert.dropout(c)
+    return TaskHead(
+        task="classify", labels=c.labels, pool="first", hidden="gelu", dropout=dropout, input_dropout=dropout
+    )
+
+
+SUMMARY = "belongs to the head for multiple choice"
+GENERATOR = {"architectures": ["ElectraForMaskedLM"]}
+DISCRIMINATOR = {"architectures": ["ElectraForPreTraining"]}
+ELECTRA = Lineage(
+    name="electra",
+    paper=Paper(
+        "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators",
+        "Clark et al.",
+        2020,
+        "arxiv.org/abs/2003.10555",
+    ),
+    model_type="electra",
+    prefix="electra.",
+    read=read,
+    write=write,
+    weights=(*bert.BODY, *modules({"embed.project": "embeddings_project"})),
+    ignored_weights=bert.IGNORED_WEIGHTS,
+    heads={
+        "lm": HeadFormat(
+            "ElectraForMaskedLM",
+            lm,
+            (
+                *modules({"head.transform": "generator_predictions.dense"}),
+                *modules({"head.norm": "generator_predictions.LayerNorm", "head.out": "generator_lm_head"}),
+                same("head.bias", "generator_lm_head.bias"),
+            ),
+            tied=("generator_lm_head.weight",),
+        ),
+        "replaced": HeadFormat(
+            "ElectraForPreTraining",
+            replaced,
+            modules(
+                {
+                    "head.hidden": "discriminator_predictions.dense",
+                    "head.out": "discriminator_predictions.dense_prediction",
+                }
+            ),
+        ),
+        "none": HeadFormat("ElectraModel", lambda _: None, prefix=""),
+        "classify": HeadFormat(
+            "ElectraForSequenceClassification",
+            classify,
+            modules({"head.hidden": "classifier.dense", "head.out": "classifier.out_proj"}),
+        ),
+        **bert.token_heads("Electra"),
+    },
+    keys={
+        **bert.KEYS,
+        "embedding_size": Key(None, 128),
+        "hidden_size": Key("width", 256),
+        "num_attention_heads": Key("encoder.attention.heads", 4),
+        "intermediate_size": Key("encoder.ffn.hidden", 1024),
+    },
+    ignored={
+        **bert.IGNORED,
+        "summary_type": SUMMARY,
+        "summary_use_proj": SUMMARY,
+        "summary_activation": SUMMARY,
+        "summary_last_dropout": SUMMARY,
+    },
+    sizes={
+        "electra-small-generator": GENERATOR,
+        "electra-base-generator": {**GENERATOR, "embedding_size": 768},
+        "electra-large-generator": {**GENERATOR, "embedding_size": 1024, "num_hidden_layers": 24},
+        "electra-small-discriminator": DISCRIMINATOR,
+        "electra-base-discriminator": {**DISCRIMINATOR, **bert.size(12, 768), "embedding_size": 768},
+        "electra-large-discriminator": {**DISCRIMINATOR, **bert.LARGE, "embedding_size": 1024},
+    },
+)

@@ -1,0 +1,117 @@
+"""GPT: a post-norm decoder with learned positions, first trained on text alone and then on tasks."""
+
+from typing import Any
+
+from glassformer.config import Attention, Embed, FeedForward, Init, InputPosition, LMHead, Model, Norm, Stack, look
+from glassformer.weights.lineage import ConfigError, HeadFormat, Key, Lineage, Paper, Reader, task
+from glassformer.weights.rules import Fused, Ignored, Transposed, fused, modules, same
+
+# This lineage has names of its own: what it calls gelu is the tanh approximation.
+ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
+
+
+def read(c: Reader) -> Model:
+    """The facts that config.json states."""
+    if c.afn not in ACTIVATIONS:
+        raise ConfigError(f"config.json says afn={c.afn!r}; this lineage knows {', '.join(ACTIVATIONS)}.")
+    width = c.n_embd
+    return Model(
+        vocab=c.vocab_size,
+        width=width,
+        norm=Norm(eps=c.layer_norm_epsilon),
+        embed=Embed(position=InputPosition(kind="learned", length=c.n_positions), dropout=c.embd_pdrop),
+        decoder=Stack(
+            layers=c.n_layer,
+            causal=True,
+            attention=Attention(heads=c.n_head, head_dim=c.per_head("n_embd", "n_head"), dropout=c.attn_pdrop),
+            ffn=FeedForward(hidden=4 * width, activation=ACTIVATIONS[c.afn]),
+            placement="post",
+            final_norm=False,
+            dropout=c.resid_pdrop,
+        ),
+        tokens=c.tokens,
+        init=Init(std=c.initializer_range),
+    )
+
+
+def write(model: Model) -> dict[str, Any]:
+    """The activation under this lineage's own names."""
+    theirs = [name for name, ours in ACTIVATIONS.items() if ours == look(model, "decoder.ffn.activation")]
+    return {"afn": theirs[0]} if theirs else {}
+
+
+LAYERS = (
+    *modules({"decoder.blocks.{i}.attention_norm": "h.{i}.ln_1", "decoder.blocks.{i}.ffn_norm": "h.{i}.ln_2"}),
+    *fused([f"decoder.blocks.{{i}}.attention.{x}" for x in "qkv"], "h.{i}.attn.c_attn", Fused(transposed=True)),
+    *modules(
+        {
+            "decoder.blocks.{i}.attention.o": "h.{i}.attn.c_proj",
+            "decoder.blocks.{i}.ffn.up": "h.{i}.mlp.c_fc",
+            "decoder.blocks.{i}.ffn.down": "h.{i}.mlp.c_proj",
+        },
+        how=Transposed(),
+    ),
+)
+LM_WEIGHTS = (same("head.out.weight", "lm_head.weight"), same("head.bias", "lm_head.bias"))
+LM_TIED = ("lm_head.weight",)
+TRIANGLE = (
+    Ignored("h.{i}.attn.bias", "the causal triangle, written out"),
+    Ignored("h.{i}.attn.masked_bias", "the number that stood for minus infinity"),
+)
+IGNORED = {
+    "n_ctx": "another name of n_positions",
+    "n_special": "tokens added to the vocabulary for a task; vocab_size counts all",
+    "predict_special_tokens": "whether such tokens were guessed, in a training code of old",
+    "output_past": "the caller decides by handing in a cache",
+    "summary_type": "belongs to a head that is not part of the published models",
+    "summary_use_proj": "belongs to a head that is not part of the published models",
+    "summary_activation": "belongs to a head that is not part of the published models",
+    "summary_proj_to_labels": "belongs to a head that is not part of the published models",
+    "summary_first_dropout": "belongs to a head that is not part of the published models",
+}
+
+GPT = Lineage(
+    name="gpt",
+    paper=Paper(
+        "Improving Language Understanding by Generative Pre-Training",
+        "Radford et al.",
+        2018,
+        "openai.com/research/language-unsupervised",
+    ),
+    model_type="openai-gpt",
+    prefix="transformer.",
+    read=read,
+    write=write,
+    weights=(*modules({"embed.token": "tokens_embed", "embed.position": "positions_embed"}), *LAYERS),
+    ignored_weights=(*TRIANGLE, Ignored("position_ids", "a table of 0, 1, 2 …")),
+    heads={
+        "lm": HeadFormat(
+            "OpenAIGPTLMHeadModel", lambda c: LMHead(tied=c.tie_word_embeddings), LM_WEIGHTS, tied=LM_TIED
+        ),
+        "none": HeadFormat("OpenAIGPTModel", lambda _: None, prefix=""),
+        "classify": HeadFormat(
+            "OpenAIGPTForSequenceClassification",
+            task("classify", pool="last", bias=False),
+            modules({"head.out": "score"}),
+        ),
+    },
+    keys={
+        "vocab_size": Key("vocab", 40478),
+        "n_positions": Key("embed.position.length", 512),
+        "n_embd": Key("width", 768),
+        "n_layer": Key("decoder.layers", 12),
+        "n_head": Key("decoder.attention.heads", 12),
+        "afn": Key(None, "gelu"),
+        "resid_pdrop": Key("decoder.dropout", 0.1),
+        "embd_pdrop": Key("embed.dropout", 0.1),
+        "attn_pdrop": Key("decoder.attention.dropout", 0.1),
+        "layer_norm_epsilon": Key("norm.eps", 1e-5),
+        "initializer_range": Key("init.std", 0.02),
+        "bos_token_id": Key("tokens.bos", None),
+        "eos_token_id": Key("tokens.eos", None),
+        "pad_token_id": Key("tokens.pad", None),
+        "tie_word_embeddings": Key("head.tied", True),
+    },
+    ignored=IGNORED,
+    sizes={"openai-gpt": {}},
+)

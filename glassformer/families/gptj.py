@@ -1,0 +1,96 @@
+"""GPT-J: a decoder whose attention and feed-forward network read the same norm side by side, with rotary positions."""
+
+from glassformer.config import Attention, Embed, FeedForward, Init, LMHead, Model, Norm, Rotary, Stack
+from glassformer.families.gpt import IGNORED, LM_TIED, LM_WEIGHTS, TRIANGLE
+from glassformer.weights.lineage import ConfigError, HeadFormat, Key, Lineage, Paper, Reader, span, task
+from glassformer.weights.rules import Ignored, modules
+
+
+def read(c: Reader) -> Model:
+    """The facts that config.json states."""
+    c.must("rotary", True, "this lineage has no other positions")
+    c.must("scale_attn_weights", True, "attention without its scale was never published")
+    if c.rotary_dim is None:
+        raise ConfigError("config.json says rotary_dim=null; needed is how many coordinates of a head turn.")
+    width = c.n_embd
+    return Model(
+        vocab=c.vocab_size,
+        width=width,
+        norm=Norm(eps=c.layer_norm_epsilon),
+        embed=Embed(dropout=c.embd_pdrop),
+        decoder=Stack(
+            layers=c.n_layer,
+            causal=True,
+            attention=Attention(
+                heads=c.n_head,
+                head_dim=c.per_head("n_embd", "n_head"),
+                biases="",
+                rotary=Rotary(dim=c.rotary_dim, length=c.n_positions, pairing="interleaved"),
+                dropout=c.attn_pdrop,
+            ),
+            ffn=FeedForward(hidden=c.n_inner or 4 * width, activation=c.activation("activation_function")),
+            placement="parallel",
+            dropout=c.resid_pdrop,
+        ),
+        tokens=c.tokens,
+        init=Init(std=c.initializer_range),
+    )
+
+
+GPTJ = Lineage(
+    name="gpt-j",
+    paper=Paper(
+        "GPT-J-6B: A 6 Billion Parameter Autoregressive Language Model",
+        "Wang and Komatsuzaki",
+        2021,
+        "github.com/kingoflolz/mesh-transformer-jax",
+    ),
+    model_type="gptj",
+    prefix="transformer.",
+    read=read,
+    weights=modules(
+        {
+            "embed.token": "wte",
+            "decoder.norm": "ln_f",
+            "decoder.blocks.{i}.attention.q": "h.{i}.attn.q_proj",
+            "decoder.blocks.{i}.attention.k": "h.{i}.attn.k_proj",
+            "decoder.blocks.{i}.attention.v": "h.{i}.attn.v_proj",
+            "decoder.blocks.{i}.attention.o": "h.{i}.attn.out_proj",
+            "decoder.blocks.{i}.attention_norm": "h.{i}.ln_1",
+            "decoder.blocks.{i}.ffn.up": "h.{i}.mlp.fc_in",
+            "decoder.blocks.{i}.ffn.down": "h.{i}.mlp.fc_out",
+        }
+    ),
+    ignored_weights=(*TRIANGLE, Ignored("h.{i}.attn.embed_positions", "the rotary angles, written out")),
+    heads={
+        "lm": HeadFormat(
+            "GPTJForCausalLM", lambda c: LMHead(bias=True, tied=c.tie_word_embeddings), LM_WEIGHTS, tied=LM_TIED
+        ),
+        "none": HeadFormat("GPTJModel", lambda _: None, prefix=""),
+        "classify": HeadFormat(
+            "GPTJForSequenceClassification", task("classify", pool="last", bias=False), modules({"head.out": "score"})
+        ),
+        "span": HeadFormat("GPTJForQuestionAnswering", span, modules({"head.out": "qa_outputs"})),
+    },
+    keys={
+        "vocab_size": Key("vocab", 50400),
+        "n_positions": Key("decoder.attention.rotary.length", 2048),
+        "n_embd": Key("width", 4096),
+        "n_layer": Key("decoder.layers", 28),
+        "n_head": Key("decoder.attention.heads", 16),
+        "rotary_dim": Key("decoder.attention.rotary.dim", 64),
+        "n_inner": Key("decoder.ffn.hidden", None),
+        "activation_function": Key("decoder.ffn.activation", "gelu_new"),
+        "resid_pdrop": Key("decoder.dropout", 0.0),
+        "embd_pdrop": Key("embed.dropout", 0.0),
+        "attn_pdrop": Key("decoder.attention.dropout", 0.0),
+        "layer_norm_epsilon": Key("norm.eps", 1e-5),
+        "initializer_range": Key("init.std", 0.02),
+        "bos_token_id": Key("tokens.bos", 50256),
+        "eos_token_id": Key("tokens.eos", 50256),
+        "pad_token_id": Key("tokens.pad", None),
+        "tie_word_embeddings": Key("head.tied", False),
+    },
+    ignored=IGNORED,
+    sizes={"gpt-j-6b": {}},
+)

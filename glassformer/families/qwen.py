@@ -1,0 +1,92 @@
+"""Qwen 2.5: a Llama with biases on queries, keys and values, whose later layers may look back over a window only."""
+
+from typing import Any
+
+from glassformer.config import Model
+from glassformer.families.llama import BODY, IGNORED_WEIGHTS, KEYS, body, heads, size, write_body
+from glassformer.weights.lineage import ConfigError, Key, Lineage, Paper, Reader, shortest_cycle
+from glassformer.weights.rules import Ignored
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def read(c: Reader) -> Model:
+    """The facts that config.json states."""
+    c.must("use_mrope", False, "positions in three directions are for pictures")
+    return body(c, biases="qkv", kv_heads=32, windows=windows(c))
+
+
+def windows(c: Reader) -> tuple[int | None, ...]:
+    """The windows of the layers: as layer_types says, or in older files from max_window_layers on."""
+    size = c.sliding_window if c.says("sliding_window") else 4096
+    size = size if c.use_sliding_window else None
+    first, layers = c.max_window_layers, c.num_hidden_layers
+    usual = [SLIDING if size is not None and number >= first else FULL for number in range(layers)]
+    types = c.get("layer_types", usual)
+    if len(types) != layers or not {*types} <= {FULL, SLIDING} or (size is None and SLIDING in types):
+        raise ConfigError(
+            f"config.json says layer_types={types!r}; needed is {FULL} or {SLIDING} for each of {layers} layers, the "
+            f"latter only with use_sliding_window and a sliding_window."
+        )
+    return shortest_cycle([size if kind == SLIDING else None for kind in types])
+
+
+def write(model: Model) -> dict[str, Any]:
+    """Windows layer by layer, and what a Llama's config.json says."""
+    if model.decoder is None or not (said := write_body(model)):
+        return {}
+    facts = model.decoder.attention
+    if facts.head_dim == model.width // facts.heads:
+        del said["head_dim"]  # not a key of this lineage's class, though read where it is there
+    sizes = [facts.windows[number % len(facts.windows)] for number in range(model.decoder.layers)]
+    sliding = [number for number, size in enumerate(sizes) if size is not None]
+    return {
+        **said,
+        "use_sliding_window": bool(sliding),
+        "sliding_window": sizes[sliding[0]] if sliding else None,
+        "max_window_layers": sliding[0] if sliding else len(sizes),
+        "layer_types": [FULL if size is None else SLIDING for size in sizes],
+    }
+
+
+USUAL: dict[str, Any] = {
+    "rope_theta": 1000000.0,
+    "rms_norm_eps": 1e-6,
+    "bos_token_id": 151643,
+    "eos_token_id": 151643,
+}
+SMALL: dict[str, Any] = {**USUAL, "tie_word_embeddings": True}
+LARGE: dict[str, Any] = {**USUAL, "vocab_size": 152064, "max_position_embeddings": 131072}
+LARGER: dict[str, Any] = {**LARGE, "rms_norm_eps": 1e-5}
+
+QWEN2 = Lineage(
+    name="qwen2",
+    paper=Paper("Qwen2.5 Technical Report", "Yang et al.", 2024, "arxiv.org/abs/2412.15115"),
+    model_type="qwen2",
+    prefix="model.",
+    read=read,
+    write=write,
+    weights=BODY,
+    ignored_weights=(*IGNORED_WEIGHTS, Ignored("*rotary_emb.*_cached", "the rotary angles, written out")),
+    heads=heads("Qwen2", span_prefix="transformer."),
+    keys={
+        **KEYS,
+        "vocab_size": Key("vocab", 151936),
+        "intermediate_size": Key("decoder.ffn.hidden", 22016),
+        "max_position_embeddings": Key("decoder.attention.rotary.length", 32768),
+        "use_sliding_window": Key(None, False),
+        "max_window_layers": Key(None, 28),
+        "bos_token_id": Key("tokens.bos", None),
+        "eos_token_id": Key("tokens.eos", None),
+    },
+    # The base models; those tuned to follow instructions differ in eos_token_id, and some in length and eps.
+    sizes={
+        "qwen2.5-0.5b": size(896, 4864, 24, 14, 2, **SMALL),
+        "qwen2.5-1.5b": size(1536, 8960, 28, 12, 2, **SMALL, max_position_embeddings=131072),
+        "qwen2.5-3b": size(2048, 11008, 36, 16, 2, **SMALL),
+        "qwen2.5-7b": size(3584, 18944, 28, 28, 4, **LARGE),
+        "qwen2.5-14b": size(5120, 13824, 48, 40, 8, **LARGER),
+        "qwen2.5-32b": size(5120, 27648, 64, 40, 8, **LARGER),
+        "qwen2.5-72b": size(8192, 29568, 80, 64, 8, **LARGER),
+    },
+)

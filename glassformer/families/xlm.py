@@ -1,0 +1,185 @@
+"""XLM: one model for many languages, told which by a vector per token; trained on masked words or on the next word."""
+
+from typing import Any
+
+from glassformer.config import (
+    Attention,
+    Embed,
+    FeedForward,
+    InputPosition,
+    LMHead,
+    Model,
+    Norm,
+    Stack,
+    TaskHead,
+    Tokens,
+)
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, Reader, span
+from glassformer.weights.rules import Ignored, modules, same
+
+
+def either(c: Reader, key: str, old: str) -> Any:
+    """The value of a key that had another name in older files."""
+    return getattr(c, old) if c.says(old) and not c.says(key) else getattr(c, key)
+
+
+def read(c: Reader) -> Model:
+    """The facts that config.json states. Sinusoids, where there are any, are stored like a learned table."""
+    c.must("is_encoder", True, "a decoder that attends to an encoder was never published")
+    c.must("asm", False, "an adaptive softmax was never published in a model")
+    c.must("pruned_heads", {}, "layers with unequal heads cannot be built")
+    width = c.emb_dim
+    stack = Stack(
+        layers=c.n_layers,
+        causal=c.causal,
+        attention=Attention(heads=c.n_heads, head_dim=c.per_head("emb_dim", "n_heads"), dropout=c.attention_dropout),
+        ffn=FeedForward(hidden=4 * width, activation="gelu" if c.gelu_activation else "relu"),
+        placement="post",
+        final_norm=False,
+        dropout=c.dropout,
+    )
+    return Model(
+        vocab=either(c, "vocab_size", "n_words"),
+        width=width,
+        norm=Norm(eps=c.layer_norm_eps),
+        embed=Embed(
+            languages=c.n_langs if c.n_langs > 1 and c.use_lang_emb else 0,
+            position=InputPosition(kind="learned", length=c.max_position_embeddings),
+            norm=True,
+            dropout=c.dropout,
+        ),
+        encoder=None if c.causal else stack,
+        decoder=stack if c.causal else None,
+        tokens=Tokens(
+            bos=either(c, "bos_token_id", "bos_index"),
+            eos=either(c, "eos_token_id", "eos_index"),
+            pad=either(c, "pad_token_id", "pad_index"),
+        ),
+    )
+
+
+def write(model: Model) -> dict[str, Any]:
+    """Keys that state facts of the one stack there is, whichever it is, or of the head."""
+    stack, head = model.encoder or model.decoder, model.head
+    assert stack is not None
+    said: dict[str, Any] = {
+        "n_layers": stack.layers,
+        "n_heads": stack.attention.heads,
+        "dropout": stack.dropout,
+        "attention_dropout": stack.attention.dropout,
+        "gelu_activation": stack.ffn.activation == "gelu",
+        "causal": stack.causal,
+        "n_langs": model.embed.languages or 1,
+        "use_lang_emb": model.embed.languages > 0,
+    }
+    if isinstance(head, TaskHead) and head.task == "classify":
+        said |= {"summary_type": head.pool, "summary_first_dropout": head.dropout}
+    return said
+
+
+def classify(c: Reader) -> TaskHead:
+    """Scores of a whole text, from one of its vectors or their mean."""
+    c.must("summary_use_proj", True, "without a projection there are no scores")
+    c.must("summary_proj_to_labels", True, "scores without labels were never published")
+    c.must("summary_activation", None, "scores are used as they are")
+    return TaskHead(task="classify", labels=c.labels, pool=c.summary_type, dropout=c.summary_first_dropout)
+
+
+PARTS = {
+    "attention.q": "attentions.{i}.q_lin",
+    "attention.k": "attentions.{i}.k_lin",
+    "attention.v": "attentions.{i}.v_lin",
+    "attention.o": "attentions.{i}.out_lin",
+    "attention_norm": "layer_norm1.{i}",
+    "ffn.up": "ffns.{i}.lin1",
+    "ffn.down": "ffns.{i}.lin2",
+    "ffn_norm": "layer_norm2.{i}",
+}
+# The files of xlm-clm-* do not say causal=true, though these guess the next word; it can be set there.
+PAIR = {"emb_dim": 1024, "n_layers": 6, "n_heads": 8, "n_langs": 2}
+XNLI = {"emb_dim": 1024, "n_heads": 8, "n_langs": 15, "vocab_size": 95000}
+MANY = {"emb_dim": 1280, "n_layers": 16, "use_lang_emb": False, "vocab_size": 200000}
+XLM = Lineage(
+    name="xlm",
+    paper=Paper("Cross-lingual Language Model Pretraining", "Lample et al.", 2019, "arxiv.org/abs/1901.07291"),
+    model_type="xlm",
+    prefix="transformer.",
+    read=read,
+    write=write,
+    weights=(
+        *modules({"embed.position": "position_embeddings", "embed.language": "lang_embeddings"}),
+        *modules({"embed.token": "embeddings", "embed.norm": "layer_norm_emb"}),
+        *modules(
+            {f"{stack}.blocks.{{i}}.{ours}": it for stack in ("encoder", "decoder") for ours, it in PARTS.items()}
+        ),
+    ),
+    ignored_weights=(
+        Ignored("position_ids", "a table of 0, 1, 2 …"),
+        Ignored("lang_embeddings.weight", "this model is not told languages: use_lang_emb is false"),
+    ),
+    heads={
+        "lm": HeadFormat(
+            "XLMWithLMHeadModel",
+            lambda c: LMHead(bias=True, tied=c.tie_word_embeddings),
+            (same("head.out.weight", "pred_layer.proj.weight"), same("head.bias", "pred_layer.proj.bias")),
+            tied=("pred_layer.proj.weight",),
+        ),
+        "none": HeadFormat("XLMModel", lambda _: None, prefix=""),
+        "classify": HeadFormat(
+            "XLMForSequenceClassification", classify, modules({"head.out": "sequence_summary.summary"})
+        ),
+        "tag": HeadFormat(
+            "XLMForTokenClassification",
+            lambda c: TaskHead(task="tag", labels=c.labels, dropout=c.dropout),
+            modules({"head.out": "classifier"}),
+        ),
+        "span": HeadFormat("XLMForQuestionAnsweringSimple", span, modules({"head.out": "qa_outputs"})),
+    },
+    keys={
+        "vocab_size": Key("vocab", 30145),
+        "emb_dim": Key("width", 2048),
+        "n_layers": Key(None, 12),
+        "n_heads": Key(None, 16),
+        "dropout": Key(None, 0.1),
+        "attention_dropout": Key(None, 0.1),
+        "gelu_activation": Key(None, True),
+        "causal": Key(None, False),
+        "n_langs": Key(None, 1),
+        "use_lang_emb": Key(None, True),
+        "max_position_embeddings": Key("embed.position.length", 512),
+        "layer_norm_eps": Key("norm.eps", 1e-12),
+        "summary_type": Key(None, "first"),
+        "summary_first_dropout": Key(None, 0.1),
+        "summary_use_proj": Key(None, True),
+        "summary_proj_to_labels": Key(None, True),
+        "summary_activation": Key(None, None),
+        "bos_token_id": Key("tokens.bos", 0),
+        "eos_token_id": Key("tokens.eos", 1),
+        "pad_token_id": Key("tokens.pad", 2),
+        "tie_word_embeddings": Key("head.tied", True),
+    },
+    ignored={
+        "sinusoidal_embeddings": "where the table of positions came from; it is stored either way",
+        "embed_init_std": "where training starts; the weights are there already",
+        "lang_id": "the caller says which language a text is in",
+        **dict.fromkeys(("id2lang", "lang2id"), "the tokenizer knows its languages"),
+        **dict.fromkeys(("unk_index", "mask_index"), "the tokenizer knows its tokens"),
+        **dict.fromkeys(("start_n_top", "end_n_top"), "belong to a head that searches for spans, which is not read"),
+        **dict.fromkeys(("max_vocab", "min_count"), "how the vocabulary was made"),
+        "share_inout_emb": "another name of tie_word_embeddings",
+        "same_enc_dec": "of models with a decoder besides, which are not read",
+        "is_decoder": "the other library takes no note of it here",
+    },
+    sizes={
+        "xlm-mlm-en-2048": {},
+        "xlm-mlm-ende-1024": {**PAIR, "vocab_size": 64699},
+        "xlm-mlm-enfr-1024": {**PAIR, "vocab_size": 64139},
+        "xlm-mlm-enro-1024": {**PAIR, "vocab_size": 64592},
+        "xlm-mlm-xnli15-1024": XNLI,
+        "xlm-mlm-tlm-xnli15-1024": XNLI,
+        "xlm-clm-enfr-1024": {**PAIR, "vocab_size": 64139},
+        "xlm-clm-ende-1024": {**PAIR, "vocab_size": 64699},
+        "xlm-mlm-17-1280": {**MANY, "n_langs": 17},
+        "xlm-mlm-100-1280": {**MANY, "n_langs": 100},
+    },
+)

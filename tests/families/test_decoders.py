@@ -1,0 +1,228 @@
+"""What decoders say in config.json that a tiny model of today's reference does not: published sizes, older keys."""
+
+import pytest
+
+from glassformer.config import Model, RotaryScaling, count, look, shapes
+from glassformer.families import lineages, preset
+from glassformer.weights.convert import expand, plan
+from glassformer.weights.foreign import LlamaFacts
+from glassformer.weights.lineage import ConfigError, Lineage, shortest_cycle
+
+COUNTS = {
+    "openai-gpt": 116_534_784,
+    "gpt2": 124_439_808,
+    "gpt2-medium": 354_823_168,
+    "gpt2-large": 774_030_080,
+    "gpt2-xl": 1_557_611_200,
+    "distilgpt2": 81_912_576,
+    "gpt-neo-125m": 125_198_592,
+    "gpt-neo-1.3b": 1_315_575_808,
+    "gpt-neo-2.7b": 2_651_307_520,
+    "gpt-j-6b": 6_050_882_784,
+    "llama-2-7b": 6_738_415_616,
+    "llama-2-13b": 13_015_864_320,
+    "llama-2-70b": 68_976_648_192,
+    "llama-3-8b": 8_030_261_248,
+    "llama-3-70b": 70_553_706_496,
+    "llama-3.1-8b": 8_030_261_248,
+    "llama-3.1-70b": 70_553_706_496,
+    "llama-3.1-405b": 405_853_388_800,
+    "llama-3.2-1b": 1_235_814_400,
+    "llama-3.2-3b": 3_212_749_824,
+    "smollm2-135m": 134_515_008,
+    "smollm2-360m": 361_821_120,
+    "smollm2-1.7b": 1_711_376_384,
+    "tinyllama-1.1b": 1_100_048_384,
+    "mistral-7b-v0.1": 7_241_732_096,
+    "mistral-7b-v0.2": 7_241_732_096,
+    "mistral-7b-v0.3": 7_248_023_552,
+    "qwen2.5-0.5b": 494_032_768,
+    "qwen2.5-1.5b": 1_543_714_304,
+    "qwen2.5-3b": 3_085_938_688,
+    "qwen2.5-7b": 7_615_616_512,
+    "qwen2.5-14b": 14_770_033_664,
+    "qwen2.5-32b": 32_763_876_352,
+    "qwen2.5-72b": 72_706_203_648,
+}  # as the published weights count
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_published_sizes_count_right(name: str) -> None:
+    assert count(preset(name)) == COUNTS[name]
+
+
+def read(lineage: str = "llama", **said: object) -> Model:
+    return lineages()[lineage].facts(said, "lm")
+
+
+def scaling(**said: object) -> RotaryScaling | None:
+    found: RotaryScaling | None = look(read(**said), "decoder.attention.rotary.scaling")
+    return found
+
+
+STRETCHES = {
+    "linear": {"factor": 2.0},
+    "llama3": {"factor": 8.0, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 64},
+    "yarn": {"factor": 4.0, "original_max_position_embeddings": 64},
+}
+
+
+@pytest.mark.parametrize("kind", STRETCHES)
+def test_older_files_stretch_rotary_positions_the_same(kind: str) -> None:
+    newer = read(rope_parameters={"rope_type": kind, "rope_theta": 5e5, **STRETCHES[kind]})
+    assert look(newer, "decoder.attention.rotary.scaling.factor") == STRETCHES[kind]["factor"]
+    assert look(newer, "decoder.attention.rotary.theta") == 5e5
+    for word in ("type", "rope_type"):
+        assert read(rope_theta=5e5, rope_scaling={word: kind, **STRETCHES[kind]}) == newer
+
+
+def test_rotary_positions_that_are_not_stretched() -> None:
+    assert read() == read(rope_scaling=None) == read(rope_theta=10_000.0) == read(rope_parameters=None)
+    assert read() == read(rope_parameters={"rope_type": "default", "rope_theta": 10_000})
+    assert scaling(rope_scaling={"type": "default"}) is None
+
+
+def test_what_a_stretch_leaves_out() -> None:
+    """The original length is then the model's own, and the temperature of YaRN follows from the factor."""
+    said = scaling(rope_scaling={"type": "yarn", "factor": 4.0}, max_position_embeddings=77)
+    assert said is not None
+    assert (said.original_length, said.low, said.high) == (77, 1.0, 32.0)
+    assert said.attention == pytest.approx(1.1386294361)
+    top = scaling(rope_scaling={"type": "yarn", "factor": 4.0}, original_max_position_embeddings=55)
+    assert top is not None
+    assert top.original_length == 55
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamically"),
+        ({"rope_parameters": {"rope_type": "longrope", "factor": 2.0}}, "longrope.*default, linear, llama3, yarn"),
+        ({"rope_scaling": {"type": "linear"}}, "lacks factor"),
+        ({"rope_scaling": {"type": "llama3", "factor": 2.0}}, "lacks low_freq_factor, high_freq_factor"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "truncate": False}}, "truncate"),
+        ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "full_attention"),
+        ({"rope_interleaved": True}, "rope_interleaved"),
+    ],
+)
+def test_rotary_positions_that_are_refused(said: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        read(**said)
+
+
+def test_heads_that_an_older_file_does_not_say() -> None:
+    page = read(hidden_size=96, num_attention_heads=6)
+    assert look(page, "decoder.attention.head_dim") == 16
+    assert look(page, "decoder.attention.kv_heads") is None
+    assert look(read("mistral"), "decoder.attention.kv_heads") == 8
+    assert look(read("mistral", num_attention_heads=16, num_key_value_heads=None), "decoder.attention.kv_heads") is None
+
+
+def test_windows_of_qwen() -> None:
+    def windows(**said: object) -> object:
+        return look(read("qwen2", num_hidden_layers=4, **said), "decoder.attention.windows")
+
+    assert windows() == windows(sliding_window=5, max_window_layers=0) == (None,)
+    assert windows(use_sliding_window=True, sliding_window=5, max_window_layers=0) == (5,)
+    assert windows(use_sliding_window=True, max_window_layers=2) == (None, None, 4096, 4096)
+    types = ["full_attention", "sliding_attention"] * 2
+    assert windows(use_sliding_window=True, sliding_window=5, layer_types=types) == (None, 5)
+    for wrong in ({"layer_types": types}, {"layer_types": types[:3]}, {"layer_types": ["chunked_attention"] * 4}):
+        with pytest.raises(ConfigError, match="layer_types"):
+            windows(**wrong)
+
+
+def test_windows_of_gpt_neo() -> None:
+    assert look(preset("gpt-neo-2.7b"), "decoder.attention.windows") == (None, 256)
+    for wrong in ({"num_layers": 12}, {"num_layers": 1, "attention_types": [[["sparse"], 1]]}):
+        with pytest.raises(ConfigError, match="attention_types"):
+            read("gpt-neo", **wrong)
+
+
+def test_several_tokens_may_end_a_text() -> None:
+    assert read(eos_token_id=[2, 3]).tokens.eos == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("items", "cycle"), [("ababa", "ab"), ("aaaa", "a"), ("aab", "aab"), ("abcabca", "abc"), ("a", "a")]
+)
+def test_the_shortest_cycle(items: str, cycle: str) -> None:
+    assert "".join(shortest_cycle(items)) == cycle
+
+
+TINY = {
+    "gpt": {"n_layer": 1},
+    "gpt2": {"n_layer": 1},
+    "ctrl": {"n_layer": 1},
+    "gpt-neo": {"num_layers": 1, "attention_types": [[["global"], 1]]},
+    "gpt-j": {"n_layer": 1},
+    "llama": {"num_hidden_layers": 1},
+    "mistral": {"num_hidden_layers": 1},
+    "qwen2": {"num_hidden_layers": 1},
+}
+SPARE = {
+    "gpt": ["h.0.attn.bias", "position_ids"],
+    "gpt2": ["h.0.attn.bias", "h.0.attn.masked_bias"],
+    "ctrl": ["pos_encoding"],
+    "gpt-neo": ["h.0.attn.attention.bias", "h.0.attn.attention.masked_bias"],
+    "gpt-j": ["h.0.attn.bias", "h.0.attn.masked_bias"],
+    "llama": ["layers.0.self_attn.rotary_emb.inv_freq"],
+    "mistral": ["layers.0.self_attn.rotary_emb.inv_freq"],
+    "qwen2": ["layers.0.self_attn.rotary_emb.inv_freq"],
+}
+
+
+@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("alone", [False, True], ids=["with prefix", "body alone"])
+def test_names_that_published_folders_carry(name: str, tied: bool, alone: bool) -> None:
+    """Buffers of old are passed over, a tied table may stand there twice, and the body may lack its prefix."""
+    lineage = lineages()[name]
+    page = lineage.facts({**TINY[name], "tie_word_embeddings": tied}, "lm")
+    found = dict.fromkeys(theirs(lineage, page), (1,))
+    spare = [lineage.prefix + name for name in SPARE[name]]
+    found |= dict.fromkeys((*spare, "lm_head.weight"), (1,))
+    if alone:
+        found = {name.removeprefix(lineage.prefix): shape for name, shape in found.items()}
+    planned = plan(lineage, page, "lm", found)
+    assert set(planned.spare) == {name.removeprefix(lineage.prefix) if alone else name for name in spare}
+
+
+def theirs(lineage: Lineage, page: Model) -> list[str]:
+    rules = expand(lineage, "lm", lineage.prefix, shapes(page))
+    return [name for rule in rules for name in rule.theirs]
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_page_of_another_lineage_is_refused(name: str) -> None:
+    other = "gpt2" if name != "gpt2" else "llama-2-7b"
+    for page in (preset(other), preset("bert-base-uncased")):
+        with pytest.raises(ConfigError, match="cannot state"):
+            lineages()[name].config(page)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2"])
+def test_single_files_of_other_programs(kind: str) -> None:
+    """Their readers speak Hugging Face's words, older ones, and every tensor of theirs finds its place."""
+    sizes = {"hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 3}
+    file = LlamaFacts(
+        model_type=kind,
+        **sizes,
+        intermediate_size=40,
+        vocab_size=61,
+        max_position_embeddings=64,
+        rms_norm_eps=1e-5,
+        rope_theta=5e4,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=[1, 2],
+        rope_scaling={"rope_type": "linear", "factor": 2.0},
+    )
+    lineage = lineages()[kind]
+    page = lineage.facts(file.config(), "lm")
+    planned = plan(lineage, page, "lm", file.shapes())
+    assert planned.spare == {}
+    assert page.tokens.bos is None
+    assert look(page, "decoder.attention.rotary.theta") == 5e4

@@ -1,0 +1,185 @@
+"""What a decoder remembers: keys, values, real slots and positions; and calls that mix masks and none."""
+
+import pytest
+import torch
+
+from glassformer.nn.cache import KVCache, LayerCache
+from tests.helpers import PATHS, largest_difference, normal, right_padded
+from tests.pages import DECODERS, PAIRS, built, tokens
+
+
+def test_a_layer_keeps_what_it_was_given_in_order():
+    cache = LayerCache()
+    keys, values = normal(2, 3, 7, 4), normal(2, 3, 7, 5, seed=1)
+    for start, end in ((0, 4), (4, 5), (5, 7)):
+        k, v = cache.extend(keys[:, :, start:end], values[:, :, start:end])
+        assert torch.equal(k, keys[:, :, :end])
+        assert torch.equal(v, values[:, :, :end])
+    assert cache.memory is None
+
+
+def test_the_memory_is_projected_once():
+    cache, calls = LayerCache(), []
+
+    def project():
+        calls.append(1)
+        return normal(1, 3, 4), normal(1, 3, 4, seed=1)
+
+    first, again = cache.memory_once(project), cache.memory_once(project)
+    assert len(calls) == 1
+    assert all(one is other for one, other in zip(first, again, strict=True))
+
+
+def test_each_layer_has_its_own():
+    cache = KVCache()
+    assert cache.layer(0) is cache.layer(0)
+    assert cache.layer(0) is not cache.layer(1)
+
+
+def test_every_slot_is_real_until_a_mask_says_otherwise():
+    cache = KVCache()
+    assert cache.extend_real(None, 2, 3) is None
+    cache.extend_positions(torch.arange(3))
+    assert cache.length == 3
+    assert cache.real is None
+    mask = torch.tensor([[True, False], [True, True]])
+    real = cache.extend_real(mask, 2, 2)
+    cache.extend_positions(torch.tensor([[3, 3], [3, 4]]))
+    assert real.tolist() == [[True, True, True, True, False], [True] * 5]
+    real = cache.extend_real(None, 2, 1)  # no mask: the new slots are real, those before stay as they were
+    assert real.tolist() == [[True, True, True, True, False, True], [True] * 6]
+    assert cache.real is real
+
+
+def test_positions_are_kept_for_all_rows_or_for_each():
+    cache = KVCache()
+    assert cache.extend_positions(torch.arange(3)).tolist() == [0, 1, 2]
+    both = cache.extend_positions(torch.tensor([[3, 3], [3, 4]]))
+    assert both.tolist() == [[0, 1, 2, 3, 3], [0, 1, 2, 3, 4]]
+    one_for_all = cache.extend_positions(torch.tensor([7]))
+    assert one_for_all.tolist() == [[0, 1, 2, 3, 3, 7], [0, 1, 2, 3, 4, 7]]
+    single_row = cache.extend_positions(torch.tensor([[9]]))
+    assert single_row[:, -1].tolist() == [9, 9]
+    assert cache.length == 7
+
+
+@pytest.mark.parametrize("first", [(1, 3), (2, 3), (3,)], ids=str)
+@pytest.mark.parametrize("then", [(1, 2), (2, 2), (2,)], ids=str)
+def test_positions_of_every_shape_follow_each_other(first, then):
+    cache = KVCache()
+    before, after = torch.randint(9, first), torch.randint(9, then)
+    cache.extend_positions(before)
+    joined = cache.extend_positions(after)
+    rows = 2 if (2, 3) == first or (2, 2) == then else 1
+    assert torch.equal(
+        joined.expand(rows, 5), torch.cat((before.expand(rows, 3), after.expand(rows, 2)), dim=-1)
+    )
+    assert cache.length == 5
+
+
+# ---- through a model
+
+
+def memory_of(model, rows=2):
+    if model.encoder is None:
+        return {}
+    real = right_padded(*[5, 3, 4][:rows], width=5)
+    return {"memory": model.encode(tokens(rows, 5, seed=3), real), "memory_mask": real}
+
+
+@pytest.mark.parametrize("page", DECODERS)
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("given", ["never", "first", "last", "always"])
+def test_a_mask_of_true_changes_nothing_whenever_it_is_given(page, path, given):
+    model, ids = built(page), tokens(2, 9)
+    memory = memory_of(model)
+    whole = model.decode(ids, path=path, **memory)
+    cache, parts = KVCache(), []
+    for number, piece in enumerate((slice(0, 4), slice(4, 5), slice(5, 9))):
+        is_given = given == "always" or (given, number) in (("first", 0), ("last", 2))
+        mask = torch.ones_like(ids[:, piece], dtype=torch.bool) if is_given else None
+        parts.append(model.decode(ids[:, piece], mask, cache=cache, path=path, **memory))
+    assert largest_difference(torch.cat(parts, 1), whole) < 1e-12
+    assert cache.length == 9
+    assert (cache.real is None) == (given == "never")
+
+
+@pytest.mark.parametrize("page", DECODERS)
+@pytest.mark.parametrize("path", PATHS)
+def test_padding_in_the_middle_of_a_conversation(page, path):
+    """Rows of unequal length in every call; only some calls have a mask. Each row alone says the same."""
+    model = built(page)
+    memory = memory_of(model)
+    turns = [
+        (tokens(2, 4, seed=1), None),
+        (tokens(2, 5, seed=2), right_padded(5, 2, width=5)),
+        (tokens(2, 1, seed=3), None),
+        (tokens(2, 3, seed=4), right_padded(1, 3, width=3).flip(-1)),  # padded on the left
+        (tokens(2, 2, seed=5), None),
+    ]
+    cache = KVCache()
+    answers = [model.decode(ids, mask, cache=cache, path=path, **memory) for ids, mask in turns]
+    reals = [torch.ones_like(ids, dtype=torch.bool) if mask is None else mask for ids, mask in turns]
+    assert torch.equal(cache.real, torch.cat(reals, 1))
+    for row in range(2):
+        alone = torch.cat([ids[row, real[row]] for (ids, _), real in zip(turns, reals, strict=True)])
+        mine = {name: value[row : row + 1] for name, value in memory.items()}
+        expected = model.decode(alone[None], path=path, **mine)[0]
+        got = torch.cat([answer[row, real[row]] for answer, real in zip(answers, reals, strict=True)])
+        assert largest_difference(got, expected) < 1e-12
+        assert cache.positions[row, cache.real[row]].tolist() == [*range(len(alone))]
+
+
+@pytest.mark.parametrize("page", PAIRS)
+def test_the_memory_is_not_asked_for_again(page):
+    model, cache = built(page), KVCache()
+    memory, ids = memory_of(model), tokens(2, 4)
+    whole = model.decode(ids, **memory)
+    counts = []
+    for block in model.decoder.blocks:
+        block.cross.k.register_forward_hook(lambda *_: counts.append(1))
+    parts = [model.decode(ids[:, i : i + 1], cache=cache, **memory) for i in range(4)]
+    assert len(counts) == len(model.decoder.blocks)
+    assert largest_difference(torch.cat(parts, 1), whole) < 1e-12
+
+
+@pytest.mark.parametrize("page", ["gpt2", "llama"])
+def test_explicit_positions_with_a_cache(page):
+    model, ids, cache = built(page), tokens(2, 6), KVCache()
+    places = torch.tensor([[3, 4, 5, 9, 10, 11], [0, 1, 2, 3, 4, 5]])
+    whole = model(ids, positions=places)
+    parts = [model(ids[:, s], positions=places[:, s], cache=cache) for s in (slice(0, 2), slice(2, 3), slice(3, 6))]
+    assert largest_difference(torch.cat(parts, 1), whole) < 1e-12
+    assert torch.equal(cache.positions, places)
+
+
+def test_no_tokens_are_no_tokens():
+    model, cache = built("gpt2"), KVCache()
+    ids, mask = tokens(2, 4), right_padded(4, 2, width=4)
+    model(ids, mask, cache=cache)
+    assert model(ids[:, :0], cache=cache).shape == (2, 0, 31)
+    assert cache.length == 4
+
+
+def test_two_caches_know_nothing_of_each_other():
+    model, one, other = built("llama"), KVCache(), KVCache()
+    ids = tokens(2, 6)
+    model(ids[:1, :3], cache=one)
+    model(ids[1:, :4], cache=other)
+    assert largest_difference(model(ids[:1, 3:], cache=one), model(ids[:1])[:, 3:]) < 1e-12
+    assert largest_difference(model(ids[1:, 4:], cache=other), model(ids[1:])[:, 4:]) < 1e-12
+
+
+@pytest.mark.parametrize("page", ["gpt2", "llama"])
+def test_the_limit_counts_real_tokens_of_all_calls(page):
+    model, cache = built(page), KVCache()  # 24 positions
+    model(tokens(2, 20), right_padded(20, 10, width=20), cache=cache)
+    model(tokens(2, 4), cache=cache)
+    with pytest.raises(ValueError, match=r"\b25 tokens .*\b24\b"):
+        model(tokens(2, 1), cache=cache)
+    padded = KVCache()
+    model(tokens(2, 20), right_padded(15, 10, width=20), cache=padded)
+    for _ in range(9):  # 29 slots, of which at most 24 are real
+        model(tokens(2, 1), cache=padded)
+    with pytest.raises(ValueError, match=r"\b25 tokens .*\b24\b"):
+        model(tokens(2, 1), cache=padded)

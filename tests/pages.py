@@ -1,0 +1,306 @@
+"""Pages of facts for tests: one tiny model of each build by name, and any page at all by its number."""
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import torch
+
+from glassformer.config import (
+    Attention,
+    BlockSparse,
+    BucketBias,
+    Convolution,
+    Disentangled,
+    Embed,
+    EmbeddingHead,
+    FeedForward,
+    Head,
+    Init,
+    InputPosition,
+    LMHead,
+    MaskDecoder,
+    Model,
+    Norm,
+    PretrainingHead,
+    Rotary,
+    RotaryScaling,
+    Stack,
+    TaskHead,
+    Tokens,
+)
+from glassformer.models.transformer import Transformer
+from tests.helpers import randomise
+
+VOCAB, WIDTH, LONGEST = 31, 16, 24
+RMS = Norm(kind="rms", eps=1e-6)
+LEARNED = InputPosition(kind="learned", length=LONGEST)
+
+
+def attention(**more: Any) -> Attention:
+    return Attention(**{"heads": 4, "head_dim": 4, **more})
+
+
+def stack(*, layers: int = 2, ffn: FeedForward | None = None, **more: Any) -> Stack:
+    attends = more.pop("attention", attention())
+    return Stack(layers=layers, attention=attends, ffn=ffn or FeedForward(hidden=20), **more)
+
+
+def model(**more: Any) -> Model:
+    return Model(**{"vocab": VOCAB, "width": WIDTH, **more})
+
+
+def encoder_decoder(encoder: Stack, decoder: Stack | None = None, **more: Any) -> Model:
+    decoder = replace(encoder if decoder is None else decoder, causal=True, cross=True)
+    return model(encoder=encoder, decoder=decoder, **more)
+
+
+def _disentangled(**more: Any) -> Stack:
+    return stack(placement="post", final_norm=False, attention=attention(score_bias=Disentangled(**more)))
+
+
+_POST = stack(placement="post", final_norm=False)
+_T5 = stack(
+    attention=attention(biases="", scale=1.0, score_bias=BucketBias(buckets=8, max_distance=12)),
+    ffn=FeedForward(hidden=20, activation="gelu_tanh", gated=True, bias=False),
+)
+
+PAGES: dict[str, Model] = {
+    "bert": model(
+        encoder=_POST,
+        embed=Embed(segments=2, position=LEARNED, norm=True),
+        head=PretrainingHead(
+            lm=LMHead(transform="gelu", bias=True),
+            pair=TaskHead(task="pair", labels=("yes", "no"), pool="first", hidden="tanh"),
+        ),
+    ),
+    "roberta": model(
+        encoder=_POST,
+        embed=Embed(position=InputPosition(kind="learned", length=LONGEST, offset=2), norm=True),
+        head=LMHead(transform="gelu", bias=True),
+    ),
+    "albert": model(
+        encoder=stack(layers=4, unique_layers=2, placement="post", final_norm=False),
+        embed=Embed(width=6, segments=2, position=LEARNED, norm=True),
+        head=LMHead(transform="gelu", bias=True),
+    ),
+    "deberta": model(
+        encoder=_disentangled(span=4),
+        embed=Embed(norm=True),
+        head=LMHead(transform="gelu", bias=True, mask_decoder=MaskDecoder(length=LONGEST)),
+    ),
+    "deberta_v2": model(
+        encoder=stack(
+            placement="post",
+            final_norm=False,
+            attention=attention(
+                score_bias=Disentangled(span=6, buckets=6, max_distance=12, shared_projections=True, norm_table=True)
+            ),
+            convolution=Convolution(kernel=3, groups=2),
+        ),
+        embed=Embed(norm=True),
+        head=TaskHead(task="classify", labels=("a", "b", "c"), pool="mean"),
+    ),
+    "gpt2": model(decoder=stack(causal=True), embed=Embed(position=LEARNED), head=LMHead()),
+    "gpt_neo": model(
+        decoder=stack(layers=3, causal=True, attention=attention(biases="o", scale=1.0, windows=(None, 3))),
+        embed=Embed(position=LEARNED),
+        head=LMHead(),
+    ),
+    "gptj": model(
+        decoder=stack(
+            causal=True,
+            placement="parallel",
+            attention=attention(biases="", rotary=Rotary(dim=2, length=LONGEST, pairing="interleaved")),
+        ),
+        head=LMHead(tied=False, bias=True),
+    ),
+    "llama": model(
+        norm=RMS,
+        decoder=stack(
+            causal=True,
+            attention=attention(kv_heads=2, biases="", rotary=Rotary(dim=4, length=LONGEST)),
+            ffn=FeedForward(hidden=24, activation="silu", gated=True, bias=False),
+        ),
+        head=LMHead(tied=False),
+    ),
+    "t5": encoder_decoder(_T5, norm=RMS, head=LMHead(scale=0.25)),
+    "bart": encoder_decoder(
+        _POST,
+        embed=Embed(position=InputPosition(kind="learned", length=LONGEST, offset=2), norm=True, scale=4.0),
+        head=LMHead(bias=True),
+    ),
+    "2017": encoder_decoder(
+        _POST,
+        embed=Embed(position=InputPosition(kind="sinusoidal", length=LONGEST), scale=4.0),
+        head=LMHead(),
+    ),
+}
+DECODERS = tuple(name for name, page in PAGES.items() if page.decoder is not None)
+ENCODERS = tuple(name for name, page in PAGES.items() if page.encoder is not None)
+PAIRS = tuple(name for name in DECODERS if name in ENCODERS)
+ONE_OF_EACH = ("bert", "llama", "t5")
+
+
+def built(page: str | Model, dtype: torch.dtype = torch.float64, seed: int = 0) -> Transformer:
+    """A model in evaluation mode with every parameter drawn anew."""
+    made = Transformer(PAGES[page] if isinstance(page, str) else page)
+    randomise(made, seed)
+    return made.to(dtype).eval()
+
+
+def tokens(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randint(VOCAB, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def at_token(answer: Any) -> torch.Tensor:
+    """The answers per token, where a head gives several."""
+    return answer[0] if isinstance(answer, tuple) else answer
+
+
+# ---- any page of facts
+
+ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "tanh")
+
+
+class _Draw(Random):
+    """Draws of one seed. (Not a strategy of hypothesis: the type checks of the facts draw numbers themselves.)"""
+
+    def flag(self) -> bool:
+        return self.random() < 0.5
+
+    def share(self) -> float:
+        return self.choice([0.0, 0.1, 0.5])
+
+    def few(self, low: int, high: int) -> int:
+        return self.randint(low, high)
+
+
+def _score_bias(r: _Draw, causal: bool) -> BucketBias | Disentangled | None:
+    kind = r.choice(["none", "bucket"] if causal else ["none", "bucket", "disentangled"])
+    if kind == "none":
+        return None
+    if kind == "bucket":
+        return BucketBias(buckets=r.few(4, 9), max_distance=r.few(8, 20))
+    return Disentangled(
+        span=r.few(1, 5),
+        terms=r.choice([("c2p", "p2c"), ("p2c",), ("c2p",), ()]),
+        buckets=r.choice([0, 4, 6]),
+        max_distance=r.few(8, 20),
+        shared_projections=r.flag(),
+        key_bias=r.flag(),
+        norm_table=r.flag(),
+        dropout=r.share(),
+    )
+
+
+def _rotary(r: _Draw, head_dim: int) -> Rotary:
+    scaling = RotaryScaling(
+        kind=r.choice(["linear", "smooth", "yarn"]),
+        factor=r.uniform(1, 8),
+        original_length=r.few(8, 64),
+        attention=r.uniform(0.5, 1.5),
+    )
+    return Rotary(
+        dim=r.choice(range(2, head_dim + 1, 2)),
+        length=r.few(16, 64),
+        theta=r.uniform(10, 1e6),
+        pairing=r.choice(["halves", "interleaved"]),
+        scaling=scaling if r.flag() else None,
+    )
+
+
+def _attention(r: _Draw, causal: bool) -> Attention:
+    heads, head_dim, bias = r.choice([1, 2, 4]), r.choice([2, 4, 6]), _score_bias(r, causal)
+    sparse = not causal and bias is None and r.flag()
+    windows = [r.choice([None, r.few(1, 9)]) for _ in range(r.few(1, 3))]
+    if sparse:
+        windows.append(BlockSparse(block=2, random=r.few(0, 2), semantics=r.choice(["set", "reference"])))
+    grouped = not sparse and not isinstance(bias, Disentangled) and r.flag()
+    return Attention(
+        heads=heads,
+        head_dim=head_dim,
+        kv_heads=r.choice([n for n in (1, 2, 4) if heads % n == 0]) if grouped else None,
+        biases="".join(letter for letter in "qkvo" if r.flag()),
+        scale=r.uniform(0.1, 2) if r.flag() else None,
+        rotary=_rotary(r, head_dim) if r.flag() else None,
+        score_bias=bias,
+        windows=tuple(windows),
+        dropout=r.share(),
+    )
+
+
+def _stack(r: _Draw, *, causal: bool, cross: bool) -> Stack:
+    layers = r.few(1, 4)
+    convolution = Convolution(
+        kernel=r.choice([1, 3, 5]), groups=r.choice([1, 2, 4]), activation=r.choice(ACTIVATIONS), dropout=r.share()
+    )
+    return Stack(
+        layers=layers,
+        attention=_attention(r, causal),
+        ffn=FeedForward(
+            hidden=r.few(1, 9), activation=r.choice(ACTIVATIONS), gated=r.flag(), bias=r.flag(), dropout=r.share()
+        ),
+        causal=causal,
+        cross=cross,
+        placement=r.choice(["pre", "post", "parallel"]),
+        final_norm=r.flag(),
+        unique_layers=r.few(1, layers) if r.flag() else None,
+        dropout=r.share(),
+        final_dropout=r.share(),
+        convolution=convolution if not causal and r.flag() else None,
+    )
+
+
+def _head(r: _Draw, *, is_encoder: bool, factorised: bool) -> Head | None:
+    tied = r.flag()
+    lm = LMHead(
+        transform=r.choice(ACTIVATIONS) if r.flag() or (tied and factorised) else None,
+        bias=r.flag(),
+        scale=r.uniform(0.1, 2),
+        tied=tied,
+        mask_decoder=MaskDecoder(length=r.few(8, 20), steps=r.few(1, 3)) if is_encoder and r.flag() else None,
+    )
+    task = TaskHead(
+        task=r.choice(["classify", "tag", "span", "pair", "replaced", "pool"]),
+        labels=tuple(r.choice(["", "a", "é", "no"]) for _ in range(r.few(0, 4))),
+        pool=r.choice(["first", "last", "mean", None]),
+        hidden=r.choice([None, *ACTIVATIONS]),
+        bias=r.flag(),
+        dropout=r.share(),
+        input_dropout=r.share(),
+    )
+    embedding = EmbeddingHead(pool=r.choice(["first", "last", "mean"]), normalise=r.flag())
+    return r.choice([None, lm, task, embedding, PretrainingHead(lm=lm, pair=task)])
+
+
+def any_page(seed: int) -> Model:
+    """The page of facts with this number: each fact that a Transformer can have takes part in some of them."""
+    r = _Draw(seed)
+    family, width = r.choice(["encoder", "decoder", "encoder-decoder"]), r.choice([4, 8, 12])
+    position = InputPosition(
+        kind=r.choice(["learned", "sinusoidal"]),
+        length=r.few(8, 20),
+        offset=r.few(0, 3),
+        layout=r.choice(["interleaved", "halves", "fairseq"]),
+    )
+    embed = Embed(
+        width=r.few(1, 9) if r.flag() else None,
+        scale=r.uniform(0.5, 4),
+        segments=r.few(0, 3),
+        languages=r.few(0, 3),
+        position=position if r.flag() else None,
+        norm=r.flag(),
+        dropout=r.share(),
+    )
+    return Model(
+        vocab=r.few(1, 40),
+        width=width,
+        norm=Norm(kind=r.choice(["layer", "rms"]), eps=r.choice([1e-12, 1e-5]), bias=r.flag()),
+        embed=embed,
+        encoder=None if family == "decoder" else _stack(r, causal=False, cross=False),
+        decoder=None if family == "encoder" else _stack(r, causal=True, cross=family == "encoder-decoder"),
+        head=_head(r, is_encoder=family == "encoder", factorised=embed.width not in (None, width)),
+        tokens=Tokens(bos=r.choice([None, 3]), eos=r.choice([None, 0, (1, 2)]), pad=r.choice([None, 1])),
+        init=Init(std=r.uniform(0.001, 1) if r.flag() else None, residual_scaling=r.flag()),
+    )
