@@ -259,7 +259,7 @@ def _head(r: _Draw, *, is_encoder: bool, factorised: bool) -> Head | None:
         bias=r.flag(),
         scale=r.uniform(0.1, 2),
         tied=tied,
-        mask_decoder=MaskDecoder(length=r.few(8, 20), steps=r.few(1, 3)) if is_encoder and r.flag() else None,
+        mask_decoder=MaskDecoder(length=r.few(12, 20), steps=r.few(1, 3)) if is_encoder and r.flag() else None,
     )
     task = TaskHead(
         task=r.choice(["classify", "tag", "span", "pair", "replaced", "pool"]),
@@ -271,7 +271,8 @@ def _head(r: _Draw, *, is_encoder: bool, factorised: bool) -> Head | None:
         input_dropout=r.share(),
     )
     embedding = EmbeddingHead(pool=r.choice(["first", "last", "mean"]), normalise=r.flag())
-    return r.choice([None, lm, task, embedding, PretrainingHead(lm=lm, pair=task)])
+    pair = replace(task, pool=task.pool or "first")
+    return r.choice([None, lm, task, embedding, PretrainingHead(lm=lm, pair=pair)])
 
 
 def any_page(seed: int) -> Model:
@@ -280,7 +281,7 @@ def any_page(seed: int) -> Model:
     family, width = r.choice(["encoder", "decoder", "encoder-decoder"]), r.choice([4, 8, 12])
     position = InputPosition(
         kind=r.choice(["learned", "sinusoidal"]),
-        length=r.few(8, 20),
+        length=r.few(12, 20),
         offset=r.few(0, 3),
         layout=r.choice(["interleaved", "halves", "fairseq"]),
     )

@@ -78,5 +78,9 @@ class PretrainingHead:
     lm: LMHead
     pair: TaskHead
 
+    def __post_init__(self) -> None:
+        if self.pair.pool is None:
+            raise ValueError("pair.pool must say which vector stands for the whole pair; got None.")
+
 
 Head = LMHead | TaskHead | EmbeddingHead | PretrainingHead

@@ -74,6 +74,12 @@ class Model:
         return "encoder" if self.decoder is None else "encoder-decoder"
 
     @property
+    def pools(self) -> bool:
+        """Whether the head gives one answer per row and not one per token."""
+        head = self.head.pair if isinstance(self.head, PretrainingHead) else self.head
+        return getattr(head, "pool", None) is not None
+
+    @property
     def longest(self) -> int | None:
         """The longest sequence its positions allow; None where nothing limits it."""
         learned = self.embed.position

@@ -11,16 +11,17 @@ from glassformer.config import Model, count
 from glassformer.weights.lineage import ConfigError, Lineage, Paper, choose_kind
 
 _HOME = {
-    "bart": "BART",
-    "bigbird_pegasus": "BIGBIRD_PEGASUS",
-    "m2m100": "M2M100",
-    "t5": "T5",
     "transformer2017": "TRANSFORMER2017",
+    "cs336": "CS336",
     "bert": "BERT",
     "roberta": "ROBERTA XLM_ROBERTA",
     "distilbert": "DISTILBERT",
     "albert": "ALBERT",
     "electra": "ELECTRA",
+    "deberta": "DEBERTA",
+    "deberta_v2": "DEBERTA_V2",
+    "xlm": "XLM",
+    "bigbird": "BIGBIRD",
     "gpt": "GPT",
     "gpt2": "GPT2",
     "gpt3": "GPT3",
@@ -30,11 +31,10 @@ _HOME = {
     "llama": "LLAMA",
     "mistral": "MISTRAL",
     "qwen": "QWEN2",
-    "cs336": "CS336",
-    "deberta": "DEBERTA",
-    "deberta_v2": "DEBERTA_V2",
-    "xlm": "XLM",
-    "bigbird": "BIGBIRD",
+    "t5": "T5",
+    "bart": "BART",
+    "m2m100": "M2M100",
+    "bigbird_pegasus": "BIGBIRD_PEGASUS",
 }  # module: its lineages
 
 

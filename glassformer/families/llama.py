@@ -68,7 +68,7 @@ def write_body(model: Model) -> dict[str, Any]:
         **write_tag(model),
         "num_key_value_heads": facts.kv_heads or facts.heads,
         "head_dim": facts.head_dim,
-        "rope_parameters": write_rotary(rotary),
+        **write_rotary(rotary),
     }
 
 

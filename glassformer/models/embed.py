@@ -79,3 +79,11 @@ class Embed(nn.Module):
 def count_real(real: Bool[Tensor, "B S"], new: int) -> Int[Tensor, "B T"]:
     """Positions of the last ``new`` slots: how many real tokens stand before each. Padding gets some position too."""
     return (torch.cumsum(real.long(), dim=-1) - 1).clamp(min=0)[..., real.shape[-1] - new :]
+
+
+def count_in_documents(documents: Integer[Tensor, "B T"]) -> Int[Tensor, "B T"]:
+    """Positions of tokens within their own documents, which lie one after the other."""
+    slots = torch.arange(documents.shape[-1], device=documents.device).expand_as(documents)
+    is_first = torch.ones_like(documents, dtype=torch.bool)
+    is_first[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    return slots - slots.where(is_first, 0).cummax(-1).values

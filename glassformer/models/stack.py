@@ -8,7 +8,7 @@ Shapes: ``B`` batch, ``T`` tokens of this call, ``S`` tokens so far, ``M`` token
 from dataclasses import dataclass, replace
 from functools import partial
 
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor, nn
 
 from glassformer import config
@@ -32,6 +32,7 @@ class Tokens:
 
     positions: Int[Tensor, "... T"]
     real: Bool[Tensor, "B T"] | None = None  # None: all of them
+    documents: Integer[Tensor, "B T"] | None = None  # tokens see their own document alone; None: it is one
     memory: Float[Tensor, "B M D"] | None = None
     memory_real: Bool[Tensor, "B M"] | None = None
     cache: KVCache | None = None
@@ -88,7 +89,7 @@ class Stack(nn.Module):
             memory_mask = resolve(padding(tokens.memory_real), memory_scores, x.device, keep_causal=False)
         shared = replace(shared, real=real, memory=tokens.memory, memory_mask=memory_mask, path=path)
         keep_causal = path == "sdpa" and shared.bias is None and shared.relative is None
-        everyone = Mask(causal=self.facts.causal, keys=real)
+        everyone = Mask(causal=self.facts.causal, keys=real, pairs=self._same_document(tokens.documents))
         masks: dict[int | None, Resolved | None] = {}
         contexts = []
         for number in range(self.facts.layers):
@@ -101,6 +102,15 @@ class Stack(nn.Module):
                 masks[window] = resolve(everyone & _near(window, real, new), scores, x.device, keep_causal=keep_causal)
             contexts.append(replace(shared, mask=masks[window], cache=layer_cache))
         return contexts
+
+    def _same_document(self, documents: Integer[Tensor, "B T"] | None) -> Bool[Tensor, "B T T"] | None:
+        """Who is of the same document as whom."""
+        if documents is None:
+            return None
+        sparse = any(isinstance(window, config.BlockSparse) for window in self.facts.attention.windows)
+        if sparse or self.convolution is not None:
+            raise ValueError("block-sparse attention and convolutions look across documents: do not pack them here.")
+        return documents.unsqueeze(-1) == documents.unsqueeze(-2)
 
     def _positions(self, queries: Int[Tensor, "... T"], keys: Int[Tensor, "... S"]) -> Context:
         """How positions act inside attention: turns, a bias on the scores, or vectors of relative positions."""

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor, nn
 
 from glassformer import config
-from glassformer.models.embed import Embed, count_real
+from glassformer.models.embed import Embed, count_in_documents, count_real
 from glassformer.models.heads import LMHead, PretrainingHead, make_head
 from glassformer.models.initialise import initialise
 from glassformer.models.stack import Stack, Tokens
@@ -22,12 +22,17 @@ from glassformer.nn.axes import fits
 from glassformer.nn.cache import KVCache
 from glassformer.nn.linear import look_up
 
+AnyRowMask = Bool[Tensor, "B T"] | Integer[Tensor, "B T"]
+
 
 class Transformer(nn.Module):
     """A Transformer built from its page of facts. In every mask, ``True`` is a real token.
 
     Without a mask every token counts as real: padding is never guessed from an id. Positions count real tokens, so
     that padding on either side, or none, gives the same answer.
+
+    Several documents packed into one row are told apart by whole numbers in place of booleans: 0 is padding, 1, 2, 3 …
+    the document that a token belongs to. Tokens then see their own document alone, and positions start anew in each.
     """
 
     def __init__(self, facts: config.Model) -> None:
@@ -43,7 +48,7 @@ class Transformer(nn.Module):
     def forward(
         self,
         ids: Integer[Tensor, "B T"],
-        mask: Bool[Tensor, "B T"] | None = None,
+        mask: AnyRowMask | None = None,
         *,
         target: Integer[Tensor, "B U"] | None = None,
         target_mask: Bool[Tensor, "B U"] | None = None,
@@ -57,7 +62,7 @@ class Transformer(nn.Module):
 
         Args:
             ids: token ids.
-            mask: True at real tokens.
+            mask: True at real tokens; or the number of each token's document, 0 for padding.
             target, target_mask: the decoder's own tokens, for an encoder-decoder.
             segments, languages: one number per token, for models that know them; segments are 0 if not given, and
                 without languages none is added.
@@ -83,7 +88,7 @@ class Transformer(nn.Module):
     def encode(
         self,
         ids: Integer[Tensor, "B T"],
-        mask: Bool[Tensor, "B T"] | None = None,
+        mask: AnyRowMask | None = None,
         *,
         segments: Integer[Tensor, "B T"] | None = None,
         languages: Integer[Tensor, "B T"] | None = None,
@@ -93,16 +98,17 @@ class Transformer(nn.Module):
         """The encoder's vectors: the answer of an encoder, the memory of an encoder-decoder."""
         if self.encoder is None:
             raise ValueError("this model has no encoder; decode gives the vectors of its decoder.")
+        real, documents = self._read_mask(mask, None)
         places = self._places(ids, mask, positions, None)
-        segments, languages = (None if x is None else _filled(x, mask) for x in (segments, languages))
-        x = self.embed(_filled(ids, mask), places, segments=segments, languages=languages)
-        tokens = Tokens(places, mask, **self._mask_decoder(places))
+        segments, languages = (None if x is None else _filled(x, real) for x in (segments, languages))
+        x = self.embed(_filled(ids, real), places, segments=segments, languages=languages)
+        tokens = Tokens(places, real, documents=documents, **self._mask_decoder(places))
         return self.encoder(x, tokens, path=path)
 
     def decode(
         self,
         ids: Integer[Tensor, "B T"],
-        mask: Bool[Tensor, "B T"] | None = None,
+        mask: AnyRowMask | None = None,
         *,
         memory: Float[Tensor, "B M D"] | None = None,
         memory_mask: Bool[Tensor, "B M"] | None = None,
@@ -117,18 +123,24 @@ class Transformer(nn.Module):
             raise ValueError("this model has no decoder; encode gives the vectors of its encoder.")
         if (memory is None) != (self.encoder is None):
             raise ValueError("a decoder needs the memory of its encoder exactly if there is one.")
+        real, documents = self._read_mask(mask, cache)
         places = self._places(ids, mask, positions, cache)
         if memory is not None and memory_mask is not None:
             _check_memory_mask(memory, memory_mask)
             memory = memory.where(memory_mask.unsqueeze(-1), 0.0)  # whatever stands in padding, be it NaN
         embed = self.embed if self.target_embed is None else self.target_embed
-        segments, languages = (None if x is None else _filled(x, mask) for x in (segments, languages))
-        x = embed(_filled(ids, mask), places, segments=segments, languages=languages, table=self._table())
-        return self.decoder(x, Tokens(places, mask, memory, memory_mask, cache), path=path)
+        segments, languages = (None if x is None else _filled(x, real) for x in (segments, languages))
+        x = embed(_filled(ids, real), places, segments=segments, languages=languages, table=self._table())
+        return self.decoder(x, Tokens(places, real, documents, memory, memory_mask, cache), path=path)
 
-    def answer(self, hidden: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None = None) -> Any:
+    def answer(self, hidden: Float[Tensor, "B T D"], mask: AnyRowMask | None = None) -> Any:
         """What the head says of these vectors; without a head, the vectors themselves."""
-        return hidden if self.head is None else self.head(hidden, mask, self._table())
+        if self.head is None:
+            return hidden
+        real, documents = self._read_mask(mask, None)
+        if documents is not None and self.config.pools:
+            raise ValueError("this head gives one answer per row; rows that hold several documents cannot be packed.")
+        return self.head(hidden, real, self._table())
 
     def _table(self) -> Tensor:
         assert self.embed.token is not None
@@ -142,6 +154,17 @@ class Transformer(nn.Module):
         rows = look_up(lm.position.weight, places, what="position")
         return {"places": rows, "place_steps": lm.facts.mask_decoder.steps}
 
+    def _read_mask(self, mask: Tensor | None, cache: KVCache | None) -> tuple[Tensor | None, Tensor | None]:
+        """Which tokens are real, and of which document each is if the mask says so."""
+        if mask is None or mask.dtype == torch.bool:
+            return mask, None
+        if cache is not None or self.config.family == "encoder-decoder":
+            raise ValueError(
+                "a mask of whole numbers tells packed documents apart, which neither a cache nor an encoder-decoder "
+                "can take; a mask of 1 and 0 is turned into one of True and False by mask.bool()."
+            )
+        return mask > 0, mask
+
     def _places(
         self, ids: Tensor, mask: Tensor | None, positions: Tensor | None, cache: KVCache | None
     ) -> Int[Tensor, "... T"]:
@@ -149,10 +172,12 @@ class Transformer(nn.Module):
         _check_inputs(ids, mask, positions)
         length, past = ids.shape[-1], 0 if cache is None else cache.length
         if positions is not None:
-            return positions.long() if mask is None else positions.long().where(mask, 0)
+            return positions.long() if mask is None else positions.long().where(mask.bool(), 0)
         before = None if cache is None else cache.real
         if mask is None and before is None:
             places = torch.arange(past, past + length, device=ids.device)
+        elif mask is not None and mask.dtype != torch.bool:
+            places = count_in_documents(mask)
         else:
             if before is None:
                 before = torch.ones(len(ids), past, dtype=torch.bool, device=ids.device)
@@ -180,10 +205,10 @@ def _filled(ids: Tensor, mask: Tensor | None) -> Tensor:
 def _check_inputs(ids: Tensor, mask: Tensor | None, positions: Tensor | None) -> None:
     if ids.ndim != 2:
         raise ValueError(f"ids have the shape (batch, tokens); got {tuple(ids.shape)}. One sequence is ids[None].")
-    if mask is not None and (mask.shape != ids.shape or mask.dtype != torch.bool):
+    if mask is not None and (mask.shape != ids.shape or mask.is_floating_point()):
         raise ValueError(
-            f"mask must be booleans of the ids' shape {tuple(ids.shape)}, True at real tokens; "
-            f"got {mask.dtype} of shape {tuple(mask.shape)}."
+            f"mask must be booleans of the ids' shape {tuple(ids.shape)}, True at real tokens, or whole numbers, the "
+            f"document of each token; got {mask.dtype} of shape {tuple(mask.shape)}."
         )
     if positions is not None and (positions.shape[-1] != ids.shape[-1] or not fits(positions.shape, ids.shape)):
         raise ValueError(f"positions of shape {tuple(positions.shape)} do not fit ids of shape {tuple(ids.shape)}.")

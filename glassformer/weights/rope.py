@@ -72,17 +72,20 @@ def _longer(factor: float, said: Mapping[str, Any]) -> float:
 
 
 def write_rotary(facts: Rotary) -> dict[str, Any]:
-    """The reverse: what rope_parameters says."""
-    said: dict[str, Any] = {"rope_type": "default", "rope_theta": facts.theta}
+    """The reverse, in rope_parameters and in the older keys too: an older reader would not miss them, but guess."""
+    said: dict[str, Any] = {"rope_type": "default"}
     stretch = facts.scaling
-    if stretch is None:
-        return said
-    kind = next(theirs for theirs, ours in _KINDS.items() if ours == stretch.kind)
-    said |= {"rope_type": kind, "factor": stretch.factor}
-    if kind != "linear":
-        said["original_max_position_embeddings"] = stretch.original_length
-    if kind == "llama3":
-        said |= {"low_freq_factor": stretch.low, "high_freq_factor": stretch.high}
-    if kind == "yarn":
-        said |= {"beta_slow": stretch.low, "beta_fast": stretch.high, "attention_factor": stretch.attention}
-    return said
+    if stretch is not None:
+        kind = next(theirs for theirs, ours in _KINDS.items() if ours == stretch.kind)
+        said |= {"rope_type": kind, "factor": stretch.factor}
+        if kind != "linear":
+            said["original_max_position_embeddings"] = stretch.original_length
+        if kind == "llama3":
+            said |= {"low_freq_factor": stretch.low, "high_freq_factor": stretch.high}
+        if kind == "yarn":
+            said |= {"beta_slow": stretch.low, "beta_fast": stretch.high, "attention_factor": stretch.attention}
+    return {
+        "rope_parameters": {**said, "rope_theta": facts.theta},
+        "rope_theta": facts.theta,
+        "rope_scaling": None if stretch is None else said,
+    }

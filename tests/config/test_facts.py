@@ -48,7 +48,9 @@ from tests.pages import PAGES, any_page, attention, model, stack
 
 SEEDS = st.integers(0, 10**6)
 each_page = pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
-CLASSES = [kind for kind in vars(config).values() if dataclasses.is_dataclass(kind) and kind is not config.EncoderConfig]
+CLASSES = [
+    kind for kind in vars(config).values() if dataclasses.is_dataclass(kind) and kind is not config.EncoderConfig
+]
 
 
 # ---- to JSON and back
@@ -294,7 +296,7 @@ WRONG = [
     (lambda: Embed(segments=-1), r"segments must be .*-1"),
     (lambda: Embed(languages=-2), r"languages must be .*-2"),
     (lambda: Embed(dropout=1.0), r"dropout must be .*1\.0"),
-    (lambda: InputPosition(kind="rotary", length=4), r"position\.kind must be one of learned, sinusoidal; got 'rotary'"),
+    (lambda: InputPosition(kind="rotary", length=4), r"position\.kind .*learned, sinusoidal; got 'rotary'"),
     (lambda: InputPosition(kind="learned", length=0), r"length must be at least 1, got 0"),
     (lambda: InputPosition(kind="learned", length=4, offset=-1), r"offset must be .*-1"),
     (lambda: InputPosition(kind="sinusoidal", length=4, layout="half"), r"position\.layout .*'half'.*'halves'"),
@@ -335,6 +337,7 @@ WRONG = [
     (lambda: TaskHead(task="tag", dropout=1.0), r"dropout must be .*1\.0"),
     (lambda: TaskHead(task="tag", input_dropout=1.0), r"input_dropout must be .*1\.0"),
     (lambda: EmbeddingHead(pool="max"), r"pool must be .*'max'"),
+    (lambda: PretrainingHead(lm=LMHead(), pair=TaskHead(task="pair")), r"pair\.pool .*None"),
     (lambda: Init(std=0.0), r"std must be .*0\.0"),
     (lambda: model(encoder=stack(), vocab=0), r"vocab must be at least 1, got 0"),
     (lambda: model(encoder=stack(), width="8"), r"width must be a whole number, got '8'"),
@@ -388,7 +391,7 @@ def test_facts_are_frozen_and_named(kind):
         "attention": attention(),
         "ffn": FeedForward(hidden=4),
         "lm": LMHead(),
-        "pair": TaskHead(task="pair"),
+        "pair": TaskHead(task="pair", pool="first"),
         "vocab": 3,
         "width": 4,
     }

@@ -36,9 +36,7 @@ def test_turns_equal_the_formula_and_leave_the_rest(pairing, dim, device):
     positions = torch.tensor([[0, 1, 63], [7, 7, 2]], device=device)
     x = normal(2, 3, 10, device=device)
     turned = rotary_turns(facts, positions).rotate(x)
-    expected = [
-        [turn_by_hand(x[b, t].tolist(), int(positions[b, t]), facts) for t in range(3)] for b in range(2)
-    ]
+    expected = [[turn_by_hand(x[b, t].tolist(), int(positions[b, t]), facts) for t in range(3)] for b in range(2)]
     assert largest_difference(turned.cpu(), torch.tensor(expected, dtype=torch.float64)) < 1e-12
     assert torch.equal(turned[..., dim:], x[..., dim:])
 

@@ -138,7 +138,13 @@ def test_softmax(dtype, dim, size):
     check_functions(lambda x: gf.softmax(x, dim), lambda x: F.softmax(x, dim), [normal(3, 4, 5) * size], dtype)
 
 
-FUNCTIONS = {"relu": F.relu, "silu": F.silu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh")}
+FUNCTIONS = {
+    "relu": F.relu,
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "tanh": F.tanh,
+}
 
 
 @each_dtype

@@ -8,7 +8,7 @@ import transformers
 
 import glassformer.hub as hub
 from tests.parity.cases import CASES
-from tests.parity.harness import BOUNDS, Case, Pair
+from tests.parity.harness import BOUNDS, Case, Pair, their_answer
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
@@ -42,6 +42,12 @@ def test_round_trip_is_bitwise(case: Case, tmp_path: Path) -> None:
     for name, tensor in theirs.items():
         kept = tensor.to(ours[name].dtype)  # a reference may read some weights in a precision of its own choice
         assert torch.equal(kept, ours[name]) or name in case.unused, name
+    tokens, targets = pair.inputs()
+    given = {"input_ids": tokens[0][None], **({} if targets is None else {"decoder_input_ids": targets[0][None]})}
+    with torch.no_grad():
+        before, after = (their_answer(case, model(**given)) for model in (pair.theirs, back))
+    for one, other in zip(*(x if isinstance(x, tuple) else (x,) for x in (before, after)), strict=True):
+        assert torch.equal(one, other)
     assert again.config == loaded.config
     assert back.config.to_diff_dict().keys() - {"dtype", "_name_or_path"} <= {
         *pair.theirs.config.to_dict(), "architectures", "model_type"

@@ -72,7 +72,7 @@ def gap(one: list[Tensor], other: list[Tensor]) -> float:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_padding_and_neighbours_change_nothing(case: Case) -> None:
+def test_row_01_padding_and_neighbours_change_nothing(case: Case) -> None:
     for dtype in BOUNDS:
         model = built(case, dtype)
         with torch.no_grad():
@@ -110,7 +110,7 @@ DECODERS = [case for case in CASES if facts_of(case).decoder is not None and loo
 @pytest.mark.parametrize("case", DECODERS, ids=lambda case: case.id)
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("side", ["right", "left", "none"])
-def test_cached_chunks_equal_one_pass(case: Case, path: Any, side: str) -> None:
+def test_row_08_cached_chunks_equal_one_pass(case: Case, path: Any, side: str) -> None:
     model = built(case)
     given, mask = inputs(model, "right" if side == "none" else side, 0)
     ids, real, more = given["ids"], mask, {}
@@ -152,7 +152,7 @@ def test_save_and_load_is_bitwise(case: Case, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", DECODERS, ids=lambda case: case.id)
-def test_no_token_sees_a_later_one(case: Case) -> None:
+def test_row_06_no_token_sees_a_later_one(case: Case) -> None:
     """Row 6 of the known silent bugs, for every causal model: change a token and nothing before it changes a bit."""
     model = built(case)
     given, _ = inputs(model, "right", 0)

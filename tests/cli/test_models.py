@@ -1,0 +1,85 @@
+"""``glassformer info`` and ``glassformer convert`` as a user meets them."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from glassformer import hub
+from tests.cli.test_cli import run
+from tests.helpers import randomise
+
+SIZES = {"vocab_size": 31, "n_embd": 12, "n_layer": 2, "n_head": 3, "n_positions": 16}
+IDS = torch.arange(8).reshape(1, 8)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("models") / "gpt2"
+    randomise(transformers.GPT2LMHeadModel(transformers.GPT2Config(**SIZES))).save_pretrained(place)
+    return place
+
+
+def test_info_lists_every_published_model() -> None:
+    listed = run("info")
+    assert (listed.returncode, listed.stderr) == (0, "")
+    assert "gpt2-xl" in listed.stdout
+    assert "1,557,611,200" in listed.stdout
+    assert "2,127,057,600" in listed.stdout  # cs336-xl
+    rows = json.loads(run("info", "--json").stdout)
+    assert {"name", "lineage", "parameters", "paper"} == set(rows[0])
+    assert len(rows) > 100
+
+
+def test_info_draws_one_model_as_a_tree(folder: Path) -> None:
+    drawn = run("info", "gpt2-xl").stdout
+    for words in ("30,740,800 × 48 = 1,475,558,400", "25 heads of 64", "1,600 → 6,400 → 1,600", "reads the embedding"):
+        assert words in drawn
+    said = json.loads(run("info", "gpt2-xl", "--json").stdout)
+    assert said["parameters"] == 1_557_611_200
+    assert said["model"]["decoder"]["layers"] == 48
+    assert "2 layers" in run("info", str(folder)).stdout
+
+
+def test_info_of_nonsense_names_the_nearest() -> None:
+    wrong = run("info", "gpt2-xll")
+    assert wrong.returncode == 2
+    assert "'gpt2-xl'" in wrong.stderr
+    assert "Traceback" not in wrong.stderr
+
+
+def test_convert_there_and_back(folder: Path, tmp_path: Path) -> None:
+    there = run("convert", str(folder), str(tmp_path / "ours"), "--to", "glassformer", "--check-finite", "--strict")
+    assert there.returncode == 0, there.stderr
+    assert "no tokenizer is written" in there.stderr
+    back = run("convert", str(tmp_path / "ours"), str(tmp_path / "hf"), "--to", "hf")
+    assert back.returncode == 0, back.stderr
+    theirs = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "hf")
+    with torch.no_grad():
+        assert torch.allclose(theirs(IDS).logits, hub.load(folder).model(IDS), atol=1e-5)
+    half = run("convert", str(folder), str(tmp_path / "half"), "--dtype", "bfloat16")
+    assert half.returncode == 0
+    assert {p.dtype for p in hub.load(tmp_path / "half").model.parameters()} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nowhere/at/all", "x"), "no such folder or file"),
+        (("{folder}", "x", "--to", "onnx"), "glassformer, hf"),
+        (("{folder}", "x", "--dtype", "float31"), "Did you mean 'float32'"),
+        (("{folder}", "x", "--head", "clasify"), "Did you mean 'classify'"),
+        (("{folder}", "x", "--head", "classify"), "Missing (1): score.weight"),
+    ],
+)
+def test_convert_refuses_with_one_paragraph_and_code_2(
+    folder: Path, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    given = [a.format(folder=folder) if a != "x" else str(tmp_path / "x") for a in arguments]
+    refused = run("convert", *given)
+    assert refused.returncode == 2
+    assert message in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert not (tmp_path / "x").exists()
