@@ -1,7 +1,7 @@
 """Facts about the parts of a model: norm, attention, feed-forward network, stack, embedding."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from glassformer.config.checks import (
     check_choice,
@@ -14,6 +14,8 @@ from glassformer.config.checks import (
 )
 from glassformer.config.positions import BlockSparse, BucketBias, Disentangled, InputPosition, Rotary
 
+Placement = Literal["pre", "post", "parallel"]
+PLACEMENTS = get_args(Placement)
 ACTIVATION_NAMES = ("gelu", "gelu_tanh", "relu", "silu", "tanh")
 
 
@@ -108,7 +110,7 @@ class Stack:
     ffn: FeedForward
     causal: bool = False
     cross: bool = False  # attends to the encoder's output
-    placement: Literal["pre", "post", "parallel"] = "pre"  # of the norms; see nn.block.residual
+    placement: Placement = "pre"  # of the norms; see nn.block.residual
     final_norm: bool = True
     unique_layers: int | None = None  # fewer than layers: neighbours share weights; None: every layer has its own
     dropout: float = 0.0  # on what each sublayer adds
@@ -121,7 +123,7 @@ class Stack:
         check_positive(layers=self.layers, unique_layers=unique)
         if unique > self.layers:
             raise ValueError(f"unique_layers={unique} would leave some unused: there are {self.layers} layers.")
-        check_choice("placement", self.placement, ("pre", "post", "parallel"))
+        check_choice("placement", self.placement, PLACEMENTS)
         check_probability(dropout=self.dropout, final_dropout=self.final_dropout)
         for sublayer in self.dropout_on:
             check_choice("dropout_on", sublayer, ("attention", "cross", "ffn"))

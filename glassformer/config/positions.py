@@ -112,12 +112,6 @@ class Disentangled:
             )
         for term in self.terms:
             check_choice("terms", term, ("c2p", "p2c"))
-        near = self.buckets // 2
-        if self.buckets and (near == 0 or self.max_distance - 1 <= near):
-            raise ValueError(
-                f"logarithmic buckets need near distances, buckets // 2, and farther ones below max_distance; "
-                f"got buckets={self.buckets}, max_distance={self.max_distance}."
-            )
 
 
 @dataclass(frozen=True, kw_only=True)

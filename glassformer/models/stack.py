@@ -114,16 +114,18 @@ class Stack(nn.Module):
 
     def _positions(self, queries: Int[Tensor, "... T"], keys: Int[Tensor, "... S"]) -> Context:
         """How positions act inside attention: turns, a bias on the scores, or vectors of relative positions."""
-        facts = self.facts.attention
+        facts, scheme = self.facts.attention, self.facts.attention.score_bias
         turns = None if facts.rotary is None else rotary_turns(facts.rotary, queries)
-        if self.relative is None:
+        if scheme is None:
             return Context(turns=turns)
+        assert self.relative is not None
         distance, table = distances(queries, keys), self.relative.weight
-        if isinstance(facts.score_bias, config.BucketBias):
-            return Context(turns=turns, bias=bucket_bias(table, facts.score_bias, distance, causal=self.facts.causal))
-        assert isinstance(facts.score_bias, config.Disentangled)
-        vectors = table if self.relative_norm is None else self.relative_norm(table)
-        return Context(turns=turns, relative=(vectors, relative_rows(facts.score_bias, distance)))
+        if isinstance(scheme, config.BucketBias):
+            return Context(turns=turns, bias=bucket_bias(table, scheme, distance, causal=self.facts.causal))
+        if isinstance(scheme, config.Disentangled):
+            vectors = table if self.relative_norm is None else self.relative_norm(table)
+            return Context(turns=turns, relative=(vectors, relative_rows(scheme, distance)))
+        raise TypeError(f"a stack does not know what to do with {type(scheme).__name__} as score_bias.")
 
 
 def _near(window: int | None, real: Bool[Tensor, "B S"] | None, new: int) -> Mask:

@@ -98,8 +98,9 @@ class Transformer(nn.Module):
         """The encoder's vectors: the answer of an encoder, the memory of an encoder-decoder."""
         if self.encoder is None:
             raise ValueError("this model has no encoder; decode gives the vectors of its decoder.")
-        real, documents = self._read_mask(mask, None)
+        _check_inputs(ids, mask, positions)
         places = self._places(ids, mask, positions, None)
+        real, documents = self._read_mask(mask, None)
         segments, languages = (None if x is None else _filled(x, real) for x in (segments, languages))
         x = self.embed(_filled(ids, real), places, segments=segments, languages=languages)
         tokens = Tokens(places, real, documents=documents, **self._mask_decoder(places))
@@ -123,8 +124,9 @@ class Transformer(nn.Module):
             raise ValueError("this model has no decoder; encode gives the vectors of its encoder.")
         if (memory is None) != (self.encoder is None):
             raise ValueError("a decoder needs the memory of its encoder exactly if there is one.")
-        real, documents = self._read_mask(mask, cache)
+        _check_inputs(ids, mask, positions)
         places = self._places(ids, mask, positions, cache)
+        real, documents = self._read_mask(mask, cache)
         if memory is not None and memory_mask is not None:
             _check_memory_mask(memory, memory_mask)
             memory = memory.where(memory_mask.unsqueeze(-1), 0.0)  # whatever stands in padding, be it NaN
@@ -169,7 +171,6 @@ class Transformer(nn.Module):
         self, ids: Tensor, mask: Tensor | None, positions: Tensor | None, cache: KVCache | None
     ) -> Int[Tensor, "... T"]:
         """The position of each token: as given, or counted over real tokens, those of earlier calls included."""
-        _check_inputs(ids, mask, positions)
         length, past = ids.shape[-1], 0 if cache is None else cache.length
         if positions is not None:
             return positions.long() if mask is None else positions.long().where(mask.bool(), 0)

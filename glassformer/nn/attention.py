@@ -77,11 +77,13 @@ def scaled_dot_product_attention(
         if allowed is not None:
             attended = _attended_keys(allowed, k)
             k, v = k.where(attended, 0.0), v.where(attended, 0.0)
-    fused = path == "sdpa" and q.numel() > 0 and k.numel() > 0  # of nothing, the formula makes nothing; kernels crash
+    empty = q.numel() == 0 or k.numel() == 0  # of nothing, the formula makes nothing; some kernels crash
+    fused = path == "sdpa" and not empty
     if is_causal and (bias is not None or not fused):  # the word serves only a kernel that is handed no tensor besides
         allowed, is_causal = Mask(causal=True).dense((q.shape[-2], k.shape[-2]), q.device), False
     if fused:
         return _fused(q, k, v, _hidden_or_biased(allowed, bias, q.dtype), is_causal, scale, dropout)
+    assert path == "eager" or empty, f"the path {path!r} leads nowhere"
     out, weights = _formula(q, k, v, allowed, bias, scale, dropout)
     return (out, weights) if return_weights else out
 

@@ -8,19 +8,19 @@ Shapes: ``T`` tokens of this sequence, ``S`` tokens of the memory, ``D`` model w
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from glassformer.config.checks import check_choice, check_probability
+from glassformer.config.parts import PLACEMENTS, Placement
 from glassformer.nn.attention import AnyMask, AttentionPath
 from glassformer.nn.context import Context
 from glassformer.nn.feedforward import finite_in_half
 from glassformer.nn.heads import Attention
 from glassformer.nn.masks import as_mask
 
-Placement = Literal["pre", "post", "parallel"]
 Step = Callable[[Tensor], Tensor]
 
 
@@ -42,8 +42,10 @@ def residual(
     for norm, sublayer in sublayers:
         if placement == "pre":
             x = finite_in_half(x + dropout(sublayer(norm(x))))
-        else:
+        elif placement == "post":
             x = norm(finite_in_half(x + dropout(sublayer(x))))
+        else:
+            raise ValueError(f"no rule says how to add with placement={placement!r}.")
     return x
 
 
@@ -72,7 +74,7 @@ class Block(nn.Module):
         dropout_on: Collection[str] = ("attention", "cross", "ffn"),
     ) -> None:
         super().__init__()
-        check_choice("placement", placement, ("pre", "post", "parallel"))
+        check_choice("placement", placement, PLACEMENTS)
         check_probability(dropout=dropout)
         one_norm = placement == "parallel"
         self.placement: Placement = placement

@@ -23,6 +23,7 @@ from glassformer.nn.linear import Linear
 from glassformer.nn.masks import Mask, Resolved, as_mask, causal
 from glassformer.nn.relative import disentangled_bias
 from glassformer.nn.rotary import RotaryPositionalEmbedding, Turns
+from glassformer.nn.sparse import block_sparse_attention
 
 Biased = Callable[[Tensor, Tensor], Tensor]
 
@@ -56,8 +57,6 @@ def multi_head(
         k, v = context.cache.extend(k, v)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     if context.pattern is not None:
-        from glassformer.nn.sparse import block_sparse_attention
-
         result = block_sparse_attention(
             q, k, v, context.pattern, context.real, scale=scale, dropout=dropout, return_weights=return_weights
         )

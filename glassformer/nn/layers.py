@@ -10,8 +10,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from glassformer.config.parts import Placement
 from glassformer.nn.attention import AnyMask, AttentionPath
-from glassformer.nn.block import Block, Placement, residual
+from glassformer.nn.block import Block, residual
 from glassformer.nn.feedforward import FeedForward, SwiGLU
 from glassformer.nn.heads import CausalMultiHeadSelfAttention, MultiHeadAttention
 from glassformer.nn.masks import as_mask, causal

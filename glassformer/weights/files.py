@@ -286,6 +286,8 @@ def _state_dict(path: Path, loaded: object) -> dict[str, Tensor]:
 def some(names: Iterable[str]) -> str:
     """The first few of some names, and how many more."""
     listed = sorted(names)
+    if not listed:
+        return "none"
     return ", ".join(map(repr, listed[:5])) + f" and {len(listed) - 5} more" * (len(listed) > 5)
 
 

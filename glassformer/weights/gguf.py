@@ -6,7 +6,6 @@ Shapes: GGUF writes them fastest axis first, here they are the other way round, 
 """
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from glassformer.weights.files import WeightsError
+from glassformer.weights.files import WeightsError, some
 from glassformer.weights.foreign import ForeignModel, LlamaFacts
 
 _ARCHITECTURES = ("llama", "qwen2")
@@ -238,7 +237,7 @@ def _check_tensors(path: Path, shapes: dict[str, tuple[int, ...]], tensors: dict
     unknown, missing = sorted(tensors.keys() - shapes.keys()), sorted(shapes.keys() - tensors.keys())
     if unknown or missing:
         raise WeightsError(
-            f"{path}: its tensors are not those of its facts. Unknown: {_some(unknown)}. Missing: {_some(missing)}. "
+            f"{path}: its tensors are not those of its facts. Unknown: {some(unknown)}. Missing: {some(missing)}. "
             f"{_SAFETENSORS}"
         )
     for name, expected in shapes.items():
@@ -249,11 +248,6 @@ def _check_tensors(path: Path, shapes: dict[str, tuple[int, ...]], tensors: dict
             )
     for name, tensor in {tensor.kind: (name, tensor) for name, tensor in tensors.items()}.values():
         _dequantise(path, name, tensor, range(1))  # one row of each kind: better now than halfway through
-
-
-def _some(names: Iterable[str]) -> str:
-    first, *rest = [*names] or ["none"]
-    return f"{', '.join([first, *rest[:3]])}{f' and {len(rest) - 3} more' if len(rest) > 3 else ''}"
 
 
 def _read(path: Path, facts: LlamaFacts, tensors: dict[str, _Stored], name: str) -> Tensor:

@@ -55,6 +55,21 @@ def test_imports_go_one_way(path: Path) -> None:
         assert ORDER.index(target) <= ORDER.index(own), f"{own} imports {name}, which lies to its right"
 
 
+LINEAGES = [path for path in sorted((ROOT / "families").glob("*.py")) if path.stem != "__init__"]
+
+
+@pytest.mark.parametrize("path", LINEAGES, ids=lambda p: p.stem)
+def test_lineage_files_are_data(path: Path) -> None:
+    """They import facts, rules and what their parents say; no tensor library, no model, nothing from outside."""
+    allowed = ("glassformer.config", "glassformer.families", "glassformer.weights.")
+    for name in imported(path):
+        assert name.startswith(allowed), f"{path.stem} imports {name}"
+        if name.startswith("glassformer.weights."):
+            assert name.split(".")[2] in ("lineage", "rope", "rules"), f"{path.stem} imports {name}"
+    others = {n.names[0].name for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Import)}
+    assert {name.split(".")[0] for name in others} <= {"math"}
+
+
 def test_the_order_test_sees_a_wrong_import(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.py"
     wrong.write_text("def f():\n    from glassformer.train.loop import train\n")
@@ -70,7 +85,16 @@ def test_config_needs_the_standard_library_alone() -> None:
         assert {str(m).split(".")[0] for m in modules - own} <= sys.stdlib_module_names
 
 
-@pytest.mark.parametrize("code", ["import glassformer", "import glassformer.cli.main", "import glassformer.config"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import glassformer",
+        "import glassformer.cli.main",
+        "import glassformer.config",
+        "import glassformer; [one.parameters for one in glassformer.presets().values()]",
+        "import glassformer; from glassformer.inspect.parts import part_tree; part_tree(glassformer.preset('gpt2'))",
+    ],
+)
 def test_torch_is_not_imported_before_it_is_needed(code: str) -> None:
     assert run(f"import sys; {code}; print('torch' in sys.modules)").strip() == "False"
 

@@ -1,4 +1,4 @@
-"""What every lineage file must hold: a word about each key, sizes that build, facts that travel to config.json and back."""
+"""What every lineage file must hold: a word about each key, sizes that build, facts that travel both ways."""
 
 import json
 from dataclasses import replace

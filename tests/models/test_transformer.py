@@ -105,9 +105,9 @@ def test_memory_exactly_where_there_is_an_encoder():
         (torch.ones(5, dtype=torch.bool), r"\(2, 5\).*got torch\.bool of shape \(5,\)"),
         (torch.ones(2, 1, 5, dtype=torch.bool), r"\(2, 5\).*of shape \(2, 1, 5\)"),
         (torch.ones(2, 5), r"got torch\.float32"),
-        (torch.ones(2, 5, dtype=torch.int64), r"got torch\.int64"),
+        (torch.ones(2, 4, dtype=torch.int64), r"\(2, 5\).*got torch\.int64 of shape \(2, 4\)"),
     ],
-    ids=["length", "one row", "three axes", "float", "int"],
+    ids=["length", "one row", "three axes", "float", "int of another length"],
 )
 @each_family
 def test_masks_of_another_shape_or_type_are_refused(page, mask, says):
@@ -118,6 +118,19 @@ def test_masks_of_another_shape_or_type_are_refused(page, mask, says):
     if more:
         with types_unchecked(), pytest.raises(ValueError, match="mask must be"):
             made(tokens(2, 5), target=tokens(2, 5), target_mask=mask)
+
+
+def test_whole_numbers_as_a_mask_are_refused_where_documents_cannot_be_packed():
+    """What other libraries call an attention mask, 1 and 0, is not taken for booleans without a word."""
+    ids = tokens(2, 5)
+    ones = torch.ones_like(ids)
+    for call in (
+        lambda: built("t5")(ids, ones, target=ids),
+        lambda: built("t5")(ids, target=ids, target_mask=ones),
+        lambda: built("gpt2")(ids, ones, cache=KVCache()),
+    ):
+        with types_unchecked(), pytest.raises(ValueError, match=r"packed documents.*mask\.bool\(\)"):
+            call()
 
 
 @pytest.mark.parametrize(

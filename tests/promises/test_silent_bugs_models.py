@@ -1,7 +1,6 @@
 """Known silent bugs of Transformer implementations, tested on whole models of every build.
 
-The rows are those of ``test_silent_bugs.py``. Row 12, packed documents that see each other, waits for a mask per
-document, which a Transformer cannot be handed yet.
+The rows are those of ``test_silent_bugs.py``; row 12, packed documents that see each other, is in ``test_packing.py``.
 """
 
 import math

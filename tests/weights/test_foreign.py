@@ -357,8 +357,8 @@ def test_gguf_rotary_factors_pass_only_as_ones(tmp_path: Path) -> None:
         ({"llama__rope__dimension_count": 8}, "rope.dimension_count is 8, and heads are 16 wide"),
         ({"llama__attention__value_length": 8}, "attention.value_length is 8, and heads are 16 wide"),
         ({"llama__vocab_size": 51}, r"model.embed_tokens.weight must have the shape \(51, 64\)"),
-        ({"llama__block_count": 2}, "Unknown: model.layers.2.input_layernorm.weight, .* and 5 more. Missing: none"),
-        ({"llama__block_count": 4}, "Unknown: none. Missing: model.layers.3.input_layernorm.weight, "),
+        ({"llama__block_count": 2}, "Unknown: 'model.layers.2.input_layernorm.weight', .* and 4 more. Missing: none"),
+        ({"llama__block_count": 4}, "Unknown: none. Missing: 'model.layers.3.input_layernorm.weight', "),
         ({"llama__expert_count": 8}, "llama.expert_count = 8, which is not known"),
         ({"llama__attention__sliding_window": 4096}, "llama.attention.sliding_window = 4096, which is not known"),
         ({"llama__attention__causal": False}, "llama.attention.causal = False, which is not known"),
@@ -392,7 +392,7 @@ def test_gguf_with_an_unknown_tensor_is_refused(tmp_path: Path, extra: str) -> N
 
 def test_gguf_without_a_tensor_is_refused(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "model.gguf", llama(), change_tensors=lambda t: t.pop("blk.1.ffn_up.weight"))
-    with pytest.raises(WeightsError, match=r"Missing: model\.layers\.1\.mlp\.up_proj\.weight\."):
+    with pytest.raises(WeightsError, match=r"Missing: 'model\.layers\.1\.mlp\.up_proj\.weight'\."):
         read_gguf(path)
 
 
