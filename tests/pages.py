@@ -303,5 +303,5 @@ def any_page(seed: int) -> Model:
         decoder=None if family == "encoder" else _stack(r, causal=True, cross=family == "encoder-decoder"),
         head=_head(r, is_encoder=family == "encoder", factorised=embed.width not in (None, width)),
         tokens=Tokens(bos=r.choice([None, 3]), eos=r.choice([None, 0, (1, 2)]), pad=r.choice([None, 1])),
-        init=Init(std=r.uniform(0.001, 1) if r.flag() else None, residual_scaling=r.flag()),
+        init=Init(std=r.uniform(0.001, 1), residual_scaling=r.flag()) if r.flag() else Init(),
     )

@@ -54,6 +54,8 @@ class TaskHead:
     input_dropout: float = 0.0  # before the linear map of ``hidden``
 
     def __post_init__(self) -> None:
+        if not isinstance(self.labels, tuple):
+            raise TypeError(f"labels are a tuple of names, got {self.labels!r}.")
         check_choice("task", self.task, ("classify", "tag", "span", "pair", "replaced", "pool"))
         check_choice("pool", "first" if self.pool is None else self.pool, ("first", "last", "mean"))
         check_choice("hidden", "gelu" if self.hidden is None else self.hidden, ACTIVATION_NAMES)

@@ -30,6 +30,8 @@ class Init:
         check_number(
             std=1.0 if self.std is None else self.std, table_std=1.0 if self.table_std is None else self.table_std
         )
+        if self.std is None and self.residual_scaling:
+            raise ValueError("init.residual_scaling says by how much init.std is reduced, and no std is given.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +54,8 @@ class Model:
             raise ValueError("a model needs an encoder, a decoder or both; this one has neither.")
         if self.decoder is not None and self.decoder.cross != (self.encoder is not None):
             raise ValueError("decoder.cross is True exactly when there is an encoder for it to look at.")
+        if self.decoder is not None and not self.decoder.causal:
+            raise ValueError("decoder.causal must be True: a decoder that sees later tokens cannot write any.")
         if self.encoder is not None and self.encoder.cross:
             raise ValueError("encoder.cross must be False: an encoder has nothing else to look at.")
         for stack in (self.encoder, self.decoder):

@@ -91,9 +91,14 @@ def preset(name: str) -> Model:
 
 
 def by_model_type(config: Mapping[str, Any]) -> Lineage:
-    """The lineage that a config.json belongs to."""
+    """The lineage that a config.json belongs to; a file from before there was a model_type says so by its class."""
     name = config.get("model_type")
     known = {lineage.model_type: lineage for lineage in lineages().values() if lineage.model_type is not None}
+    if name is None:
+        classes = config.get("architectures") or []
+        for lineage in known.values():
+            if any(form.architecture in classes for form in lineage.heads.values()):
+                return lineage
     if name not in known:
         near = get_close_matches(str(name), known, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""

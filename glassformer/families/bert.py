@@ -109,6 +109,13 @@ BODY = modules(
 POOLER = modules({"head.hidden": "pooler.dense"})
 LM_TIED = ("cls.predictions.decoder.weight",)
 IGNORED = {"bos_token_id": "an encoder writes no text", "eos_token_id": "an encoder writes no text"}
+MAKERS = {
+    "directionality": "an encoder always reads in both",
+    **dict.fromkeys(
+        ("pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type"),
+        "of the makers' own code, for a pooler that was not published",
+    ),
+}  # keys in the files of the Chinese and multilingual models
 IGNORED_WEIGHTS = (Ignored("embeddings.position_ids", "a table of 0, 1, 2 …"),)
 KEYS = {
     "vocab_size": Key("vocab", 30522),
@@ -155,7 +162,7 @@ BERT = Lineage(
         **token_heads("Bert"),
     },
     keys=KEYS,
-    ignored=IGNORED,
+    ignored={**IGNORED, **MAKERS},
     sizes={
         "bert-base-uncased": {},
         "bert-base-cased": {"vocab_size": 28996},

@@ -172,7 +172,7 @@ LLAMA = Lineage(
     ignored={
         "pretraining_tp": "how products were split over machines; the result is the same but for rounding",
         "is_llama_config": "says what model_type says",
-        "transformers.js_config": "for a library in the browser",
+        "max_sequence_length": "an old name that nothing reads; max_position_embeddings counts",
     },
     sizes={
         "llama-2-7b": size(4096, 11008, 32, 32, 32, **TWO),

@@ -76,9 +76,9 @@ class Embed(nn.Module):
         return look_up(self.position.weight, positions + facts.offset, what="position")
 
 
-def count_real(real: Bool[Tensor, "B S"], new: int) -> Int[Tensor, "B T"]:
-    """Positions of the last ``new`` slots: how many real tokens stand before each. Padding gets some position too."""
-    return (torch.cumsum(real.long(), dim=-1) - 1).clamp(min=0)[..., real.shape[-1] - new :]
+def count_real(real: Bool[Tensor, "B T"]) -> Int[Tensor, "B T"]:
+    """The position of each slot: how many real tokens stand before it. Padding gets some position too."""
+    return (torch.cumsum(real.long(), dim=-1) - 1).clamp(min=0)
 
 
 def count_in_documents(documents: Integer[Tensor, "B T"]) -> Int[Tensor, "B T"]:

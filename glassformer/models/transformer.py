@@ -127,6 +127,8 @@ class Transformer(nn.Module):
         _check_inputs(ids, mask, positions)
         places = self._places(ids, mask, positions, cache)
         real, documents = self._read_mask(mask, cache)
+        if memory is not None and cache is not None:
+            cache.check_memory(memory)
         if memory is not None and memory_mask is not None:
             _check_memory_mask(memory, memory_mask)
             memory = memory.where(memory_mask.unsqueeze(-1), 0.0)  # whatever stands in padding, be it NaN
@@ -171,20 +173,17 @@ class Transformer(nn.Module):
         self, ids: Tensor, mask: Tensor | None, positions: Tensor | None, cache: KVCache | None
     ) -> Int[Tensor, "... T"]:
         """The position of each token: as given, or counted over real tokens, those of earlier calls included."""
-        length, past = ids.shape[-1], 0 if cache is None else cache.length
+        length = ids.shape[-1]
         if positions is not None:
             return positions.long() if mask is None else positions.long().where(mask.bool(), 0)
-        before = None if cache is None else cache.real
-        if mask is None and before is None:
-            places = torch.arange(past, past + length, device=ids.device)
-        elif mask is not None and mask.dtype != torch.bool:
+        if mask is not None and mask.dtype != torch.bool:
             places = count_in_documents(mask)
+        elif cache is not None and cache.positions is not None:
+            places = cache.next_positions(ids.shape, mask)
         else:
-            if before is None:
-                before = torch.ones(len(ids), past, dtype=torch.bool, device=ids.device)
-            real = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask
-            places = count_real(torch.cat((before, real), dim=-1), length)
+            places = torch.arange(length, device=ids.device) if mask is None else count_real(mask)
         longest = self.config.longest
+        past = 0 if cache is None else cache.length
         if longest is not None and past + length > longest:  # only then look at the numbers: on a GPU that waits
             _check_length(int(places.max()) + 1, longest)
         return places

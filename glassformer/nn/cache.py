@@ -44,10 +44,29 @@ class KVCache:
         self.real: Bool[Tensor, "B S"] | None = None  # None while every slot is real
         self.positions: Int[Tensor, "... S"] | None = None
         self._layers: dict[int, LayerCache] = {}
+        self._memory: Tensor | None = None
 
     def layer(self, number: int) -> LayerCache:
         """The cache of one layer, made when first asked for."""
         return self._layers.setdefault(number, LayerCache())
+
+    def check_memory(self, memory: Float[Tensor, "B M D"]) -> None:
+        """Raise unless the memory is the one whose keys and values are remembered."""
+        if self._memory is None:
+            self._memory = memory
+        if memory is not self._memory and not torch.equal(memory, self._memory):
+            raise ValueError("this cache remembers the keys and values of another memory; make a new KVCache for it.")
+
+    def next_positions(self, shape: torch.Size, real: Bool[Tensor, "B T"] | None) -> Int[Tensor, "... T"]:
+        """Positions of new slots ``(B, T)``: the real ones of each row are counted on from its last."""
+        assert self.positions is not None
+        batch, new = shape
+        if real is None and self.real is None:
+            return self.positions[..., -1:] + torch.arange(1, new + 1, device=self.positions.device)
+        places = self.positions.expand(batch, -1)
+        seen = places if self.real is None else places.where(self.real, -1)
+        added = torch.ones(shape, dtype=torch.long, device=places.device) if real is None else real.long()
+        return (seen.amax(-1, keepdim=True) + torch.cumsum(added, dim=-1)).clamp(min=0)
 
     def extend_real(self, real: Bool[Tensor, "B T"] | None, batch: int, new: int) -> Bool[Tensor, "B S"] | None:
         """Which slots are real, the ``new`` ones included; call before ``extend_positions``."""

@@ -114,39 +114,46 @@ def carry(
     when memory is full of weights, only small ones are left.
     """
     wanted = shapes(facts)
+    dtype = torch.get_default_dtype()
     for rule in sorted(plan.rules, key=lambda r: -sum(prod(found[plan.stored[name]]) for name in r.theirs)):
-        theirs = [read(plan.stored[name]) for name in rule.theirs]
-        for name in rule.also:
-            if name in plan.stored and name not in rule.theirs:
-                _check_equal(rule.theirs[0], theirs[0], name, read(plan.stored[name]))
-        try:
-            ours = rule.how.ours(theirs, facts)
-        except RuntimeError as error:
-            raise WeightsError(f"{', '.join(rule.theirs)} cannot be brought into form: {error}") from error
-        for name, tensor in zip(rule.ours, ours, strict=True):
-            if tuple(tensor.shape) != wanted[name]:
-                raise WeightsError(
-                    f"{' + '.join(rule.theirs)} has the wrong shape for {name}: the config asks for {wanted[name]}, "
-                    f"the file gives {tuple(tensor.shape)}. Config and weights are not of the same model."
-                )
-            put(name, tensor)
+        dtype = _carry_one(plan, rule, facts, read, put)
     for name in plan.zeros:
-        put(name, theirs[0].new_zeros(wanted[name]))  # of the type of the others
+        put(name, torch.zeros(wanted[name], dtype=dtype))  # of the type of the others
 
 
-def put_into(model: nn.Module, dtype: torch.dtype | None, device: torch.device | None) -> Callable[[str, Tensor], None]:
+def _carry_one(
+    plan: Plan, rule: Rule, facts: Model, read: Callable[[str], Tensor], put: Callable[[str, Tensor], None]
+) -> torch.dtype:
+    """What one rule serves; in a function of its own, so that what was read is let go before the next is."""
+    wanted = shapes(facts)
+    theirs = [read(plan.stored[name]) for name in rule.theirs]
+    for name in rule.also:
+        if name in plan.stored and name not in rule.theirs:
+            _check_equal(rule.theirs[0], theirs[0], name, read(plan.stored[name]))
+    try:
+        ours = rule.how.ours(theirs, facts)
+    except RuntimeError as error:
+        raise WeightsError(f"{', '.join(rule.theirs)} cannot be brought into form: {error}") from error
+    for name, tensor in zip(rule.ours, ours, strict=True):
+        if tuple(tensor.shape) != wanted[name]:
+            raise WeightsError(
+                f"{' + '.join(rule.theirs)} has the wrong shape for {name}: the config asks for {wanted[name]}, "
+                f"the file gives {tuple(tensor.shape)}. Config and weights are not of the same model."
+            )
+        put(name, tensor)
+    return theirs[0].dtype
+
+
+def put_into(model: nn.Module, dtype: torch.dtype | None, device: torch.device) -> Callable[[str, Tensor], None]:
     """Something that puts a tensor into the model as the parameter of that name, in memory of its own."""
 
     def put(name: str, tensor: Tensor) -> None:
         owner, _, leaf = name.rpartition(".")
-        module = model.get_submodule(owner)
-        fresh = torch.empty(tensor.shape, dtype=dtype or tensor.dtype, device=device)
-        if tensor.device == fresh.device and tensor.dtype == fresh.dtype and tensor.is_contiguous():
-            whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
-            fresh = tensor if whole else fresh.copy_(tensor)
-        else:
-            fresh.copy_(tensor)
-        setattr(module, leaf, nn.Parameter(fresh, requires_grad=fresh.is_floating_point()))
+        fits = tensor.device == device and tensor.dtype == (dtype or tensor.dtype) and tensor.is_contiguous()
+        if not fits or tensor.untyped_storage().nbytes() != tensor.nbytes:  # a part of something larger, say
+            fresh = torch.empty(tensor.shape, dtype=dtype or tensor.dtype, device=device)
+            tensor = fresh.copy_(tensor)
+        setattr(model.get_submodule(owner), leaf, nn.Parameter(tensor, requires_grad=tensor.is_floating_point()))
 
     return put
 

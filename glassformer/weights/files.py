@@ -29,7 +29,7 @@ DTYPES = {
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 SHARD = r"-\d{5}-of-\d{5}\.safetensors"
 _LONGEST_HEADER = 100_000_000  # bytes; the limit of the format
-_CHUNK = 16 * 2**20  # bytes copied before the mapped pages are given back
+_CHUNK = 2**20  # bytes copied before the mapped pages are given back
 _AGAIN = "The file is damaged or came only in part: download or save it again."
 
 
@@ -286,8 +286,6 @@ def _state_dict(path: Path, loaded: object) -> dict[str, Tensor]:
 def some(names: Iterable[str]) -> str:
     """The first few of some names, and how many more."""
     listed = sorted(names)
-    if not listed:
-        return "none"
     return ", ".join(map(repr, listed[:5])) + f" and {len(listed) - 5} more" * (len(listed) > 5)
 
 

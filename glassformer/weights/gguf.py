@@ -236,10 +236,8 @@ def _check_tensors(path: Path, shapes: dict[str, tuple[int, ...]], tensors: dict
     """Raise unless the file has exactly the tensors of the model, in the right shapes and in a kind that is known."""
     unknown, missing = sorted(tensors.keys() - shapes.keys()), sorted(shapes.keys() - tensors.keys())
     if unknown or missing:
-        raise WeightsError(
-            f"{path}: its tensors are not those of its facts. Unknown: {some(unknown)}. Missing: {some(missing)}. "
-            f"{_SAFETENSORS}"
-        )
+        found = f"Unknown: {some(unknown) or 'none'}. Missing: {some(missing) or 'none'}."
+        raise WeightsError(f"{path}: its tensors are not those of its facts. {found} {_SAFETENSORS}")
     for name, expected in shapes.items():
         if tensors[name].shape != expected:
             raise WeightsError(

@@ -31,19 +31,23 @@ OWN_CONFIG = "glassformer.json"  # beside the weights in a folder of our own for
 _REASONS = {
     "read to choose the lineage and the head": "architectures model_type",
     "read as the labels of a task head": "id2label label2id num_labels _num_labels",
-    "says who wrote the file, and from what": "transformers_version _name_or_path name_or_path finetuning_task",
+    "says who wrote the file, and from what": "transformers_version _name_or_path name_or_path finetuning_task "
+    "_commit_hash",
     "the weights file knows its own types": "torch_dtype dtype use_bfloat16",
     "the caller decides by handing in a cache": "use_cache output_past",
     "shape of the other library's answers": "return_dict output_attentions output_hidden_states output_scores "
     "return_dict_in_generate",
     "how the other library computes; the result is the same": "chunk_size_feed_forward gradient_checkpointing "
-    "torchscript attn_implementation _attn_implementation _attn_implementation_autoset tf_legacy_loss",
+    "torchscript attn_implementation _attn_implementation _attn_implementation_autoset tf_legacy_loss xla_device",
     "concerns training; the weights are there already": "initializer_range initializer_factor init_std problem_type "
     "layerdrop",
     "heads that were cut out leave smaller weights, which would not fit": "pruned_heads",
     "true only for two models glued together, which carry another model_type": "tie_encoder_decoder "
     "cross_attention_hidden_size",
-    "known from the lineage": "is_encoder_decoder",
+    "known from the lineage": "is_encoder_decoder is_decoder add_cross_attention",
+    "of encoder-decoders, which read it": "decoder_start_token_id",
+    "for libraries that build on the other one": "sentence_transformers sbert_ce_default_activation_function "
+    "transformers.js_config",
     "the tokenizer knows its tokens": "sep_token_id cls_token_id mask_token_id unk_token_id tokenizer_class prefix",
     "settings for generating text, not part of the model": "task_specific_params max_length min_length num_beams "
     "num_beam_groups early_stopping length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size do_sample "

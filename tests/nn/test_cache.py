@@ -184,3 +184,17 @@ def test_the_limit_counts_real_tokens_of_all_calls(page):
         model(tokens(2, 1), cache=padded)
     with pytest.raises(ValueError, match=r"\b25 tokens .*\b24\b"):
         model(tokens(2, 1), cache=padded)
+
+
+def test_a_cache_refuses_another_memory():
+    cache, memory = KVCache(), normal(2, 3, 4)
+    cache.check_memory(memory)
+    cache.check_memory(memory.clone())  # computed anew, but the same
+    with pytest.raises(ValueError, match="another memory; make a new KVCache"):
+        cache.check_memory(memory + 1)
+
+
+def test_positions_go_on_from_those_that_were_given():
+    cache = KVCache()
+    cache.extend_positions(torch.tensor([3, 4, 5]))
+    assert cache.next_positions(torch.Size((2, 2)), None).tolist() == [6, 7]

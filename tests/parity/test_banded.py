@@ -34,7 +34,7 @@ def loaded(page: Model, weights: dict[str, Tensor]) -> Transformer:
     """Our model from weights under GPT-2's names."""
     model = Transformer(page).eval()
     found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    carry(plan(GPT3, page, "lm", found), page, weights.__getitem__, put_into(model, None, None), found)
+    carry(plan(GPT3, page, "lm", found), page, weights.__getitem__, put_into(model, None, torch.device("cpu")), found)
     return model
 
 

@@ -38,7 +38,7 @@ def loaded(weights: dict[str, Tensor]) -> Transformer:
     found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     planned = plan(CS336, page, "lm", found)
     assert planned.spare == {}
-    carry(planned, page, weights.__getitem__, put_into(model, None, None), found)
+    carry(planned, page, weights.__getitem__, put_into(model, None, torch.device("cpu")), found)
     return model
 
 
