@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from glassformer.nn.positions import LearnedPositionalEmbedding as LearnedPositionalEmbedding
     from glassformer.nn.positions import SinusoidalPositionalEncoding as SinusoidalPositionalEncoding
     from glassformer.nn.rotary import RotaryPositionalEmbedding as RotaryPositionalEmbedding
+    from glassformer.text.tokenizer import Tokenizer as Tokenizer
 
 _HOME = {
     "config.encoder": ("EncoderConfig",),
@@ -62,6 +63,7 @@ _HOME = {
     "nn.norm": ("LayerNorm", "RMSNorm"),
     "nn.positions": ("LearnedPositionalEmbedding", "SinusoidalPositionalEncoding"),
     "nn.rotary": ("RotaryPositionalEmbedding",),
+    "text.tokenizer": ("Tokenizer",),
 }
 _MODULE_OF = {name: f"glassformer.{module}" for module, names in _HOME.items() for name in names}
 

@@ -5,7 +5,8 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,12 +20,32 @@ from glassformer.config import Head, Model, from_dict, shapes, to_dict
 from glassformer.config.checks import check_choice
 from glassformer.families import by_model_type, lineages
 from glassformer.models.transformer import Transformer
+from glassformer.nn.linear import Embedding, Linear, truncated_normal_
+from glassformer.text.pieces import TokenizerError
 from glassformer.text.tokenizer import Tokenizer
-from glassformer.weights.convert import carry, plan, put_into, settle_tie, to_theirs
-from glassformer.weights.files import WeightsError
-from glassformer.weights.lineage import EVERYWHERE, OWN_CONFIG, ConfigError, Lineage, choose_kind, head_kind
+from glassformer.weights.convert import (
+    Wishes,
+    carry,
+    plain_names,
+    plan,
+    plan_ours,
+    prevailing_dtype,
+    put_into,
+    settle_tie,
+    to_theirs,
+)
+from glassformer.weights.files import WeightsError, some
+from glassformer.weights.lineage import (
+    EVERYWHERE,
+    OWN_CONFIG,
+    WITHOUT_WEIGHTS,
+    ConfigError,
+    Lineage,
+    choose_kind,
+    head_kind,
+)
 from glassformer.weights.saving import write_weights
-from glassformer.weights.source import Source, open_parts, open_source
+from glassformer.weights.source import Source, find_place, open_parts, open_source
 
 Where = str | os.PathLike[str]
 
@@ -36,6 +57,7 @@ class Options(TypedDict, total=False):
     weights: Where
     head: str | Head | None  # another head than the folder's own: lm, classify, none … or its facts
     ignore_keys: Iterable[str]  # names of weights to pass over; * matches anything
+    fresh: Iterable[str]  # our names of parts that may be missing and then start anew, as ["head.*"]
     strict: bool  # refuse keys of config.json that the lineage does not know
     allow_pickle: bool  # open .bin, .pt and .pth files
     check_finite: bool  # refuse NaN and infinities
@@ -44,9 +66,11 @@ class Options(TypedDict, total=False):
 
 @dataclass
 class Report:
-    """What was passed over while loading, with the reasons."""
+    """What was passed over, started anew or cast while loading."""
 
     spare: dict[str, str] = field(default_factory=dict)  # weights
+    fresh: list[str] = field(default_factory=list)  # our names of weights that were not there and start anew
+    cast: dict[str, str] = field(default_factory=dict)  # weights stored in another type than most: that type
     foreign: dict[str, Any] = field(default_factory=dict)  # keys of config.json that the lineage does not know
 
 
@@ -91,26 +115,28 @@ def load(
 
     Every weight is accounted for: a missing, unknown or misshapen one raises an error that lists them.
     """
+    for name in options:
+        check_choice("an option of load", name, Options.__annotations__)
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise TypeError(f"dtype must be a floating type such as torch.bfloat16, got {dtype!r}.")
     target = torch.device(device) if device is not None else torch.get_default_device()
-    with _open(where, options) as source:
+    with _open(where, options) as source, _naming(source.place), torch.inference_mode(False):
+        wishes = Wishes(_names(options.get("ignore_keys", ())), _names(options.get("fresh", ())))
         if source.is_ours:
-            return _load_ours(source, dtype, target)
-        lineage = by_model_type(source.config)
-        kind, head = _choose_head(lineage, source.config, options)
-        facts = lineage.facts(source.config, kind)
-        facts = settle_tie(lineage, facts, kind, source.shapes, source.read)
-        facts = facts if head is None else replace(facts, head=head)
-        report = Report(foreign=_foreign_keys(lineage, source.config, kind))
-        if report.foreign and options.get("strict", False):
-            raise ConfigError(
-                f"{source.place}: strict=True, and these keys of config.json are unknown to {lineage.name}: "
-                f"{', '.join(sorted(report.foreign))}."
-            )
-        planned = plan(lineage, facts, kind, source.shapes, options.get("ignore_keys", ()))
-        report.spare = planned.spare
-        model = _unfilled(facts)
-        carry(planned, facts, source.read, put_into(model, dtype, target), source.shapes)
-        return Loaded(model.eval(), facts, lineage.name, report, source.place, source.metadata)
+            facts, lineage, report = _own_facts(source, options), source.config.get("lineage"), Report()
+            planned = plan_ours(facts, source.shapes, wishes)
+        else:
+            facts, lineage, kind, report = _their_facts(source, options)
+            planned = plan(lineages()[lineage], facts, kind, source.shapes, wishes)
+        used = [planned.stored[name] for rule in planned.rules for name in rule.theirs]
+        common = prevailing_dtype(source.shapes, source.dtypes, used)
+        report.spare, report.fresh = planned.spare, planned.fresh
+        report.cast = {name: str(source.dtypes[name]) for name in used if source.dtypes[name] != common}
+        with torch.device("meta"):  # without memory for its weights: they are put in one by one
+            model = Transformer(facts)
+        carry(planned, facts, source.read, put_into(model, dtype or common, target), source.shapes)
+        _start_anew(model, facts, planned.fresh)
+        return Loaded(model.eval(), facts, lineage, report, source.place, source.metadata)
 
 
 def save(
@@ -127,9 +153,11 @@ def save(
     """
     check_choice("to", to, ("glassformer", "hf"))
     model = _plain(loaded.model if isinstance(loaded, Loaded) else loaded)
-    lineage = loaded.lineage if isinstance(loaded, Loaded) and lineage is None else lineage
+    if isinstance(loaded, Loaded):
+        lineage = loaded.lineage if lineage is None else lineage
+        tokenizer = _tokenizer_of(loaded) if tokenizer is None else tokenizer
     place = Path(folder)
-    weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    weights = _checked_weights(model)
     if to == "hf":
         known = _known_lineage(lineage)
         said: dict[str, Any] = known.config(model.config)
@@ -137,9 +165,12 @@ def save(
         said["dtype"] = str(next(iter(weights.values())).dtype).removeprefix("torch.")
     else:
         said = {"glassformer": __version__, "format": 1, "lineage": lineage, "model": to_dict(model.config)}
-    write_weights(place, {name: tensor.cpu() for name, tensor in weights.items()})
     name, other = ("config.json", OWN_CONFIG) if to == "hf" else (OWN_CONFIG, "config.json")
-    _write_text(place / name, json.dumps(said, indent=2, ensure_ascii=False) + "\n")
+    place.mkdir(parents=True, exist_ok=True)
+    beside = place / f".{name}.new"  # ready before the weights change, so that the two change together
+    beside.write_text(json.dumps(said, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_weights(place, weights)
+    os.replace(beside, place / name)
     (place / other).unlink(missing_ok=True)  # one folder, one format
     if tokenizer is not None:
         tokenizer.save(place)
@@ -152,60 +183,59 @@ def _open(where: Where | None, options: Options) -> Source:
     if where is not None:
         if config is not None or weights is not None:
             raise ValueError("load takes either where, or config and weights; not both.")
-        return open_source(_place(where, options.get("download", False)), **checks)
+        found = find_place(where, download=options.get("download", False), allow_pickle=checks["allow_pickle"])
+        return open_source(found, **checks)
     if config is None or weights is None:
         raise ValueError("load needs where, or config and weights together.")
     return open_parts(config if isinstance(config, Mapping) else Path(config), Path(weights), **checks)
 
 
-def _place(where: Where, download: bool) -> Path:
-    """The folder or file meant by a path or by a Hugging Face name in the local cache."""
-    path = Path(where).expanduser()
-    if path.exists():
-        return path
-    name = str(where)
-    if name.count("/") > 1 or name.startswith((".", "/", "~")):
-        raise WeightsError(f"{path}: there is no such folder or file.")
+@contextmanager
+def _naming(place: Path) -> Iterator[None]:
+    """Let every complaint about a model begin with where it lies."""
     try:
-        from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import LocalEntryNotFoundError
-    except ImportError:
-        raise WeightsError(
-            f"{name}: there is no such folder or file. To look the name up in the Hugging Face cache, "
-            f"pip install huggingface_hub."
-        ) from None
+        yield
+    except (ConfigError, WeightsError) as error:
+        if str(place) in str(error):
+            raise
+        raise type(error)(f"{place}: {error}") from error
+
+
+def _names(given: str | Iterable[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _own_facts(source: Source, options: Options) -> Model:
+    """The page of facts of a folder of ours, with another head if one is asked for."""
+    if source.config.get("format") != 1 or "model" not in source.config:
+        raise ConfigError(f"{OWN_CONFIG} must say format 1 and hold a model; this is of another version, or damaged.")
     try:
-        return Path(
-            snapshot_download(name, local_files_only=not download, allow_patterns=_WANTED if download else None)
+        facts = from_dict(Model, source.config["model"])
+    except TypeError as error:
+        raise ConfigError(f"{OWN_CONFIG}: {error}") from error
+    asked = options.get("head", facts.head)
+    if isinstance(asked, str):
+        check_choice("head", asked, ("none", head_kind(facts.head)))
+        asked = None if asked == "none" else facts.head
+    return replace(facts, head=asked)
+
+
+def _their_facts(source: Source, options: Options) -> tuple[Model, str, str, Report]:
+    """Facts, lineage and kind of head of a folder that another library wrote, and what its config has besides."""
+    if "quantization_config" in source.config:
+        raise ConfigError(
+            "config.json says that the weights are quantised (quantization_config), which is not read here. Save the "
+            "model in float16 or bfloat16 with the library that quantised it, or load a GGUF file of it."
         )
-    except (LocalEntryNotFoundError, ValueError) as error:
-        raise WeightsError(
-            f"{name}: neither a folder or file here nor a name in the local Hugging Face cache. "
-            f"To fetch it from the hub, say download=True."
-        ) from error
-
-
-_WANTED = ["*.json", "*.safetensors", "*.txt", "*.model"]  # no pickles, no code
-
-
-def _load_ours(source: Source, dtype: torch.dtype | None, device: torch.device) -> Loaded:
-    facts = from_dict(Model, source.config["model"])
-    wanted = shapes(facts)
-    if wrong := [name for name in wanted if source.shapes.get(name) != wanted[name]]:
-        raise WeightsError(f"{source.place}: missing or misshapen weights: {', '.join(wrong[:12])}.")
-    if unknown := sorted(set(source.shapes) - set(wanted)):
-        raise WeightsError(f"{source.place}: unknown weights: {', '.join(unknown[:12])}.")
-    model = _unfilled(facts)
-    put = put_into(model, dtype, device)
-    for name in sorted(wanted, key=lambda n: -torch.Size(wanted[n]).numel()):
-        put(name, source.read(name))
-    return Loaded(model.eval(), facts, source.config.get("lineage"), Report(), source.place)
-
-
-def _unfilled(facts: Model) -> Transformer:
-    """A model without memory for its weights: they are put in one by one."""
-    with torch.device("meta"):
-        return Transformer(facts)
+    lineage = by_model_type(source.config)
+    kind, head = _choose_head(lineage, source.config, options)
+    facts = settle_tie(lineage, lineage.facts(source.config, kind), kind, source.shapes, source.read)
+    facts = facts if head is None else replace(facts, head=head)
+    report = Report(foreign=_foreign_keys(lineage, source.config, kind))
+    if report.foreign and options.get("strict", False):
+        unknown = ", ".join(sorted(report.foreign))
+        raise ConfigError(f"strict=True, and these keys of config.json are unknown to {lineage.name}: {unknown}.")
+    return facts, lineage.name, kind, report
 
 
 def _choose_head(lineage: Lineage, config: Mapping[str, Any], options: Options) -> tuple[str, Head | None]:
@@ -214,8 +244,11 @@ def _choose_head(lineage: Lineage, config: Mapping[str, Any], options: Options) 
         asked = options["head"]
         if asked is None or isinstance(asked, str):
             kind = asked or "none"
-            check_choice("head", kind, [*lineage.heads, "none"])
+            check_choice("head", kind, {*lineage.heads, "none"})
             return kind, None
+        check_choice(
+            f"the kind of head of a {lineage.name} model", head_kind(asked), {*lineage.heads, *WITHOUT_WEIGHTS}
+        )
         return head_kind(asked), asked
     return choose_kind(lineage, config), None
 
@@ -248,7 +281,38 @@ def _plain(model: nn.Module) -> Transformer:
     return model
 
 
-def _write_text(path: Path, text: str) -> None:
-    beside = path.with_name(f".{path.name}.new")
-    beside.write_text(text, encoding="utf-8")
-    os.replace(beside, path)
+def _start_anew(model: Transformer, facts: Model, names: Iterable[str]) -> None:
+    """Draw the weights of modules that no file filled; a bias missing beside a filled weight stays zero."""
+    chosen = set(names)
+    for path, module in model.named_modules():
+        own = {f"{path}.{name}" for name, _ in module.named_parameters(recurse=False)}
+        if not own or not own <= chosen or not hasattr(module, "reset_parameters"):
+            continue
+        module.reset_parameters()
+        if facts.init.std is not None and isinstance(module, (Linear, Embedding)):
+            truncated_normal_(module.weight, facts.init.std)
+
+
+def _checked_weights(model: Transformer) -> dict[str, torch.Tensor]:
+    """The weights under plain names, on the CPU; raise unless they are those that the facts describe."""
+    state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    weights = {short: state[name] for short, name in plain_names(state).items()}
+    wanted = shapes(model.config)
+    wrong = {
+        name for name in {*weights, *wanted} if name not in weights or tuple(weights[name].shape) != wanted.get(name)
+    }
+    if wrong:
+        raise WeightsError(
+            f"the model is not what its config says, so it could not be loaded again: {some(wrong)}. "
+            f"Change the facts (glassformer.config.change) and build it anew."
+        )
+    if any(tensor.is_meta for tensor in weights.values()):
+        raise WeightsError("the model has no values yet: its weights are on the meta device.")
+    return {name: tensor.cpu() for name, tensor in weights.items()}
+
+
+def _tokenizer_of(loaded: Loaded) -> Tokenizer | None:
+    try:
+        return loaded.tokenizer
+    except TokenizerError:
+        return None

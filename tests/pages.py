@@ -261,17 +261,19 @@ def _head(r: _Draw, *, is_encoder: bool, factorised: bool) -> Head | None:
         tied=tied,
         mask_decoder=MaskDecoder(length=r.few(12, 20), steps=r.few(1, 3)) if is_encoder and r.flag() else None,
     )
+    kind = r.choice(["classify", "tag", "span", "pair", "replaced", "pool"])
+    pooled = {"classify": True, "pair": True, "pool": r.flag()}.get(kind, False)
     task = TaskHead(
-        task=r.choice(["classify", "tag", "span", "pair", "replaced", "pool"]),
+        task=kind,
         labels=tuple(r.choice(["", "a", "é", "no"]) for _ in range(r.few(0, 4))),
-        pool=r.choice(["first", "last", "mean", None]),
+        pool=r.choice(["first", "last", "mean"]) if pooled else None,
         hidden=r.choice([None, *ACTIVATIONS]),
         bias=r.flag(),
         dropout=r.share(),
         input_dropout=r.share(),
     )
     embedding = EmbeddingHead(pool=r.choice(["first", "last", "mean"]), normalise=r.flag())
-    pair = replace(task, pool=task.pool or "first")
+    pair = replace(task, task="pair", pool=task.pool or "first")
     return r.choice([None, lm, task, embedding, PretrainingHead(lm=lm, pair=pair)])
 
 

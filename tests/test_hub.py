@@ -12,11 +12,11 @@ from safetensors.torch import load_file, save_file
 
 import glassformer
 from glassformer import hub
-from glassformer.config import EmbeddingHead, LMHead, TaskHead, change
+from glassformer.config import EmbeddingHead, Init, LMHead, TaskHead, change
 from glassformer.models.transformer import Transformer
 from glassformer.weights.files import WeightsError
 from glassformer.weights.lineage import ConfigError
-from tests.helpers import randomise
+from tests.helpers import randomise, types_unchecked
 
 SIZES = {"vocab_size": 31, "n_embd": 12, "n_layer": 2, "n_head": 3, "n_positions": 16}
 IDS = torch.arange(8).reshape(1, 8)
@@ -302,7 +302,7 @@ def test_saving_for_hugging_face_needs_a_lineage_that_can_say_it(folder: Path, t
     odd = Transformer(change(facts, "decoder.attention.windows", (None, 3)))
     with pytest.raises(ConfigError, match=r"cannot state these facts: decoder\.attention\.windows"):
         hub.save(odd, tmp_path / "x", to="hf", lineage="gpt2")
-    tagger = Transformer(change(facts, "head", TaskHead(task="pair", labels=("a", "b"))))
+    tagger = Transformer(change(facts, "head", TaskHead(task="pair", labels=("a", "b"), pool="first")))
     with pytest.raises(ConfigError, match="no head of the kind 'pair'"):
         hub.save(tagger, tmp_path / "x", to="hf", lineage="gpt2")
     assert not (tmp_path / "x").exists()
@@ -323,3 +323,144 @@ def test_names_are_looked_up_in_the_local_cache_only(
     refs.mkdir()
     (refs / "main").write_text("abc")
     assert hub.load("someone/model").lineage == "gpt2"
+
+
+def test_misspelt_options_are_refused(folder: Path) -> None:
+    with types_unchecked():
+        with pytest.raises(ValueError, match="Did you mean 'check_finite'"):
+            hub.load(folder, check_finit=True)
+        with pytest.raises(ValueError, match="an option of load must be one of"):
+            hub.load(folder, trust_remote_code=True)
+        for wrong in ("bfloat16", torch.int8):
+            with pytest.raises(TypeError, match=r"floating type such as torch\.bfloat16"):
+                hub.load(folder, dtype=wrong)
+
+
+def test_our_format_takes_heads_and_ignored_keys_too(folder: Path, tmp_path: Path) -> None:
+    reconfigure(folder, tie_word_embeddings=False)
+    rewrite(folder, lambda tensors: tensors.update({"lm_head.weight": tensors["transformer.wte.weight"] + 1}))
+    hub.save(hub.load(folder), tmp_path / "ours")
+    bare = hub.load(tmp_path / "ours", head="none")
+    assert bare.config.head is None
+    assert list(bare.report.spare) == ["head.out.weight"]
+    with pytest.raises(ValueError, match="head must be one of lm, none"):
+        hub.load(tmp_path / "ours", head="classify")
+    rewrite(tmp_path / "ours", lambda tensors: tensors.update({"junk.weight": torch.zeros(2)}))
+    with pytest.raises(WeightsError, match=r"ours: .*Unknown \(1\): junk\.weight"):
+        hub.load(tmp_path / "ours")
+    assert "junk.weight" in hub.load(tmp_path / "ours", ignore_keys="junk*").report.spare
+    path = tmp_path / "ours" / "glassformer.json"
+    for wrong in ('"format": 2', '"format": 1, "model_": 3, "x"'):
+        path.write_text(path.read_text().replace('"format": 1', wrong, 1) if "2" in wrong else '{"glassformer": "0"}')
+        with pytest.raises(ConfigError, match=r"glassformer\.json"):
+            hub.load(tmp_path / "ours")
+
+
+def test_a_fresh_head_on_a_loaded_body(folder: Path) -> None:
+    head = TaskHead(task="classify", labels=("no", "yes"), pool="last", bias=False)
+    with pytest.raises(WeightsError, match=r"Missing \(1\): score\.weight.*fresh=\['head\.\*'\]"):
+        hub.load(folder, head=head)
+    loaded = hub.load(folder, head=head, fresh=["head.*"])
+    assert loaded.report.fresh == ["head.out.weight"]
+    weight = loaded.model.get_parameter("head.out.weight")
+    assert 0.001 < float(weight.detach().std()) < 0.1  # as the facts say: 0.02
+    assert loaded.model(IDS).shape == (1, 2)
+    assert torch.equal(
+        loaded.model.get_parameter("embed.token.weight"), hub.load(folder).model.get_parameter("embed.token.weight")
+    )
+
+
+def test_mixed_types_become_the_one_that_prevails(folder: Path) -> None:
+    def half(tensors: dict[str, torch.Tensor]) -> None:
+        for name in list(tensors):
+            tensors[name] = tensors[name].float() if "ln_" in name else tensors[name].half()
+
+    rewrite(folder, half)
+    loaded = hub.load(folder)
+    assert {p.dtype for p in loaded.model.parameters()} == {torch.float16}
+    assert set(loaded.report.cast.values()) == {"torch.float32"}
+    loaded.model(IDS)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int8, torch.float8_e4m3fn])
+def test_weights_that_are_no_floats_are_refused(folder: Path, dtype: torch.dtype) -> None:
+    rewrite(folder, lambda tensors: tensors.update({"transformer.ln_f.weight": torch.ones(12).to(dtype)}))
+    with pytest.raises(WeightsError, match=rf"ln_f\.weight is stored as {dtype}"):
+        hub.load(folder)
+
+
+def test_two_names_of_one_weight_are_refused(folder: Path) -> None:
+    rewrite(folder, lambda t: t.update({"module.transformer.wpe.weight": t["transformer.wpe.weight"] + 1}))
+    with pytest.raises(WeightsError, match="two names of one weight"):
+        hub.load(folder)
+
+
+def test_row_22_marks_of_wrappers_anywhere_in_a_name(folder: Path, tmp_path: Path) -> None:
+    expected = hub.load(folder).model
+
+    def wrap(tensors: dict[str, torch.Tensor]) -> None:
+        for name in list(tensors):
+            marked = name.replace(".h.0.", ".h.0._orig_mod.")
+            tensors[f"module._orig_mod.module.{marked}"] = tensors.pop(name)
+
+    rewrite(folder, wrap)
+    assert torch.equal(hub.load(folder).model(IDS), expected(IDS))
+    before = set(expected.state_dict())
+    expected.decoder.blocks[0] = torch.compile(expected.decoder.blocks[0], backend="eager")
+    hub.save(expected, tmp_path / "ours")
+    assert set(load_file(tmp_path / "ours" / "model.safetensors")) == before
+
+
+def test_a_model_that_is_not_what_its_facts_say_is_not_saved(folder: Path, tmp_path: Path) -> None:
+    model = hub.load(folder).model
+    model.extra = torch.nn.Linear(2, 2)
+    with pytest.raises(WeightsError, match=r"'extra\.bias', 'extra\.weight'"):
+        hub.save(model, tmp_path / "x")
+    del model.extra
+    with pytest.raises(WeightsError, match="meta"):
+        hub.save(model.to("meta"), tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+def test_hand_made_facts_are_accepted_by_the_reference(tmp_path: Path, folder: Path) -> None:
+    facts = change(hub.load(folder).config, "init", Init())
+    hub.save(Transformer(facts), tmp_path / "made", to="hf", lineage="gpt2")
+    assert transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "made").config.initializer_range == 0.02
+
+
+def test_saving_under_another_family_is_refused(folder: Path, tmp_path: Path) -> None:
+    model = hub.load(folder).model
+    for lineage in ("t5", "bart", "bert", "llama", "bigbird-pegasus", "xlm"):
+        with pytest.raises(ConfigError):
+            hub.save(model, tmp_path / "x", to="hf", lineage=lineage)
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"n_head": "3"}, {"n_head": 0}, {"n_head": None}, {"n_embd": None}, {"resid_pdrop": None}, {"n_layer": True},
+     {"activation_function": ["gelu"]}, {"model_type": ["gpt2"]}, {"eos_token_id": "x"}, {"n_layer": 2.5}],
+)  # fmt: skip
+def test_values_of_the_wrong_kind_are_one_paragraph(folder: Path, wrong: dict[str, object]) -> None:
+    reconfigure(folder, **wrong)
+    with pytest.raises(ValueError, match=str(folder)):
+        hub.load(folder)
+
+
+def test_the_tokenizer_travels_with_a_loaded_model(folder: Path, tmp_path: Path) -> None:
+    (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello"]))
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    hub.save(hub.load(folder), tmp_path / "copy")
+    assert hub.load(tmp_path / "copy").tokenizer.encode("hello", special=False) == [5]
+
+
+@pytest.mark.parametrize("name", ["TFGPT2LMHeadModel", "GPT2ForCausalLM", "GPT2WithLMHeadModel", "FlaxGPT2LMHeadModel"])
+def test_classes_of_other_libraries_and_of_years_ago(folder: Path, name: str) -> None:
+    reconfigure(folder, architectures=[name])
+    assert hub.load(folder).config.head == LMHead()
+
+
+def test_quantised_folders_say_so(folder: Path) -> None:
+    reconfigure(folder, quantization_config={"quant_method": "bitsandbytes"})
+    with pytest.raises(ConfigError, match="quantised"):
+        hub.load(folder)

@@ -13,6 +13,6 @@ def plain_errors() -> Iterator[None]:
         yield
     except BrokenPipeError:  # the reader of our output went away: not an input's fault
         raise
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error

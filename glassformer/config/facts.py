@@ -62,7 +62,11 @@ def change(facts: T, path: str, value: Any) -> T:
     name, _, rest = path.partition(".")
     if not hasattr(facts, name):
         raise ValueError(f"{type(facts).__name__} has no fact {name!r}.")
-    return replace(facts, **{name: change(getattr(facts, name), rest, value) if rest else value})  # type: ignore[type-var]
+    if rest:
+        value = change(getattr(facts, name), rest, value)
+    else:
+        value = _typed(get_type_hints(type(facts))[name], value, path)
+    return replace(facts, **{name: value})  # type: ignore[type-var]
 
 
 def _plain(value: Any, several: bool = False) -> Any:

@@ -60,6 +60,12 @@ class TaskHead:
         check_choice("pool", "first" if self.pool is None else self.pool, ("first", "last", "mean"))
         check_choice("hidden", "gelu" if self.hidden is None else self.hidden, ACTIVATION_NAMES)
         check_probability(dropout=self.dropout, input_dropout=self.input_dropout)
+        if self.task in ("classify", "pair") and self.pool is None:
+            raise ValueError(f"task={self.task!r} gives one answer per row: say pool='first', 'last' or 'mean'.")
+        if self.task in ("tag", "span", "replaced") and self.pool is not None:
+            raise ValueError(
+                f"task={self.task!r} gives an answer to every token; pool={self.pool!r} has no place in it."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

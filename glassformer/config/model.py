@@ -22,7 +22,7 @@ class Tokens:
 class Init:
     """Where training starts. Without ``std``: variance 2 / (d_in + d_out) for linear maps and 1 for tables."""
 
-    std: float | None = None  # of every linear map and table
+    std: float | None = None  # of every linear map, convolution and table
     table_std: float | None = None  # of tables, where it is another
     residual_scaling: bool = False  # projections back into the residual stream by 1 / √(2 · layers) less
 
@@ -86,9 +86,9 @@ class Model:
     @property
     def longest(self) -> int | None:
         """The longest sequence its positions allow; None where nothing limits it."""
-        learned = self.embed.position
-        if learned is not None and learned.kind == "learned":
-            return learned.length
+        place = self.embed.position
         stacks = [stack for stack in (self.encoder, self.decoder) if stack is not None]
         lengths = [stack.attention.rotary.length for stack in stacks if stack.attention.rotary is not None]
+        if place is not None and place.kind == "learned":
+            lengths.append(place.length)
         return min(lengths, default=None)

@@ -66,6 +66,8 @@ class Attention:
             raise ValueError(f"{what} attention needs a key head per query head; got {kv_heads} for {self.heads}.")
         if sparse and self.score_bias is not None:
             raise ValueError(f"block-sparse attention takes no score_bias; got {type(self.score_bias).__name__}.")
+        if kv_heads == self.heads:
+            object.__setattr__(self, "kv_heads", None)  # one way to say one fact, so that equal models compare equal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +137,8 @@ class Stack:
             raise ValueError("a convolution looks both ways; it is for encoders.")
         if isinstance(self.attention.score_bias, BucketBias):
             self.attention.score_bias.check_direction(both_ways=not self.causal)
+        if unique == self.layers:
+            object.__setattr__(self, "unique_layers", None)  # one way to say one fact; see Attention
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -99,7 +99,7 @@ def by_model_type(config: Mapping[str, Any]) -> Lineage:
         for lineage in known.values():
             if any(form.architecture in classes for form in lineage.heads.values()):
                 return lineage
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         near = get_close_matches(str(name), known, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ConfigError(

@@ -21,8 +21,9 @@ def read(c: Reader) -> Model:
 
 
 def write(model: Model) -> dict[str, Any]:
-    """What is said of heads; see BERT's."""
-    said = bert.write(model)
+    """How many layers have weights of their own, and what is said of heads; see BERT's."""
+    groups = look(model, "encoder.unique_layers") or look(model, "encoder.layers")
+    said = {**bert.write(model), "num_hidden_groups": groups}
     value = said.pop("classifier_dropout", look(model, "head.pair.dropout"))
     return said if value is None else {**said, "classifier_dropout_prob": value}
 
@@ -104,7 +105,7 @@ ALBERT = Lineage(
         "vocab_size": Key("vocab", 30000),
         "embedding_size": Key("embed.width", 128),
         "hidden_size": Key("width", 4096),
-        "num_hidden_groups": Key("encoder.unique_layers", 1),
+        "num_hidden_groups": Key(None, 1),
         "num_attention_heads": Key("encoder.attention.heads", 64),
         "intermediate_size": Key("encoder.ffn.hidden", 16384),
         "hidden_act": Key("encoder.ffn.activation", "gelu_new"),

@@ -60,6 +60,7 @@ def read(c: Reader) -> Model:
     c.must("normalize_embedding", True, "embeddings are normalised in every published model")
     c.must("add_final_layer_norm", False, "a norm after the last layer belongs to a relative with another model_type")
     c.must("static_position_embeddings", False, "positions are learned in every published model")
+    c.must("do_blenderbot_90_layernorm", False, "another order of norms belongs to a relative with another model_type")
     position = InputPosition(kind="learned", length=c.max_position_embeddings, offset=2)
     return model(c, position, "post", norm=True)
 
@@ -193,6 +194,9 @@ BART = Lineage(
         "bart-large": DROPOUTS,
         "bart-large-cnn": {"vocab_size": 50264},
         "bart-large-xsum": {"vocab_size": 50264},
-        "bart-large-mnli": {},
+        "bart-large-mnli": {
+            "architectures": ["BartForSequenceClassification"],
+            "id2label": {"0": "contradiction", "1": "neutral", "2": "entailment"},
+        },
     },
 )

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from glassformer.config import Attention, Embed, FeedForward, InputPosition, Model, Norm, Stack, Tokens, look
+from glassformer.config import Attention, Embed, FeedForward, Init, InputPosition, Model, Norm, Stack, Tokens, look
 from glassformer.config.heads import LMHead, PretrainingHead, TaskHead
 from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, Reader, span
 from glassformer.weights.rules import Ignored, Rule, modules, same
@@ -33,6 +33,7 @@ def read(c: Reader) -> Model:
             dropout=dropout,
         ),
         tokens=Tokens(pad=c.pad_token_id),
+        init=Init(std=c.initializer_range),
     )
 
 
@@ -110,7 +111,7 @@ POOLER = modules({"head.hidden": "pooler.dense"})
 LM_TIED = ("cls.predictions.decoder.weight",)
 IGNORED = {"bos_token_id": "an encoder writes no text", "eos_token_id": "an encoder writes no text"}
 MAKERS = {
-    "directionality": "an encoder always reads in both",
+    "directionality": "an encoder always looks both ways",
     **dict.fromkeys(
         ("pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type"),
         "of the makers' own code, for a pooler that was not published",
@@ -130,6 +131,7 @@ KEYS = {
     "max_position_embeddings": Key("embed.position.length", 512),
     "type_vocab_size": Key("embed.segments", 2),
     "layer_norm_eps": Key("norm.eps", 1e-12),
+    "initializer_range": Key("init.std", 0.02),
     "pad_token_id": Key("tokens.pad", 0),
     "tie_word_embeddings": Key("head.tied", True),
 }

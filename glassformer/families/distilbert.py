@@ -7,6 +7,7 @@ from glassformer.config import (
     Attention,
     Embed,
     FeedForward,
+    Init,
     InputPosition,
     LMHead,
     Model,
@@ -39,6 +40,7 @@ def read(c: Reader) -> Model:
             dropout_on=("ffn",),
         ),
         tokens=Tokens(pad=c.pad_token_id),
+        init=Init(std=c.initializer_range),
     )
 
 
@@ -122,6 +124,7 @@ DISTILBERT = Lineage(
         "activation": Key("encoder.ffn.activation", "gelu"),
         "qa_dropout": Key(None, 0.1),
         "seq_classif_dropout": Key(None, 0.2),
+        "initializer_range": Key("init.std", 0.02),
         "pad_token_id": Key("tokens.pad", 0),
         "tie_word_embeddings": Key("head.tied", True),
     },

@@ -8,7 +8,7 @@ from typing import Any
 from glassformer.config import LMHead, Model, TaskHead, change
 from glassformer.families import bert
 from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, Reader
-from glassformer.weights.rules import modules, same
+from glassformer.weights.rules import Ignored, modules, same
 
 
 def read(c: Reader) -> Model:
@@ -55,7 +55,10 @@ ELECTRA = Lineage(
     read=read,
     write=write,
     weights=(*bert.BODY, *modules({"embed.project": "embeddings_project"})),
-    ignored_weights=bert.IGNORED_WEIGHTS,
+    ignored_weights=(
+        *bert.IGNORED_WEIGHTS,
+        Ignored("embeddings_project.*", "leads to the width that the embeddings have already; no class reads it"),
+    ),
     heads={
         "lm": HeadFormat(
             "ElectraForMaskedLM",

@@ -39,7 +39,7 @@ def body(
             attention=Attention(
                 heads=heads,
                 head_dim=head_dim,
-                kv_heads=None if kv_heads == heads else kv_heads,
+                kv_heads=kv_heads,
                 biases=biases,
                 rotary=read_rotary(c, head_dim),
                 windows=windows,

@@ -3,7 +3,19 @@
 from dataclasses import replace
 from typing import Any
 
-from glassformer.config import Attention, BucketBias, Embed, FeedForward, LMHead, Model, Norm, Stack, TaskHead, Tokens
+from glassformer.config import (
+    Attention,
+    BucketBias,
+    Embed,
+    FeedForward,
+    Init,
+    LMHead,
+    Model,
+    Norm,
+    Stack,
+    TaskHead,
+    Tokens,
+)
 from glassformer.weights.lineage import THEIR_ACTIVATION, HeadFormat, Key, Lineage, Paper, Reader, span
 from glassformer.weights.rules import Ignored, Rule, modules, same
 
@@ -52,7 +64,16 @@ def read(c: Reader) -> Model:
             pad=c.pad_token_id,
             start=c.decoder_start_token_id if c.says("decoder_start_token_id") else None,
         ),
+        init=start(c),
     )
+
+
+def start(c: Reader) -> Init:
+    """Where training starts, as near to the published scheme as one number for all linear maps comes.
+
+    Theirs is factor · d_in^-½ for each map; for queries, whose scores are not scaled, head_dim^-½ of that besides.
+    """
+    return Init(std=c.initializer_factor * c.d_model**-0.5, table_std=c.initializer_factor)
 
 
 def lm(c: Reader) -> LMHead:
@@ -180,6 +201,7 @@ T5 = Lineage(
         "dropout_rate": Key("encoder.dropout", 0.1),
         "classifier_dropout": Key("head.dropout", 0.0),
         "layer_norm_epsilon": Key("norm.eps", 1e-6),
+        "initializer_factor": Key("init.table_std", 1.0),
         "feed_forward_proj": Key(None, "relu"),
         "eos_token_id": Key("tokens.eos", 1),
         "pad_token_id": Key("tokens.pad", 0),

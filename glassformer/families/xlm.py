@@ -6,6 +6,7 @@ from glassformer.config import (
     Attention,
     Embed,
     FeedForward,
+    Init,
     InputPosition,
     LMHead,
     Model,
@@ -55,6 +56,7 @@ def read(c: Reader) -> Model:
             eos=either(c, "eos_token_id", "eos_index"),
             pad=either(c, "pad_token_id", "pad_index"),
         ),
+        init=Init(std=c.init_std, table_std=c.embed_init_std),
     )
 
 
@@ -95,8 +97,8 @@ PARTS = {
     "ffn.down": "ffns.{i}.lin2",
     "ffn_norm": "layer_norm2.{i}",
 }
-# The files of xlm-clm-* do not say causal=true, though these guess the next word; it can be set there.
 PAIR = {"emb_dim": 1024, "n_layers": 6, "n_heads": 8, "n_langs": 2}
+CAUSAL = {**PAIR, "causal": True}  # the published files do not say so, though these models guess the next word
 XNLI = {"emb_dim": 1024, "n_heads": 8, "n_langs": 15, "vocab_size": 95000}
 MANY = {"emb_dim": 1280, "n_layers": 16, "use_lang_emb": False, "vocab_size": 200000}
 XLM = Lineage(
@@ -148,6 +150,8 @@ XLM = Lineage(
         "use_lang_emb": Key(None, True),
         "max_position_embeddings": Key("embed.position.length", 512),
         "layer_norm_eps": Key("norm.eps", 1e-12),
+        "init_std": Key("init.std", 0.02),
+        "embed_init_std": Key("init.table_std", 2048**-0.5),
         "summary_type": Key(None, "first"),
         "summary_first_dropout": Key(None, 0.1),
         "summary_use_proj": Key(None, True),
@@ -160,7 +164,6 @@ XLM = Lineage(
     },
     ignored={
         "sinusoidal_embeddings": "where the table of positions came from; it is stored either way",
-        "embed_init_std": "where training starts; the weights are there already",
         "lang_id": "the caller says which language a text is in",
         **dict.fromkeys(("id2lang", "lang2id"), "the tokenizer knows its languages"),
         **dict.fromkeys(("unk_index", "mask_index"), "the tokenizer knows its tokens"),
@@ -177,8 +180,8 @@ XLM = Lineage(
         "xlm-mlm-enro-1024": {**PAIR, "vocab_size": 64592},
         "xlm-mlm-xnli15-1024": XNLI,
         "xlm-mlm-tlm-xnli15-1024": XNLI,
-        "xlm-clm-enfr-1024": {**PAIR, "vocab_size": 64139},
-        "xlm-clm-ende-1024": {**PAIR, "vocab_size": 64699},
+        "xlm-clm-enfr-1024": {**CAUSAL, "vocab_size": 64139},
+        "xlm-clm-ende-1024": {**CAUSAL, "vocab_size": 64699},
         "xlm-mlm-17-1280": {**MANY, "n_langs": 17},
         "xlm-mlm-100-1280": {**MANY, "n_langs": 100},
     },

@@ -108,14 +108,14 @@ def _embed(facts: Embed) -> str:
 def _stack(facts: Stack, norm: str, eps: float) -> str:
     words = [f"{facts.layers} layers", f"{facts.placement}-norm" if facts.placement != "parallel" else "parallel"]
     words += [f"{norm} ε {eps:g}", "causal" if facts.causal else "both ways"]
-    if facts.unique_layers not in (None, facts.layers):
+    if facts.unique_layers is not None:
         words.append(f"{facts.unique_layers} with weights of their own")
     return ", ".join(words)
 
 
 def _attention(facts: Attention) -> str:
     words = [f"{facts.heads} heads of {facts.head_dim}"]
-    if facts.kv_heads not in (None, facts.heads):
+    if facts.kv_heads is not None:
         words.append(f"{facts.kv_heads} key/value heads")
     words.append(f"biases on {facts.biases}" if facts.biases else "no biases")
     if facts.scale is not None:

@@ -82,8 +82,10 @@ def count_real(real: Bool[Tensor, "B T"]) -> Int[Tensor, "B T"]:
 
 
 def count_in_documents(documents: Integer[Tensor, "B T"]) -> Int[Tensor, "B T"]:
-    """Positions of tokens within their own documents, which lie one after the other."""
+    """Positions of tokens within their own documents: how many of the same document stand before each in its row."""
+    numbers, order = documents.sort(dim=-1, stable=True)  # each document in one piece, its tokens in their order
     slots = torch.arange(documents.shape[-1], device=documents.device).expand_as(documents)
-    is_first = torch.ones_like(documents, dtype=torch.bool)
-    is_first[:, 1:] = documents[:, 1:] != documents[:, :-1]
-    return slots - slots.where(is_first, 0).cummax(-1).values
+    is_first = torch.ones_like(numbers, dtype=torch.bool)
+    is_first[:, 1:] = numbers[:, 1:] != numbers[:, :-1]
+    counted = slots - slots.where(is_first, 0).cummax(-1).values if slots.numel() else slots
+    return torch.empty_like(counted).scatter_(-1, order, counted)

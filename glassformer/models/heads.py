@@ -29,9 +29,15 @@ class LMHead(nn.Module):
         self.transform = Linear(model.width, width, bias=True) if facts.transform is not None else None
         self.norm = make_norm(model.norm, width) if facts.transform is not None else None
         self.out = None if facts.tied else Linear(width, model.vocab)
-        self.bias = nn.Parameter(torch.zeros(model.vocab)) if facts.bias else None
+        self.bias = nn.Parameter(torch.empty(model.vocab)) if facts.bias else None
         decoder = facts.mask_decoder
         self.position = Embedding(decoder.length, model.width) if decoder is not None else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """A bias of 0; the parts have starting values of their own."""
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
 
     def forward(
         self, x: Float[Tensor, "B T D"], real: Bool[Tensor, "B T"] | None, table: Float[Tensor, "V E"]

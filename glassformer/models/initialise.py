@@ -5,29 +5,31 @@ import math
 from torch import nn
 
 from glassformer import config
-from glassformer.nn.linear import Embedding, Linear, truncated_normal_
+from glassformer.nn.convolution import Convolution
+from glassformer.nn.linear import Embedding, Linear
 
 
 def initialise(model: nn.Module, facts: config.Model) -> None:
-    """Draw linear maps and tables from N(0, std²), cut at ±3σ; biases start at 0 and norms at 1 as they are built.
+    """Give every weight its starting value: each is drawn once, whatever it held before, be it nothing.
 
-    Without a ``std`` they stay as the blocks made them. With ``residual_scaling`` the projections that write into
-    the residual stream start smaller by √(number of such writes) (Radford et al., 2019).
+    Linear maps, convolutions and tables start from N(0, std²), cut at ±3σ; without a ``std`` by the rule of their own.
+    Biases start at 0 and norms at 1. With ``residual_scaling`` the projections that write into the residual stream
+    start smaller by √(number of such writes) (Radford et al., 2019).
     """
     std = facts.init.std
     table_std = std if facts.init.table_std is None else facts.init.table_std
-    for module in model.modules():
-        if isinstance(module, Linear) and std is not None:
-            truncated_normal_(module.weight, std)
-        if isinstance(module, Embedding) and table_std is not None:
-            truncated_normal_(module.weight, table_std)
-    if std is None or not facts.init.residual_scaling:
-        return
-    for stack in (facts.encoder, facts.decoder):
-        if stack is None:
-            continue
-        writes = stack.layers * (3 if stack.cross else 2)
-        part = model.get_submodule("encoder" if stack is facts.encoder else "decoder")
-        for name, module in part.named_modules():
-            if isinstance(module, Linear) and name.rsplit(".", 1)[-1] in ("o", "down"):
-                truncated_normal_(module.weight, std / math.sqrt(writes))
+    for name, module in model.named_modules():
+        if isinstance(module, Embedding):
+            module.reset_parameters(1.0 if table_std is None else table_std)
+        elif isinstance(module, Linear | Convolution):
+            module.reset_parameters(None if std is None else std / math.sqrt(_writes(name, facts)))
+        elif next(module.parameters(recurse=False), None) is not None:
+            module.reset_parameters()  # whoever owns parameters must say how they start
+
+
+def _writes(name: str, facts: config.Model) -> int:
+    """How many projections share the residual stream that this one writes into; 1 if it is to start like any other."""
+    stack = {"encoder": facts.encoder, "decoder": facts.decoder}.get(name.split(".")[0])
+    if stack is None or not facts.init.residual_scaling or name.rsplit(".", 1)[-1] not in ("o", "down"):
+        return 1
+    return stack.layers * (3 if stack.cross else 2)

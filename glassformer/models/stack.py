@@ -79,6 +79,7 @@ class Stack(nn.Module):
         cache, (batch, new) = tokens.cache, x.shape[:2]
         real, key_positions = tokens.real, tokens.positions
         if cache is not None:
+            cache.claim(self.facts, batch)
             real = cache.extend_real(real, batch, new)
             key_positions = cache.extend_positions(tokens.positions)
         scores = (batch, 1, new, key_positions.shape[-1])
@@ -109,7 +110,10 @@ class Stack(nn.Module):
             return None
         sparse = any(isinstance(window, config.BlockSparse) for window in self.facts.attention.windows)
         if sparse or self.convolution is not None:
-            raise ValueError("block-sparse attention and convolutions look across documents: do not pack them here.")
+            raise ValueError(
+                "block-sparse attention and convolutions look across documents, so rows cannot be packed here; a mask "
+                "of 1 and 0 is turned into one of True and False by mask.bool()."
+            )
         return documents.unsqueeze(-1) == documents.unsqueeze(-2)
 
     def _positions(self, queries: Int[Tensor, "... T"], keys: Int[Tensor, "... S"]) -> Context:

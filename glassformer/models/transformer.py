@@ -6,6 +6,7 @@ an encoder-decoder, so that a memory can be computed once and used many times.
 Shapes: ``B`` batch, ``T`` tokens, ``M`` tokens of the memory, ``D`` model width.
 """
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -35,14 +36,32 @@ class Transformer(nn.Module):
     the document that a token belongs to. Tokens then see their own document alone, and positions start anew in each.
     """
 
-    def __init__(self, facts: config.Model) -> None:
+    def __init__(
+        self,
+        facts: config.Model,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
+        if not isinstance(facts, config.Model):
+            raise TypeError(
+                f"a Transformer is built from a config.Model, got {facts!r:.80}. A published model's facts are "
+                f"glassformer.preset(name); glassformer.load(folder) brings its weights too."
+            )
         self.config = facts
-        self.embed = Embed(facts)
-        self.encoder = None if facts.encoder is None else Stack(facts.encoder, facts.norm, facts.width)
-        self.target_embed = Embed(facts, has_tokens=False) if facts.family == "encoder-decoder" else None
-        self.decoder = None if facts.decoder is None else Stack(facts.decoder, facts.norm, facts.width)
-        self.head = make_head(facts)
+        with nullcontext() if device is None else torch.device(device):
+            self._build(facts)
+        if dtype is not None:
+            self.to(dtype)
+
+    def _build(self, facts: config.Model) -> None:
+        with torch.device("meta"):  # without memory: what the parts would draw for themselves is drawn only once, below
+            self.embed = Embed(facts)
+            self.encoder = None if facts.encoder is None else Stack(facts.encoder, facts.norm, facts.width)
+            self.target_embed = Embed(facts, has_tokens=False) if facts.family == "encoder-decoder" else None
+            self.decoder = None if facts.decoder is None else Stack(facts.decoder, facts.norm, facts.width)
+            self.head = make_head(facts)
+        self.to_empty(device=torch.get_default_device())
         initialise(self, facts)
 
     def forward(
@@ -128,7 +147,7 @@ class Transformer(nn.Module):
         places = self._places(ids, mask, positions, cache)
         real, documents = self._read_mask(mask, cache)
         if memory is not None and cache is not None:
-            cache.check_memory(memory)
+            cache.check_memory(memory, memory_mask)
         if memory is not None and memory_mask is not None:
             _check_memory_mask(memory, memory_mask)
             memory = memory.where(memory_mask.unsqueeze(-1), 0.0)  # whatever stands in padding, be it NaN
@@ -143,7 +162,10 @@ class Transformer(nn.Module):
             return hidden
         real, documents = self._read_mask(mask, None)
         if documents is not None and self.config.pools:
-            raise ValueError("this head gives one answer per row; rows that hold several documents cannot be packed.")
+            raise ValueError(
+                "this head gives one answer per row, so documents cannot be packed into one; a mask of 1 and 0 is "
+                "turned into one of True and False by mask.bool()."
+            )
         return self.head(hidden, real, self._table())
 
     def _table(self) -> Tensor:
@@ -178,7 +200,7 @@ class Transformer(nn.Module):
             return positions.long() if mask is None else positions.long().where(mask.bool(), 0)
         if mask is not None and mask.dtype != torch.bool:
             places = count_in_documents(mask)
-        elif cache is not None and cache.positions is not None:
+        elif cache is not None and cache.length:
             places = cache.next_positions(ids.shape, mask)
         else:
             places = torch.arange(length, device=ids.device) if mask is None else count_real(mask)
@@ -203,6 +225,8 @@ def _filled(ids: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _check_inputs(ids: Tensor, mask: Tensor | None, positions: Tensor | None) -> None:
+    if not isinstance(ids, Tensor):
+        raise TypeError(f"ids are a tensor of shape (batch, tokens), got {type(ids).__name__}: torch.tensor(ids).")
     if ids.ndim != 2:
         raise ValueError(f"ids have the shape (batch, tokens); got {tuple(ids.shape)}. One sequence is ids[None].")
     if mask is not None and (mask.shape != ids.shape or mask.is_floating_point()):

@@ -44,17 +44,30 @@ class KVCache:
         self.real: Bool[Tensor, "B S"] | None = None  # None while every slot is real
         self.positions: Int[Tensor, "... S"] | None = None
         self._layers: dict[int, LayerCache] = {}
-        self._memory: Tensor | None = None
+        self._memory: tuple[Tensor, Tensor | None] | None = None
+        self._owner: tuple[object, int] | None = None
 
     def layer(self, number: int) -> LayerCache:
         """The cache of one layer, made when first asked for."""
         return self._layers.setdefault(number, LayerCache())
 
-    def check_memory(self, memory: Float[Tensor, "B M D"]) -> None:
-        """Raise unless the memory is the one whose keys and values are remembered."""
+    def claim(self, owner: object, batch: int) -> None:
+        """Raise unless this cache is used by one model and for one batch; ``owner`` is what tells models apart."""
+        if self._owner is None:
+            self._owner = (owner, batch)
+        if self._owner != (owner, batch):
+            what = f"another batch: {self._owner[1]} rows, not {batch}" if self._owner[0] == owner else "another model"
+            raise ValueError(f"this cache was filled by {what}. Make a new KVCache for each batch.")
+
+    def check_memory(self, memory: Float[Tensor, "B M D"], mask: Bool[Tensor, "B M"] | None) -> None:
+        """Raise unless the memory is the one whose keys and values are remembered, up to rounding."""
         if self._memory is None:
-            self._memory = memory
-        if memory is not self._memory and not torch.equal(memory, self._memory):
+            self._memory = (memory, mask)
+        before, before_mask = self._memory
+        same = memory is before or (memory.shape == before.shape and torch.allclose(memory, before, 1e-2, 1e-2, True))
+        if mask is not None and before_mask is not None and mask is not before_mask:
+            same = same and torch.equal(mask, before_mask)
+        if not same or (mask is None) != (before_mask is None):
             raise ValueError("this cache remembers the keys and values of another memory; make a new KVCache for it.")
 
     def next_positions(self, shape: torch.Size, real: Bool[Tensor, "B T"] | None) -> Int[Tensor, "... T"]:

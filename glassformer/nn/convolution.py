@@ -27,10 +27,11 @@ class Convolution(nn.Module):
         self.dropout = nn.Dropout(facts.dropout)
         self.reset_parameters()
 
-    def reset_parameters(self) -> None:
-        """Draw the starting weights anew."""
+    def reset_parameters(self, std: float | None = None) -> None:
+        """Draw the starting weights anew; with another standard deviation, if one is given."""
         into = self.weight.shape[1] * self.weight.shape[2]
-        truncated_normal_(self.weight, std=(2 / (into + self.weight.shape[0])) ** 0.5)
+        usual = (2 / (into + self.weight.shape[0])) ** 0.5
+        truncated_normal_(self.weight, usual if std is None else std)
         nn.init.zeros_(self.bias)
 
     def forward(

@@ -42,9 +42,10 @@ class Linear(nn.Module):
         self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
         self.reset_parameters()
 
-    def reset_parameters(self) -> None:
-        """Draw the starting weights anew."""
-        truncated_normal_(self.weight, std=math.sqrt(2 / (self.in_features + self.out_features)))
+    def reset_parameters(self, std: float | None = None) -> None:
+        """Draw the starting weights anew; with another standard deviation, if one is given."""
+        usual = math.sqrt(2 / (self.in_features + self.out_features))
+        truncated_normal_(self.weight, usual if std is None else std)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
@@ -82,9 +83,9 @@ class Embedding(nn.Module):
         self.weight = nn.Parameter(torch.empty(num_embeddings, embedding_dim, device=device, dtype=dtype))
         self.reset_parameters()
 
-    def reset_parameters(self) -> None:
+    def reset_parameters(self, std: float = 1.0) -> None:
         """Draw the starting table anew."""
-        truncated_normal_(self.weight, std=1.0)
+        truncated_normal_(self.weight, std)
 
     def forward(self, token_ids: Integer[Tensor, "..."]) -> Float[Tensor, "... d"]:
         """Return the row of each id. An id outside the table raises an error that names it."""

@@ -4,8 +4,10 @@ Nothing is loaded before the whole plan stands, so a bad folder never leaves hal
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import prod
 
 import torch
@@ -17,7 +19,8 @@ from glassformer.weights.lineage import HeadFormat, Lineage
 from glassformer.weights.rules import Rule
 
 Shape = tuple[int, ...]
-WRAPPERS = ("_orig_mod.", "module.")  # put before names by compiled and by distributed models
+WRAPPERS = {"_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}  # put into names by wrappers
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 OLD_NAMES = ((re.compile(r"\.gamma$"), ".weight"), (re.compile(r"\.beta$"), ".bias"))  # of norms, years ago
 
 
@@ -29,37 +32,76 @@ class Plan:
     spare: dict[str, str] = field(default_factory=dict)  # their names that are not used: the reason
     stored: dict[str, str] = field(default_factory=dict)  # their name: the name in the file, wrappers and all
     zeros: list[str] = field(default_factory=list)  # ours that the file may lack and does: see rules.Rule
+    fresh: list[str] = field(default_factory=list)  # ours that are to start anew
 
 
-def plan(lineage: Lineage, facts: Model, kind: str, found: Mapping[str, Shape], ignore: Iterable[str] = ()) -> Plan:
+@dataclass(frozen=True)
+class Wishes:
+    """What the caller allows: their names to pass over, our names that may start anew; ``*`` matches anything."""
+
+    ignore: tuple[str, ...] = ()
+    fresh: tuple[str, ...] = ()
+
+
+def plan(
+    lineage: Lineage,
+    facts: Model,
+    kind: str,
+    found: Mapping[str, Shape],
+    wishes: Wishes = Wishes(),  # noqa: B008
+) -> Plan:
     """Match the tensors ``found`` in a file with the weights that the facts ask for; raise unless all is accounted for.
 
-    ``kind`` names the head; tensors of the lineage's other heads are spare. ``ignore`` lists more names to pass over.
+    ``kind`` names the head; tensors of the lineage's other heads are spare.
     """
-    stored = {_plain_name(name): name for name in found}
-    wanted = shapes(facts)
-    prefix = _prefix(lineage, lineage.form(kind), stored)
-    rules = expand(lineage, kind, prefix, wanted)
-    available = [_alternative(rule, stored) for rule in rules]
-    absent = [rule for rule, there in zip(rules, available, strict=True) if there is None]
-    result = Plan([rule for rule in available if rule is not None], stored=stored)
-    result.zeros = [name for rule in absent if rule.zeros for name in rule.ours]
-    served = {*result.zeros, *(name for rule in result.rules for name in rule.ours)}
-    missing = [f"{' + '.join(rule.theirs)} (for {' + '.join(rule.ours)})" for rule in absent if not rule.zeros]
-    missing += [f"(nothing tells how to fill {name})" for name in wanted if not any(name in r.ours for r in rules)]
-    used = {name for rule in result.rules for name in (*rule.theirs, *rule.also)}
+    stored, wanted = plain_names(found), shapes(facts)
+    rules = expand(lineage, kind, _prefix(lineage, lineage.form(kind), stored), wanted)
+    missing = [f"(nothing tells how to fill {name})" for name in wanted if not any(name in r.ours for r in rules)]
+    return _match(rules, stored, found, wishes, partial(_reason, lineage, kind), f"a {lineage.name} model", missing)
+
+
+def plan_ours(facts: Model, found: Mapping[str, Shape], wishes: Wishes = Wishes()) -> Plan:  # noqa: B008
+    """The same for a file under our own part names."""
+    rules = [Rule((name,), (name,)) for name in shapes(facts)]
+
+    def reason(name: str) -> str | None:
+        return "belongs to a head that was not asked for" if name.startswith("head.") else None
+
+    return _match(rules, plain_names(found), found, wishes, reason, "the model", [])
+
+
+def _match(
+    rules: list[Rule],
+    stored: dict[str, str],
+    found: Mapping[str, Shape],
+    wishes: Wishes,
+    reason: Callable[[str], str | None],
+    what: str,
+    missing: list[str],
+) -> Plan:
+    """Rules and tensors that belong together; what is left on either side needs a reason, or the file is refused."""
+    result = Plan([], stored=stored)
     unknown = []
-    for name in stored:
-        if name in used:
-            continue
-        reason = _reason(lineage, kind, name, ignore)
-        if reason is None:
+    for rule in rules:
+        there = _alternative(rule, stored)
+        if there is not None:
+            result.rules.append(there)
+        elif rule.zeros:
+            result.zeros += rule.ours
+        elif all(any(_matches(pattern, name) for pattern in wishes.fresh) for name in rule.ours):
+            result.fresh += rule.ours
+        else:
+            missing.append(f"{' + '.join(rule.theirs)} (for {' + '.join(rule.ours)})")
+    used = {name for rule in result.rules for name in (*rule.theirs, *rule.also)}
+    for name in (name for name in stored if name not in used):
+        asked = any(_matches(pattern, name) for pattern in wishes.ignore)
+        why = "asked to be ignored" if asked else reason(name)
+        if why is None:
             unknown.append(f"{stored[name]} {tuple(found[stored[name]])}")
         else:
-            result.spare[name] = reason
+            result.spare[name] = why
     if missing or unknown:
-        raise WeightsError(_complaint(lineage, missing, unknown))
-    assert served == set(wanted)
+        raise WeightsError(_complaint(what, missing, unknown))
     return result
 
 
@@ -91,7 +133,7 @@ def settle_tie(
     form = lineage.form(kind)
     if not form.ties_if_equal or not isinstance(facts.head, LMHead) or not facts.head.tied:
         return facts
-    stored = {_plain_name(name): name for name in found}
+    stored = plain_names(found)
     prefix = _prefix(lineage, form, stored)
     table = next(rule.with_prefix(prefix) for rule in lineage.weights if rule.ours == ("embed.token.weight",))
     names = [name for name in (*table.theirs, *table.also) if name in stored][:1]
@@ -117,8 +159,8 @@ def carry(
     dtype = torch.get_default_dtype()
     for rule in sorted(plan.rules, key=lambda r: -sum(prod(found[plan.stored[name]]) for name in r.theirs)):
         dtype = _carry_one(plan, rule, facts, read, put)
-    for name in plan.zeros:
-        put(name, torch.zeros(wanted[name], dtype=dtype))  # of the type of the others
+    for name in (*plan.zeros, *plan.fresh):
+        put(name, torch.zeros(wanted[name], dtype=dtype))  # of the type of the others; fresh ones are drawn later
 
 
 def _carry_one(
@@ -142,6 +184,19 @@ def _carry_one(
             )
         put(name, tensor)
     return theirs[0].dtype
+
+
+def prevailing_dtype(found: Mapping[str, Shape], dtypes: Mapping[str, torch.dtype], used: Iterable[str]) -> torch.dtype:
+    """The type that most of the numbers are stored in; raise where one is no number that a model computes with."""
+    numbers: Counter[torch.dtype] = Counter()
+    for name in used:
+        if dtypes[name] not in FLOATS:
+            raise WeightsError(
+                f"{name} is stored as {dtypes[name]}; weights are float64, float32, float16 or bfloat16. "
+                f"Quantised weights have to be turned back into one of these first."
+            )
+        numbers[dtypes[name]] += prod(found[name])
+    return max(numbers, key=lambda dtype: numbers[dtype])
 
 
 def put_into(model: nn.Module, dtype: torch.dtype | None, device: torch.device) -> Callable[[str, Tensor], None]:
@@ -172,12 +227,17 @@ def to_theirs(lineage: Lineage, facts: Model, kind: str, ours: Mapping[str, Tens
     return written
 
 
-def _plain_name(name: str) -> str:
-    for wrapper in WRAPPERS:
-        name = name.removeprefix(wrapper)
-    for old, new in OLD_NAMES:
-        name = old.sub(new, name)
-    return name
+def plain_names(found: Iterable[str]) -> dict[str, str]:
+    """Each name without the marks of wrappers and in today's spelling: the name as it stands in the file."""
+    plain: dict[str, str] = {}
+    for name in found:
+        short = ".".join(part for part in name.split(".") if part not in WRAPPERS)
+        for old, new in OLD_NAMES:
+            short = old.sub(new, short)
+        if short in plain:
+            raise WeightsError(f"{plain[short]} and {name} are two names of one weight; which of them counts?")
+        plain[short] = name
+    return plain
 
 
 def _prefix(lineage: Lineage, head: HeadFormat, stored: Mapping[str, str]) -> str:
@@ -198,13 +258,11 @@ def _alternative(rule: Rule, stored: Mapping[str, str]) -> Rule | None:
     return None
 
 
-def _reason(lineage: Lineage, kind: str, name: str, ignore: Iterable[str]) -> str | None:
+def _reason(lineage: Lineage, kind: str, name: str) -> str | None:
     """Why a tensor may be passed over; None if nothing says so."""
     for ignored in lineage.ignored_weights:
         if _matches(ignored.theirs, name) or _matches(lineage.prefix + ignored.theirs, name):
             return ignored.reason
-    if any(_matches(pattern, name) for pattern in ignore):
-        return "asked to be ignored"
     body = [theirs for rule in lineage.weights for theirs in (*rule.theirs, *rule.also)]
     if lineage.form(kind).only_encoder and any(_matches(theirs, name) for theirs in body):
         return "belongs to the decoder, which was not asked for"
@@ -230,17 +288,17 @@ def _check_equal(name: str, tensor: Tensor, other_name: str, other: Tensor) -> N
         )
 
 
-def _complaint(lineage: Lineage, missing: list[str], unknown: list[str]) -> str:
+def _complaint(what: str, missing: list[str], unknown: list[str]) -> str:
     def some(names: list[str]) -> str:
         more = f"; and {len(names) - 12} more" if len(names) > 12 else ""
         return "; ".join(sorted(names)[:12]) + more
 
-    text = f"the weights do not fit a {lineage.name} model as its config describes it."
+    text = f"the weights do not fit {what} as its config describes it."
     if missing:
         text += f" Missing ({len(missing)}): {some(missing)}."
     if unknown:
         text += f" Unknown ({len(unknown)}): {some(unknown)}."
     return text + (
-        " Check that config and weights belong together; names that may be passed over go into ignore_keys, and another"
-        " head is asked for with head=."
+        " Check that config and weights belong together. Another head is asked for with head=, names that may be passed"
+        " over go into ignore_keys, and parts that are to start anew into fresh (as fresh=['head.*'])."
     )

@@ -4,13 +4,14 @@ Data types only; no tensor library.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from glassformer.config import EmbeddingHead, Head, LMHead, Model, PretrainingHead, TaskHead, Tokens, leaves, look
-from glassformer.config.checks import check_divides
+from glassformer.config.checks import check_divides, check_positive
 from glassformer.weights.rules import Ignored, Rule
 
 T = TypeVar("T")
@@ -27,6 +28,7 @@ ACTIVATIONS = {
 }  # theirs: ours; of several, the first is the one written
 THEIR_ACTIVATION = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
 ABSENT = object()
+WITHOUT_WEIGHTS = ("none", "embedding")  # kinds of heads that fit every lineage
 OWN_CONFIG = "glassformer.json"  # beside the weights in a folder of our own format
 _REASONS = {
     "read to choose the lineage and the head": "architectures model_type",
@@ -39,8 +41,7 @@ _REASONS = {
     "return_dict_in_generate",
     "how the other library computes; the result is the same": "chunk_size_feed_forward gradient_checkpointing "
     "torchscript attn_implementation _attn_implementation _attn_implementation_autoset tf_legacy_loss xla_device",
-    "concerns training; the weights are there already": "initializer_range initializer_factor init_std problem_type "
-    "layerdrop",
+    "concerns training; the weights are there already": "problem_type layerdrop",
     "heads that were cut out leave smaller weights, which would not fit": "pruned_heads",
     "true only for two models glued together, which carry another model_type": "tie_encoder_decoder "
     "cross_attention_hidden_size",
@@ -75,10 +76,20 @@ class Reader:
             raise AttributeError(key)
         self.used.add(key)
         if key in self._config:
-            return self._config[key]
+            return self._checked(key, self._config[key])
         if key in self._defaults:
             return self._defaults[key]
         raise ConfigError(f"config.json does not say {key!r}, which this kind of model cannot do without.")
+
+    def _checked(self, key: str, value: Any) -> Any:
+        """A value of the kind that the usual value has; the usual value itself says what that is."""
+        usual = self._defaults.get(key)
+        kinds = {bool: (bool,), int: (int,), float: (int, float), str: (str,)}.get(type(usual))
+        if kinds is None or value is None or (key.endswith("_token_id") and isinstance(value, (int, list, tuple))):
+            return value
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            raise ConfigError(f"config.json says {key}={value!r}; that should be of the kind of {usual!r}.")
+        return value
 
     def says(self, key: str) -> bool:
         """Whether the file itself has the key."""
@@ -93,6 +104,7 @@ class Reader:
 
     def per_head(self, width: str, heads: str) -> int:
         """The width of a head, where all together are as wide as the model; the two keys are given by name."""
+        check_positive(**{heads: getattr(self, heads), width: getattr(self, width)})
         check_divides(heads, getattr(self, heads), width, getattr(self, width))
         return int(getattr(self, width) // getattr(self, heads))
 
@@ -192,15 +204,20 @@ class Lineage:
 
     def form(self, kind: str) -> HeadFormat:
         """A kind of head; those without weights of their own (no head, an embedding) fit every lineage."""
-        if kind in ("none", "embedding") and kind not in self.heads:
+        if kind in WITHOUT_WEIGHTS and kind not in self.heads:
             return HeadFormat("", lambda _: None)
         return self.heads[kind]
 
     def facts(self, config: Mapping[str, Any], kind: str) -> Model:
         """The page of facts of a config.json, with a head of this kind."""
         reader, form = self.reader(config), self.form(kind)
-        model = self.read(reader)
-        return replace(model, head=form.head(reader), decoder=None if form.only_encoder else model.decoder)
+        try:
+            model = self.read(reader)
+            return replace(model, head=form.head(reader), decoder=None if form.only_encoder else model.decoder)
+        except ConfigError:
+            raise
+        except (TypeError, ValueError) as error:  # a value that makes no sense: the fault is the file's
+            raise ConfigError(f"config.json does not make sense: {error}") from error
 
     def kind_of(self, model: Model) -> str:
         """Which of the lineage's heads a page of facts has."""
@@ -217,13 +234,19 @@ class Lineage:
         said: dict[str, Any] = {"model_type": self.model_type, "architectures": [self.heads[kind].architecture]}
         for name, key in self.keys.items():
             value = ABSENT if key.path is None else look(model, key.path, ABSENT)
+            if value is None and key.path is not None and key.path.startswith("init."):
+                continue  # where training would start; a number or nothing
             if value is not ABSENT:
                 said[name] = THEIR_ACTIVATION.get(value, value) if isinstance(value, str) else value
         labels = look(model.head, "labels")
         if labels:
             said["id2label"] = {str(index): label for index, label in enumerate(labels)}
             said["label2id"] = {label: index for index, label in enumerate(labels)}
-        said |= self.write(model)
+        try:
+            said |= self.write(model)
+        except (AssertionError, AttributeError, TypeError) as error:
+            what = f"these facts, which are of the family {model.family}"
+            raise ConfigError(f"a config.json of the kind {self.name} cannot state {what}.") from error
         try:
             again = replace(self.facts(said, kind), init=model.init)
         except ValueError as error:
@@ -278,12 +301,24 @@ def shortest_cycle(items: Sequence[T]) -> tuple[T, ...]:
     return tuple(items[:length])
 
 
+def _ending(architecture: str) -> str:
+    """What the name of a class says of its head, without the name of the model before it."""
+    found = re.search(r"(For[A-Z]\w*|LMHead|LMHeadModel|Model)$", architecture)
+    ending = found.group() if found is not None else architecture
+    language = ("LMHead", "LMHeadModel", "ForCausalLM", "ForMaskedLM", "ForConditionalGeneration")
+    return "a language model" if ending in language else ending
+
+
 def choose_kind(lineage: Lineage, config: Mapping[str, Any]) -> str:
     """The kind of head that a config.json names by its class; the lineage's usual one where it names none."""
     names = config.get("architectures") or []
     for kind, form in lineage.heads.items():
         if form.architecture in names:
             return kind
+    endings = {_ending(form.architecture): kind for kind, form in lineage.heads.items()}
+    for name in map(str, names):  # the class of another library, of a parent lineage, or of years ago
+        if _ending(name) in endings:
+            return endings[_ending(name)]
     if names:
         known = ", ".join(form.architecture for form in lineage.heads.values())
         raise ConfigError(

@@ -3,12 +3,14 @@
 Whatever the place, the answer is one thing: what the config says, which tensors there are, and how to read each.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from glassformer.weights.files import WeightsError, check_finite, open_weights
@@ -25,6 +27,7 @@ class Source:
     place: Path
     config: dict[str, Any]  # as config.json, or for our own format as glassformer.json
     shapes: Mapping[str, tuple[int, ...]]
+    dtypes: Mapping[str, torch.dtype]
     read: Callable[[str], Tensor]
     is_ours: bool = False  # facts and part names of our own
     metadata: Mapping[str, Any] = field(default_factory=dict)  # what else a single file says
@@ -37,19 +40,45 @@ class Source:
         self.opened.close()
 
 
+def find_place(where: str | os.PathLike[str], *, download: bool = False, allow_pickle: bool = False) -> Path:
+    """The folder or file meant by a path or by a Hugging Face name in the local cache."""
+    path = Path(where).expanduser()
+    if path.exists():
+        return path
+    name = str(where)
+    if name.count("/") > 1 or name.startswith((".", "/", "~")):
+        raise WeightsError(f"{path}: there is no such folder or file.")
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import LocalEntryNotFoundError
+    except ImportError:
+        raise WeightsError(
+            f"{name}: there is no such folder or file. To look the name up in the Hugging Face cache, "
+            f"pip install huggingface_hub."
+        ) from None
+    try:
+        if not download:
+            return Path(snapshot_download(name, local_files_only=True))
+        wanted = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", *(["*.bin"] if allow_pickle else [])]
+        return Path(snapshot_download(name, allow_patterns=wanted))  # no code
+    except (LocalEntryNotFoundError, ValueError) as error:
+        raise WeightsError(
+            f"{name}: neither a folder or file here nor a name in the local Hugging Face cache. "
+            f"To fetch it from the hub, say download=True."
+        ) from error
+
+
 def open_source(place: Path, *, allow_pickle: bool = False, finite: bool = False) -> Source:
     """Open a folder, a GGUF file or a llama2.c file. ``finite`` checks every tensor for NaN and infinities."""
     if place.is_dir():
-        own = place / OWN_CONFIG
-        config = own if own.is_file() else place / "config.json"
-        return open_parts(config, place, allow_pickle=allow_pickle, finite=finite)
+        return open_parts(_config_in(place), place, allow_pickle=allow_pickle, finite=finite)
     if not place.exists():
         raise WeightsError(f"{place}: there is no such folder or file.")
     if place.suffix.lower() == ".gguf":
         return _foreign(read_gguf(place), finite)
     if place.suffix.lower() == ".bin" and looks_like_llama2c(place):
         return _foreign(read_llama2c(place), finite)
-    config = place.parent / "config.json"
+    config = _config_in(place.parent)
     if not config.is_file():
         raise WeightsError(
             f"{place}: weights alone do not say what model they are of. Load their folder, or hand in the config as "
@@ -62,7 +91,9 @@ def open_parts(
     config: Path | Mapping[str, Any], weights: Path, *, allow_pickle: bool = False, finite: bool = False
 ) -> Source:
     """Open a config and weights that may lie apart; ``config`` is a file or what it would say."""
-    said = dict(config) if isinstance(config, Mapping) else read_config(config)
+    if not isinstance(config, Mapping):
+        config = read_config(_config_in(config) if config.is_dir() else config)
+    said = dict(config)
     files = open_weights(weights, allow_pickle=allow_pickle)
 
     def read(name: str) -> Tensor:
@@ -71,10 +102,18 @@ def open_parts(
             check_finite(name, tensor, files.entries[name].file)
         return tensor
 
-    source = Source(weights, said, {name: entry.shape for name, entry in files.entries.items()}, read)
+    shapes = {name: entry.shape for name, entry in files.entries.items()}
+    dtypes = {name: entry.dtype for name, entry in files.entries.items()}
+    source = Source(weights, said, shapes, dtypes, read)
     source.is_ours = "glassformer" in said
     source.opened.callback(files.close)
     return source
+
+
+def _config_in(folder: Path) -> Path:
+    """Our own page of facts where there is one, else config.json."""
+    own = folder / OWN_CONFIG
+    return own if own.is_file() else folder / "config.json"
 
 
 def _foreign(model: ForeignModel, finite: bool) -> Source:
@@ -84,4 +123,5 @@ def _foreign(model: ForeignModel, finite: bool) -> Source:
             check_finite(name, tensor, model.file)
         return tensor
 
-    return Source(model.file, dict(model.config), model.shapes, read, metadata=model.metadata)
+    dtypes = dict.fromkeys(model.shapes, torch.float32)
+    return Source(model.file, dict(model.config), model.shapes, dtypes, read, metadata=model.metadata)

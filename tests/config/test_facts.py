@@ -337,7 +337,7 @@ WRONG = [
     (lambda: TaskHead(task="tag", dropout=1.0), r"dropout must be .*1\.0"),
     (lambda: TaskHead(task="tag", input_dropout=1.0), r"input_dropout must be .*1\.0"),
     (lambda: EmbeddingHead(pool="max"), r"pool must be .*'max'"),
-    (lambda: PretrainingHead(lm=LMHead(), pair=TaskHead(task="pair")), r"pair\.pool .*None"),
+    (lambda: PretrainingHead(lm=LMHead(), pair=TaskHead(task="tag")), r"pair\.pool .*None"),
     (lambda: Init(std=0.0), r"std must be .*0\.0"),
     (lambda: Init(residual_scaling=True), "no std is given"),
     (lambda: TaskHead(task="classify", labels="yes"), "tuple of names, got 'yes'"),
@@ -422,6 +422,23 @@ def test_family_and_longest():
     longest = {name: page.longest for name, page in PAGES.items()}
     assert longest["bert"] == longest["roberta"] == longest["llama"] == 24  # an offset adds no length
     assert longest["t5"] is longest["2017"] is longest["deberta"] is None
+
+
+@pytest.mark.parametrize(("table", "rotary"), [(9, 12), (12, 9)])
+def test_the_shortest_of_all_positions_is_the_longest_input(table, rotary):
+    turned = attention(rotary=Rotary(dim=4, length=rotary))
+    place = InputPosition(kind="learned", length=table)
+    assert model(decoder=stack(causal=True, attention=turned), embed=Embed(position=place)).longest == 9
+
+
+def test_a_fact_said_in_two_ways_is_one_fact():
+    assert attention(heads=4, kv_heads=4) == attention(heads=4)
+    assert attention(heads=4, kv_heads=4).kv_heads is None
+    assert stack(layers=3, unique_layers=3) == stack(layers=3)
+    assert stack(layers=3, unique_layers=3).unique_layers is None
+    assert hash(stack(layers=3, unique_layers=3)) == hash(stack(layers=3))
+    for page in (attention(heads=4, kv_heads=2), stack(layers=3, unique_layers=1)):
+        assert None not in (getattr(page, "kv_heads", 2), getattr(page, "unique_layers", 1))
 
 
 # ---- looking and changing

@@ -10,13 +10,14 @@ import torch
 import transformers
 
 import glassformer.families
-from glassformer.config import Model, count, from_dict, shapes, to_dict
+from glassformer.config import Init, Model, TaskHead, count, from_dict, look, shapes, to_dict
 from glassformer.families import lineages, preset, presets
 from glassformer.models.transformer import Transformer
 from glassformer.weights.lineage import EVERYWHERE, Lineage
 
 ALL = sorted(lineages())
 PUBLISHED = [name for name in ALL if lineages()[name].model_type is not None]
+STARTS = {"initializer_range", "init_std", "embed_init_std", "initializer_factor"}  # keys about where training starts
 
 
 def known_keys(lineage: Lineage) -> set[str]:
@@ -62,7 +63,48 @@ def test_presets_travel_through_json_and_config_json(name: str) -> None:
     lineage = presets()[name].lineage
     if lineage.model_type is not None:
         said = json.loads(json.dumps(lineage.config(facts)))
-        assert replace(lineage.facts(said, lineage.kind_of(facts)), init=facts.init) == facts
+        assert lineage.facts(said, lineage.kind_of(facts)) == facts
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_where_training_starts_travels_through_config_json(name: str) -> None:
+    lineage = lineages()[name]
+    keys = STARTS & set(lineage.keys)
+    assert keys
+    kind = next(iter(lineage.heads))
+    facts = lineage.facts(dict.fromkeys(keys, 0.25), kind)
+    assert 0.25 in (facts.init.std, facts.init.table_std)
+    assert facts.init != lineage.facts({}, kind).init
+    said = json.loads(json.dumps(lineage.config(facts)))
+    assert {key: said[key] for key in keys} == dict.fromkeys(keys, 0.25)
+    assert lineage.facts(said, kind).init == facts.init
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_config_json_says_nothing_of_a_start_that_no_number_states(name: str) -> None:
+    lineage = lineages()[name]
+    facts = replace(lineage.facts({}, next(iter(lineage.heads))), init=Init())
+    assert not STARTS & set(lineage.config(facts))
+
+
+@pytest.mark.parametrize("name", ["xlm-clm-enfr-1024", "xlm-clm-ende-1024"])
+def test_models_of_the_next_word_are_decoders(name: str) -> None:
+    assert preset(name).family == "decoder"
+    assert preset(name.replace("clm", "mlm")).family == "encoder"
+
+
+def test_a_model_tuned_for_a_task_has_the_head_of_that_task() -> None:
+    head = preset("bart-large-mnli").head
+    assert isinstance(head, TaskHead)
+    assert (head.task, head.labels) == ("classify", ("contradiction", "neutral", "entailment"))
+
+
+def test_albert_says_how_many_layers_have_their_own_weights() -> None:
+    albert = lineages()["albert"]
+    for groups, unique in ((12, None), (3, 3), (1, 1)):
+        facts = albert.facts({"num_hidden_groups": groups}, "lm")
+        assert look(facts, "encoder.unique_layers") == unique
+        assert albert.config(facts)["num_hidden_groups"] == groups
 
 
 @pytest.mark.parametrize("name", sorted({p.lineage.name: p.name for p in reversed(presets().values())}.values()))

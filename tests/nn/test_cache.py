@@ -188,10 +188,32 @@ def test_the_limit_counts_real_tokens_of_all_calls(page):
 
 def test_a_cache_refuses_another_memory():
     cache, memory = KVCache(), normal(2, 3, 4)
-    cache.check_memory(memory)
-    cache.check_memory(memory.clone())  # computed anew, but the same
-    with pytest.raises(ValueError, match="another memory; make a new KVCache"):
-        cache.check_memory(memory + 1)
+    real = right_padded(3, 2, width=3)
+    cache.check_memory(memory, real)
+    cache.check_memory(memory.clone(), real.clone())  # computed anew, but the same
+    for other, mask in ((memory + 1, real), (memory, None), (memory, ~real), (memory[:, :2], real[:, :2])):
+        with pytest.raises(ValueError, match="another memory; make a new KVCache"):
+            cache.check_memory(other, mask)
+
+
+def test_a_cache_serves_one_batch_of_one_model():
+    cache = KVCache()
+    built("gpt2")(tokens(2, 3), cache=cache)
+    with pytest.raises(ValueError, match="another batch: 2 rows, not 3"):
+        built("gpt2")(tokens(3, 1), cache=cache)
+    with pytest.raises(ValueError, match="another model"):
+        built("llama")(tokens(2, 1), cache=cache)
+
+
+def test_an_empty_chunk_changes_nothing():
+    model, ids = built("gpt2"), tokens(2, 5)
+    for mask in (None, right_padded(5, 4, width=5)):
+        cache = KVCache()
+        pieces = [
+            model(ids[:, piece], None if mask is None else mask[:, piece], cache=cache)
+            for piece in (slice(0, 0), slice(0, 2), slice(2, 2), slice(2, 5))
+        ]
+        assert largest_difference(torch.cat(pieces, 1), model(ids, mask)) < 1e-10
 
 
 def test_positions_go_on_from_those_that_were_given():

@@ -34,6 +34,7 @@ SILENT = {
     "input_dropout": "acts while training alone",
     "final_dropout": "acts while training alone",
     "init.std": "where training starts",
+    "init.table_std": "where training starts",
     "init.residual_scaling": "where training starts",
     "tokens.bos": "for generating text",
     "tokens.eos": "for generating text",
