@@ -303,7 +303,7 @@ def shortest_cycle(items: Sequence[T]) -> tuple[T, ...]:
 
 def _ending(architecture: str) -> str:
     """What the name of a class says of its head, without the name of the model before it."""
-    found = re.search(r"(For[A-Z]\w*|LMHead|LMHeadModel|Model)$", architecture)
+    found = re.search(r"(For[A-Z]\w*|LMHead|LMHeadModel)$", architecture)
     ending = found.group() if found is not None else architecture
     language = ("LMHead", "LMHeadModel", "ForCausalLM", "ForMaskedLM", "ForConditionalGeneration")
     return "a language model" if ending in language else ending
@@ -311,12 +311,12 @@ def _ending(architecture: str) -> str:
 
 def choose_kind(lineage: Lineage, config: Mapping[str, Any]) -> str:
     """The kind of head that a config.json names by its class; the lineage's usual one where it names none."""
-    names = config.get("architectures") or []
+    names = [str(name).removeprefix("TF").removeprefix("Flax") for name in config.get("architectures") or []]
     for kind, form in lineage.heads.items():
         if form.architecture in names:
             return kind
     endings = {_ending(form.architecture): kind for kind, form in lineage.heads.items()}
-    for name in map(str, names):  # the class of another library, of a parent lineage, or of years ago
+    for name in names:  # the class of a parent lineage, or of years ago
         if _ending(name) in endings:
             return endings[_ending(name)]
     if names:
