@@ -35,15 +35,8 @@ from glassformer.weights.convert import (
     to_theirs,
 )
 from glassformer.weights.files import WeightsError, some
-from glassformer.weights.lineage import (
-    EVERYWHERE,
-    OWN_CONFIG,
-    WITHOUT_WEIGHTS,
-    ConfigError,
-    Lineage,
-    choose_kind,
-    head_kind,
-)
+from glassformer.weights.lineage import WITHOUT_WEIGHTS, Lineage, choose_kind, head_kind
+from glassformer.weights.reader import EVERYWHERE, OWN_CONFIG, ConfigError
 from glassformer.weights.saving import write_weights
 from glassformer.weights.source import Source, find_place, open_parts, open_source
 

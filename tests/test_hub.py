@@ -15,7 +15,7 @@ from glassformer import hub
 from glassformer.config import EmbeddingHead, Init, LMHead, TaskHead, change
 from glassformer.models.transformer import Transformer
 from glassformer.weights.files import WeightsError
-from glassformer.weights.lineage import ConfigError
+from glassformer.weights.reader import ConfigError
 from tests.helpers import randomise, types_unchecked
 
 SIZES = {"vocab_size": 31, "n_embd": 12, "n_layer": 2, "n_head": 3, "n_positions": 16}

@@ -14,7 +14,8 @@ from glassformer.cli.errors import plain_errors
 from glassformer.config import Model, count, from_dict, to_dict
 from glassformer.families import by_model_type, preset, presets
 from glassformer.inspect.parts import Part, part_tree
-from glassformer.weights.lineage import OWN_CONFIG, choose_kind, read_config
+from glassformer.weights.lineage import choose_kind
+from glassformer.weights.reader import OWN_CONFIG, read_config
 
 
 def info(

@@ -8,7 +8,8 @@ from importlib import import_module
 from typing import Any
 
 from glassformer.config import Model, count
-from glassformer.weights.lineage import ConfigError, Lineage, Paper, choose_kind
+from glassformer.weights.lineage import Lineage, Paper, choose_kind
+from glassformer.weights.reader import ConfigError
 
 _HOME = {
     "transformer2017": "TRANSFORMER2017",

@@ -8,7 +8,8 @@ from typing import Any
 
 from glassformer.config import Model, PretrainingHead, TaskHead, change, look
 from glassformer.families import bert
-from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, Reader, span
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span
+from glassformer.weights.reader import Reader
 from glassformer.weights.rules import modules
 
 

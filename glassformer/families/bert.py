@@ -4,7 +4,8 @@ from typing import Any
 
 from glassformer.config import Attention, Embed, FeedForward, Init, InputPosition, Model, Norm, Stack, Tokens, look
 from glassformer.config.heads import LMHead, PretrainingHead, TaskHead
-from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, Reader, span
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span
+from glassformer.weights.reader import Reader
 from glassformer.weights.rules import Ignored, Rule, modules, same
 
 

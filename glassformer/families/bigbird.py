@@ -4,7 +4,8 @@ from typing import Any
 
 from glassformer.config import BlockSparse, Model, PretrainingHead, TaskHead, change
 from glassformer.families import bert
-from glassformer.weights.lineage import ConfigError, HeadFormat, Key, Lineage, Paper, Reader
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper
+from glassformer.weights.reader import ConfigError, Reader
 from glassformer.weights.rules import Ignored, modules
 
 

@@ -6,7 +6,8 @@ from typing import Any
 from glassformer.config import BlockSparse, InputPosition, Model
 from glassformer.config.checks import check_choice
 from glassformer.families import bart
-from glassformer.weights.lineage import Key, Lineage, Paper, Reader
+from glassformer.weights.lineage import Key, Lineage, Paper
+from glassformer.weights.reader import Reader
 from glassformer.weights.rules import modules
 
 

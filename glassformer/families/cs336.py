@@ -5,7 +5,8 @@ carry the names of its state dict. ``Transformer`` and ``TransformerLM`` compute
 """
 
 from glassformer.config import Attention, FeedForward, LMHead, Model, Norm, Rotary, Stack
-from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, Reader
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper
+from glassformer.weights.reader import Reader
 from glassformer.weights.rules import modules
 
 

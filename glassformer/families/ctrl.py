@@ -4,7 +4,8 @@ from math import sqrt
 
 from glassformer.config import Attention, Embed, FeedForward, Init, InputPosition, LMHead, Model, Norm, Stack
 from glassformer.families.gpt import IGNORED, LM_TIED, LM_WEIGHTS
-from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, Reader, task
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, task
+from glassformer.weights.reader import Reader
 from glassformer.weights.rules import Ignored, modules
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from glassformer.config import Convolution, Disentangled, LMHead, Model, TaskHead, change, look
 from glassformer.families import bert
-from glassformer.weights.lineage import THEIR_ACTIVATION, HeadFormat, Key, Lineage, Paper, Reader, span
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span
+from glassformer.weights.reader import THEIR_ACTIVATION, Reader
 from glassformer.weights.rules import FusedByHead, Ignored, Rule, modules, same
 
 

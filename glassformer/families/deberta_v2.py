@@ -5,7 +5,8 @@ from typing import Any
 
 from glassformer.config import Convolution, Disentangled, Model, look
 from glassformer.families import bert, deberta
-from glassformer.weights.lineage import Key, Lineage, Paper, Reader
+from glassformer.weights.lineage import Key, Lineage, Paper
+from glassformer.weights.reader import Reader
 from glassformer.weights.rules import Ignored, modules
 
 

@@ -17,7 +17,8 @@ from glassformer.config import (
     Tokens,
 )
 from glassformer.families.bert import IGNORED, IGNORED_WEIGHTS
-from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, Reader, head_kind, span
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, head_kind, span
+from glassformer.weights.reader import Reader
 from glassformer.weights.rules import modules, same
 
 

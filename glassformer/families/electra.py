@@ -7,7 +7,8 @@ from typing import Any
 
 from glassformer.config import LMHead, Model, TaskHead, change
 from glassformer.families import bert
-from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, Reader
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper
+from glassformer.weights.reader import Reader
 from glassformer.weights.rules import Ignored, modules, same
 
 

@@ -3,7 +3,8 @@
 from typing import Any
 
 from glassformer.config import Attention, Embed, FeedForward, Init, InputPosition, LMHead, Model, Norm, Stack, look
-from glassformer.weights.lineage import ConfigError, HeadFormat, Key, Lineage, Paper, Reader, task
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, task
+from glassformer.weights.reader import ConfigError, Reader
 from glassformer.weights.rules import Fused, Ignored, Transposed, fused, modules, same
 
 # This lineage has names of its own: what it calls gelu is the tanh approximation.

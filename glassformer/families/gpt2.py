@@ -2,7 +2,8 @@
 
 from glassformer.config import Attention, Embed, FeedForward, Init, InputPosition, LMHead, Model, Norm, Stack
 from glassformer.families.gpt import IGNORED, LAYERS, LM_TIED, LM_WEIGHTS, TRIANGLE
-from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, Reader, span, tag, task, write_tag
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span, tag, task, write_tag
+from glassformer.weights.reader import Reader
 from glassformer.weights.rules import modules
 
 

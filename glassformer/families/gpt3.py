@@ -7,7 +7,8 @@ which was made in its image.
 
 from glassformer.config import Model, change
 from glassformer.families import gpt2
-from glassformer.weights.lineage import Key, Lineage, Paper, Reader
+from glassformer.weights.lineage import Key, Lineage, Paper
+from glassformer.weights.reader import Reader
 
 
 def read(c: Reader) -> Model:

@@ -4,19 +4,8 @@ from typing import Any
 
 from glassformer.config import Attention, Embed, FeedForward, Init, InputPosition, LMHead, Model, Norm, Stack
 from glassformer.families.gpt import IGNORED, LM_TIED, LM_WEIGHTS
-from glassformer.weights.lineage import (
-    ConfigError,
-    HeadFormat,
-    Key,
-    Lineage,
-    Paper,
-    Reader,
-    shortest_cycle,
-    span,
-    tag,
-    task,
-    write_tag,
-)
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, shortest_cycle, span, tag, task, write_tag
+from glassformer.weights.reader import ConfigError, Reader
 from glassformer.weights.rules import Ignored, modules
 
 

@@ -2,7 +2,8 @@
 
 from glassformer.config import Attention, Embed, FeedForward, Init, LMHead, Model, Norm, Rotary, Stack
 from glassformer.families.gpt import IGNORED, LM_TIED, LM_WEIGHTS, TRIANGLE
-from glassformer.weights.lineage import ConfigError, HeadFormat, Key, Lineage, Paper, Reader, span, task
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span, task
+from glassformer.weights.reader import ConfigError, Reader
 from glassformer.weights.rules import Ignored, modules
 
 

@@ -6,7 +6,8 @@ Llama 2 and 3, and the many models published in its form.
 from typing import Any
 
 from glassformer.config import Attention, FeedForward, Init, LMHead, Model, Norm, Stack, look
-from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, Reader, span, tag, task, write_tag
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span, tag, task, write_tag
+from glassformer.weights.reader import Reader
 from glassformer.weights.rope import read_rotary, write_rotary
 from glassformer.weights.rules import Ignored, modules, same
 

@@ -2,7 +2,8 @@
 
 from glassformer.config import InputPosition, Model
 from glassformer.families.bart import IGNORED, KEYS, PROJECTIONS, TABLE, heads, layers, model, write
-from glassformer.weights.lineage import Key, Lineage, Paper, Reader
+from glassformer.weights.lineage import Key, Lineage, Paper
+from glassformer.weights.reader import Reader
 from glassformer.weights.rules import Ignored, modules
 
 

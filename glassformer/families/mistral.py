@@ -4,7 +4,8 @@ from typing import Any
 
 from glassformer.config import Model, look
 from glassformer.families.llama import BODY, IGNORED_WEIGHTS, KEYS, body, heads, write_body
-from glassformer.weights.lineage import Key, Lineage, Paper, Reader
+from glassformer.weights.lineage import Key, Lineage, Paper
+from glassformer.weights.reader import Reader
 
 
 def read(c: Reader) -> Model:

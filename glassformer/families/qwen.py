@@ -4,7 +4,8 @@ from typing import Any
 
 from glassformer.config import Model
 from glassformer.families.llama import BODY, IGNORED_WEIGHTS, KEYS, body, heads, size, write_body
-from glassformer.weights.lineage import ConfigError, Key, Lineage, Paper, Reader, shortest_cycle
+from glassformer.weights.lineage import Key, Lineage, Paper, shortest_cycle
+from glassformer.weights.reader import ConfigError, Reader
 from glassformer.weights.rules import Ignored
 
 FULL, SLIDING = "full_attention", "sliding_attention"

@@ -9,7 +9,8 @@ from typing import Any
 
 from glassformer.config import InputPosition, LMHead, Model, TaskHead, change, look
 from glassformer.families import bert
-from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, Reader
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper
+from glassformer.weights.reader import Reader
 from glassformer.weights.rules import modules, same
 
 

@@ -16,7 +16,8 @@ from glassformer.config import (
     TaskHead,
     Tokens,
 )
-from glassformer.weights.lineage import THEIR_ACTIVATION, HeadFormat, Key, Lineage, Paper, Reader, span
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span
+from glassformer.weights.reader import THEIR_ACTIVATION, Reader
 from glassformer.weights.rules import Ignored, Rule, modules, same
 
 

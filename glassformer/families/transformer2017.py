@@ -4,7 +4,8 @@ Not a model of Hugging Face: the keys are the arguments of ``torch.nn.Transforme
 """
 
 from glassformer.config import Attention, Embed, FeedForward, Init, InputPosition, LMHead, Model, Norm, Stack
-from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, Reader
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper
+from glassformer.weights.reader import Reader
 from glassformer.weights.rules import Fused, Rule, modules, same
 
 

@@ -15,7 +15,8 @@ from glassformer.config import (
     TaskHead,
     Tokens,
 )
-from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, Reader, span
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span
+from glassformer.weights.reader import Reader
 from glassformer.weights.rules import Ignored, modules, same
 
 

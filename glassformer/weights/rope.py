@@ -8,7 +8,7 @@ from math import log
 from typing import Any
 
 from glassformer.config import Rotary, RotaryScaling
-from glassformer.weights.lineage import ConfigError, Reader
+from glassformer.weights.reader import ConfigError, Reader
 
 _KEYS = {
     "rope_type", "type", "rope_theta", "partial_rotary_factor", "factor", "original_max_position_embeddings",

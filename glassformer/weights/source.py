@@ -16,8 +16,8 @@ from torch import Tensor
 from glassformer.weights.files import WeightsError, check_finite, open_weights
 from glassformer.weights.foreign import ForeignModel
 from glassformer.weights.gguf import read_gguf
-from glassformer.weights.lineage import OWN_CONFIG, read_config
 from glassformer.weights.llama2c import looks_like_llama2c, read_llama2c
+from glassformer.weights.reader import OWN_CONFIG, read_config
 
 
 @dataclass

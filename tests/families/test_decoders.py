@@ -6,7 +6,8 @@ from glassformer.config import Model, RotaryScaling, count, look, shapes
 from glassformer.families import lineages, preset
 from glassformer.weights.convert import expand, plan
 from glassformer.weights.foreign import LlamaFacts
-from glassformer.weights.lineage import ConfigError, Lineage, shortest_cycle
+from glassformer.weights.lineage import Lineage, shortest_cycle
+from glassformer.weights.reader import ConfigError
 
 COUNTS = {
     "openai-gpt": 116_534_784,

@@ -13,7 +13,8 @@ import glassformer.families
 from glassformer.config import Init, Model, TaskHead, count, from_dict, look, shapes, to_dict
 from glassformer.families import lineages, preset, presets
 from glassformer.models.transformer import Transformer
-from glassformer.weights.lineage import EVERYWHERE, Lineage
+from glassformer.weights.lineage import Lineage
+from glassformer.weights.reader import EVERYWHERE
 
 ALL = sorted(lineages())
 PUBLISHED = [name for name in ALL if lineages()[name].model_type is not None]

@@ -8,7 +8,8 @@ from glassformer.config import Model, change, shapes
 from glassformer.families import by_model_type, lineages, preset
 from glassformer.hub import _foreign_keys
 from glassformer.weights.convert import expand, plan
-from glassformer.weights.lineage import ConfigError, Lineage, choose_kind
+from glassformer.weights.lineage import Lineage, choose_kind
+from glassformer.weights.reader import ConfigError
 
 BERT = {"architectures": ["BertForMaskedLM"], "gradient_checkpointing": False, "layer_norm_eps": 1e-12}
 FILES: dict[str, dict[str, Any]] = {

@@ -458,6 +458,7 @@ def test_wrappings_are_taken_off(tmp_path: Path, wrap: str | None, zipped: bool)
     assert all(t.is_contiguous() and not t.requires_grad for t in found.values())
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # some versions of torch warn of sparse tensors
 @pytest.mark.parametrize(
     ("content", "said"),
     [
