@@ -30,7 +30,7 @@ from glassformer.weights.convert import (
     plan,
     plan_ours,
     prevailing_dtype,
-    put_into,
+    room_in,
     settle_tie,
     to_theirs,
 )
@@ -127,7 +127,7 @@ def load(
         report.cast = {name: str(source.dtypes[name]) for name in used if source.dtypes[name] != common}
         with torch.device("meta"):  # without memory for its weights: they are put in one by one
             model = Transformer(facts)
-        carry(planned, facts, source.read, put_into(model, dtype or common, target), source.shapes)
+        carry(planned, facts, source, room_in(model, dtype or common, target), source.shapes)
         _start_anew(model, facts, planned.fresh)
         return Loaded(model.eval(), facts, lineage, report, source.place, source.metadata)
 

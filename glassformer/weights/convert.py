@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from glassformer.config import LMHead, Model, shapes
 from glassformer.weights.files import WeightsError
 from glassformer.weights.lineage import HeadFormat, Lineage
-from glassformer.weights.rules import Rule
+from glassformer.weights.rules import Rule, Same
 
 Shape = tuple[int, ...]
 WRAPPERS = {"_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}  # put into names by wrappers
@@ -143,47 +144,87 @@ def settle_tie(
     return replace(facts, head=replace(facts.head, tied=False))
 
 
-def carry(
-    plan: Plan,
-    facts: Model,
-    read: Callable[[str], Tensor],
-    put: Callable[[str, Tensor], None],
-    found: Mapping[str, Shape],
-) -> None:
-    """Read every planned tensor, change its form, check its shape and hand it to ``put``; the largest first.
+@runtime_checkable
+class Shelf(Protocol):
+    """Where tensors lie: one is copied to its place, or borrowed until the next one is."""
 
-    The largest first, because what is read and what it becomes are held together for a moment: at the end of the way,
-    when memory is full of weights, only small ones are left.
+    def read(self, name: str, /) -> Tensor:
+        """A tensor in memory of its own."""
+        ...
+
+    def borrow(self, name: str, /) -> Tensor:
+        """A tensor in memory that the next one borrowed may write over."""
+        ...
+
+    def copy_into(self, name: str, out: Tensor, /) -> None:
+        """Copy a tensor to its place."""
+        ...
+
+
+@dataclass
+class Held:
+    """A shelf of tensors that are in memory already."""
+
+    weights: Mapping[str, Tensor]
+
+    def read(self, name: str) -> Tensor:
+        """The tensor itself."""
+        return self.weights[name]
+
+    borrow = read
+
+    def copy_into(self, name: str, out: Tensor) -> None:
+        """Copy a tensor to its place."""
+        out.copy_(self.weights[name])
+
+
+@torch.no_grad()
+def carry(
+    plan: Plan, facts: Model, shelf: Shelf, room: Callable[[str, Shape], Tensor], found: Mapping[str, Shape]
+) -> None:
+    """Bring every planned tensor into form and into the place that ``room`` makes for it; the largest first.
+
+    What needs no change of form is copied a little at a time; the rest is borrowed, so that memory holds the weights
+    once and one tensor besides.
     """
     wanted = shapes(facts)
-    dtype = torch.get_default_dtype()
     for rule in sorted(plan.rules, key=lambda r: -sum(prod(found[plan.stored[name]]) for name in r.theirs)):
-        dtype = _carry_one(plan, rule, facts, read, put)
+        stored = [plan.stored[name] for name in rule.theirs]
+        _check_copies(plan, rule, shelf)
+        if isinstance(rule.how, Same):
+            _check_shape(rule, rule.ours[0], found[stored[0]], wanted)
+            shelf.copy_into(stored[0], room(rule.ours[0], wanted[rule.ours[0]]))
+            continue
+        theirs = [shelf.borrow(name) if len(stored) == 1 else shelf.read(name) for name in stored]
+        try:
+            ours = rule.how.ours(theirs, facts)
+        except RuntimeError as error:
+            raise WeightsError(f"{', '.join(rule.theirs)} cannot be brought into form: {error}") from error
+        for name, tensor in zip(rule.ours, ours, strict=True):
+            _check_shape(rule, name, tuple(tensor.shape), wanted)
+            room(name, wanted[name]).copy_(tensor)
     for name in (*plan.zeros, *plan.fresh):
-        put(name, torch.zeros(wanted[name], dtype=dtype))  # of the type of the others; fresh ones are drawn later
+        room(name, wanted[name]).zero_()  # fresh ones are drawn later
 
 
-def _carry_one(
-    plan: Plan, rule: Rule, facts: Model, read: Callable[[str], Tensor], put: Callable[[str, Tensor], None]
-) -> torch.dtype:
-    """What one rule serves; in a function of its own, so that what was read is let go before the next is."""
-    wanted = shapes(facts)
-    theirs = [read(plan.stored[name]) for name in rule.theirs]
+def _check_shape(rule: Rule, name: str, shape: Shape, wanted: Mapping[str, Shape]) -> None:
+    if tuple(shape) != wanted[name]:
+        raise WeightsError(
+            f"{' + '.join(rule.theirs)} has the wrong shape for {name}: the config asks for {wanted[name]}, "
+            f"the file gives {tuple(shape)}. Config and weights are not of the same model."
+        )
+
+
+def _check_copies(plan: Plan, rule: Rule, shelf: Shelf) -> None:
+    """Raise unless all that a file stores of one tied tensor is the same."""
     for name in rule.also:
         if name in plan.stored and name not in rule.theirs:
-            _check_equal(rule.theirs[0], theirs[0], name, read(plan.stored[name]))
-    try:
-        ours = rule.how.ours(theirs, facts)
-    except RuntimeError as error:
-        raise WeightsError(f"{', '.join(rule.theirs)} cannot be brought into form: {error}") from error
-    for name, tensor in zip(rule.ours, ours, strict=True):
-        if tuple(tensor.shape) != wanted[name]:
-            raise WeightsError(
-                f"{' + '.join(rule.theirs)} has the wrong shape for {name}: the config asks for {wanted[name]}, "
-                f"the file gives {tuple(tensor.shape)}. Config and weights are not of the same model."
-            )
-        put(name, tensor)
-    return theirs[0].dtype
+            first, copy = shelf.read(plan.stored[rule.theirs[0]]), shelf.read(plan.stored[name])
+            if not torch.equal(first, copy.to(first.dtype)):
+                raise WeightsError(
+                    f"{rule.theirs[0]} and {name} should be one tied tensor, but they differ. If the model was trained "
+                    f"with its head untied, say so in config.json: tie_word_embeddings=false."
+                )
 
 
 def prevailing_dtype(found: Mapping[str, Shape], dtypes: Mapping[str, torch.dtype], used: Iterable[str]) -> torch.dtype:
@@ -199,18 +240,16 @@ def prevailing_dtype(found: Mapping[str, Shape], dtypes: Mapping[str, torch.dtyp
     return max(numbers, key=lambda dtype: numbers[dtype])
 
 
-def put_into(model: nn.Module, dtype: torch.dtype | None, device: torch.device) -> Callable[[str, Tensor], None]:
-    """Something that puts a tensor into the model as the parameter of that name, in memory of its own."""
+def room_in(model: nn.Module, dtype: torch.dtype, device: torch.device) -> Callable[[str, Shape], Tensor]:
+    """Something that makes room in the model for the parameter of a name, and hands it out to be filled."""
 
-    def put(name: str, tensor: Tensor) -> None:
+    def room(name: str, shape: Shape) -> Tensor:
         owner, _, leaf = name.rpartition(".")
-        fits = tensor.device == device and tensor.dtype == (dtype or tensor.dtype) and tensor.is_contiguous()
-        if not fits or tensor.untyped_storage().nbytes() != tensor.nbytes:  # a part of something larger, say
-            fresh = torch.empty(tensor.shape, dtype=dtype or tensor.dtype, device=device)
-            tensor = fresh.copy_(tensor)
-        setattr(model.get_submodule(owner), leaf, nn.Parameter(tensor, requires_grad=tensor.is_floating_point()))
+        fresh = torch.empty(shape, dtype=dtype, device=device)
+        setattr(model.get_submodule(owner), leaf, nn.Parameter(fresh))
+        return fresh
 
-    return put
+    return room
 
 
 def to_theirs(lineage: Lineage, facts: Model, kind: str, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -278,14 +317,6 @@ def _reason(lineage: Lineage, kind: str, name: str) -> str | None:
 def _matches(pattern: str, name: str) -> bool:
     escaped = re.escape(pattern).replace(r"\{i\}", r"\d+").replace(r"\*", ".*")
     return re.fullmatch(escaped, name) is not None
-
-
-def _check_equal(name: str, tensor: Tensor, other_name: str, other: Tensor) -> None:
-    if not torch.equal(tensor, other.to(tensor.dtype)):
-        raise WeightsError(
-            f"{name} and {other_name} should be one tied tensor, but they differ. If the model was trained with its "
-            f"head untied, say so in config.json: tie_word_embeddings=false."
-        )
 
 
 def _complaint(what: str, missing: list[str], unknown: list[str]) -> str:

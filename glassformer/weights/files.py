@@ -10,7 +10,7 @@ import mmap
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -29,7 +29,7 @@ DTYPES = {
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 SHARD = r"-\d{5}-of-\d{5}\.safetensors"
 _LONGEST_HEADER = 100_000_000  # bytes; the limit of the format
-_CHUNK = 2**20  # bytes copied before the mapped pages are given back
+_CHUNK = 2**20  # bytes, a multiple of every item size, copied before the mapped pages are given back
 _AGAIN = "The file is damaged or came only in part: download or save it again."
 
 
@@ -63,6 +63,7 @@ class WeightFiles:
         self.metadata: dict[str, str] = {}  # of all headers; where two differ, the later shard's
         self._readers: dict[str, Callable[[], Tensor]] = {}
         self._opened = opened
+        self._scratch: Tensor | None = None
         for metadata, tensors in files:
             self.metadata |= metadata
             self.entries |= {stored.name: stored for stored, _ in tensors}
@@ -77,9 +78,35 @@ class WeightFiles:
             raise WeightsError(f"{self.entries[name].file}: closed. Read {name!r} inside the with statement.")
         return self._readers[name]()
 
+    def copy_into(self, name: str, out: Tensor) -> None:
+        """Copy a tensor into ``out``, of its shape and of any type and device, a little at a time."""
+        flat, at = out.view(-1), 0
+        for part in self._parts(name):
+            flat[at : at + part.numel()].copy_(part)
+            at += part.numel()
+
+    def borrow(self, name: str) -> Tensor:
+        """Like ``read``, but in memory that the next ``borrow`` writes over: freed memory may not go back at once."""
+        stored = self.entries[name]
+        if self._scratch is None or self._scratch.numel() <= stored.nbytes:
+            self._scratch = None
+            self._scratch = torch.empty(stored.nbytes + 8, dtype=torch.uint8)
+        lent = self._scratch[: stored.nbytes].view(stored.dtype).view(stored.shape)
+        self.copy_into(name, lent)
+        return lent
+
+    def _parts(self, name: str) -> Iterator[Tensor]:
+        """A tensor's values in order, in pieces; as one where it is in memory anyway."""
+        source = self._readers.get(name)
+        if isinstance(source, _Mapped):
+            yield from source.parts()
+        else:
+            yield self.read(name).view(-1)
+
     def close(self) -> None:
         """Let go of files and mappings; tensors that were read stay as they are."""
         self._readers.clear()
+        self._scratch = None
         self._opened.close()
 
     def __enter__(self) -> "WeightFiles":
@@ -163,23 +190,37 @@ def _open_safetensors(path: Path, opened: ExitStack) -> _Opened:
             raise _damaged(path, f"__metadata__ must map names to text, found {metadata!r:.200}.")
         placed = _lay_out(path, header, room=size - 8 - length)
         mapping = opened.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    return metadata, [(stored, partial(_copy_out, mapping, 8 + length + start, stored)) for stored, start in placed]
+    return metadata, [(stored, _Mapped(mapping, 8 + length + start, stored)) for stored, start in placed]
 
 
-def _copy_out(mapping: mmap.mmap, start: int, stored: Stored) -> Tensor:
-    """A tensor from a mapped file; pages are given back at once, or they would be held beside the copy made of them."""
-    tensor = torch.empty(stored.shape, dtype=stored.dtype, device="cpu")
-    raw = tensor.reshape(-1).view(torch.uint8)
-    with memoryview(raw.numpy().data) as into, memoryview(mapping) as mapped:
+@dataclass(frozen=True, eq=False)
+class _Mapped:
+    """A tensor in a mapped file."""
+
+    mapping: mmap.mmap
+    start: int
+    stored: Stored
+
+    def __call__(self) -> Tensor:
+        """The tensor in memory of its own."""
+        tensor = torch.empty(self.stored.shape, dtype=self.stored.dtype, device="cpu")
+        flat, at = tensor.view(-1), 0
+        for part in self.parts():
+            flat[at : at + part.numel()] = part
+            at += part.numel()
+        return tensor
+
+    def parts(self) -> Iterator[Tensor]:
+        """Its values in order, in pieces; mapped pages are given back at once, not held beside the copy."""
+        stored = self.stored
         for at in range(0, stored.nbytes, _CHUNK):
             stop = min(at + _CHUNK, stored.nbytes)
-            into[at:stop] = mapped[start + at : start + stop]
-            if hasattr(mapping, "madvise"):  # not on Windows
-                page = (start + at) // mmap.PAGESIZE * mmap.PAGESIZE
-                mapping.madvise(mmap.MADV_DONTNEED, page, start + stop - page)
-    if stored.dtype == torch.bool and (raw > 1).any():
-        raise _damaged(stored.file, f"booleans are bytes 0 and 1, and tensor {stored.name!r} has others.")
-    return tensor
+            part = torch.frombuffer(bytearray(self.mapping[self.start + at : self.start + stop]), dtype=torch.uint8)
+            if stored.dtype == torch.bool and (part > 1).any():
+                raise _damaged(stored.file, f"booleans are bytes 0 and 1, and tensor {stored.name!r} has others.")
+            yield part.view(stored.dtype)
+            if hasattr(self.mapping, "madvise"):  # not on Windows; all of it, since the system maps pages around too
+                self.mapping.madvise(mmap.MADV_DONTNEED)
 
 
 def _read_index(path: Path) -> dict[str, set[str]]:

@@ -28,7 +28,9 @@ class Source:
     config: dict[str, Any]  # as config.json, or for our own format as glassformer.json
     shapes: Mapping[str, tuple[int, ...]]
     dtypes: Mapping[str, torch.dtype]
-    read: Callable[[str], Tensor]
+    read: Callable[[str], Tensor]  # a tensor in memory of its own
+    borrow: Callable[[str], Tensor]  # a tensor in memory that the next one borrowed may write over
+    copy_into: Callable[[str, Tensor], None]  # a tensor, to where it is to be
     is_ours: bool = False  # facts and part names of our own
     metadata: Mapping[str, Any] = field(default_factory=dict)  # what else a single file says
     opened: ExitStack = field(default_factory=ExitStack)
@@ -95,16 +97,11 @@ def open_parts(
         config = read_config(_config_in(config) if config.is_dir() else config)
     said = dict(config)
     files = open_weights(weights, allow_pickle=allow_pickle)
-
-    def read(name: str) -> Tensor:
-        tensor = files.read(name)
-        if finite:
-            check_finite(name, tensor, files.entries[name].file)
-        return tensor
-
     shapes = {name: entry.shape for name, entry in files.entries.items()}
     dtypes = {name: entry.dtype for name, entry in files.entries.items()}
-    source = Source(weights, said, shapes, dtypes, read)
+    source = Source(weights, said, shapes, dtypes, files.read, files.borrow, files.copy_into)
+    if finite:
+        _check_as_read(source, lambda name: files.entries[name].file)
     source.is_ours = "glassformer" in said
     source.opened.callback(files.close)
     return source
@@ -117,11 +114,29 @@ def _config_in(folder: Path) -> Path:
 
 
 def _foreign(model: ForeignModel, finite: bool) -> Source:
+    dtypes = dict.fromkeys(model.shapes, torch.float32)
+
+    def copy_into(name: str, out: Tensor) -> None:
+        out.copy_(model.read(name))
+
+    source = Source(
+        model.file, dict(model.config), model.shapes, dtypes, model.read, model.read, copy_into, metadata=model.metadata
+    )
+    if finite:
+        _check_as_read(source, lambda _: model.file)
+    return source
+
+
+def _check_as_read(source: Source, file_of: Callable[[str], Path]) -> None:
+    """Let every tensor be looked at as it is read."""
+    plain = source.read
+
     def read(name: str) -> Tensor:
-        tensor = model.read(name)
-        if finite:
-            check_finite(name, tensor, model.file)
+        tensor = plain(name)
+        check_finite(name, tensor, file_of(name))
         return tensor
 
-    dtypes = dict.fromkeys(model.shapes, torch.float32)
-    return Source(model.file, dict(model.config), model.shapes, dtypes, read, metadata=model.metadata)
+    def copy_into(name: str, out: Tensor) -> None:
+        out.copy_(read(name))
+
+    source.read, source.borrow, source.copy_into = read, read, copy_into

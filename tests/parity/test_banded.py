@@ -15,7 +15,7 @@ from glassformer.families import lineages, preset
 from glassformer.families.gpt3 import GPT3
 from glassformer.models.transformer import Transformer
 from glassformer.nn.cache import KVCache
-from glassformer.weights.convert import carry, plan, put_into, to_theirs
+from glassformer.weights.convert import Held, carry, plan, room_in, to_theirs
 from tests.helpers import PATHS, largest_difference, randomise
 from tests.parity.harness import pad_rows, rows
 
@@ -34,7 +34,13 @@ def loaded(page: Model, weights: dict[str, Tensor]) -> Transformer:
     """Our model from weights under GPT-2's names."""
     model = Transformer(page).eval()
     found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    carry(plan(GPT3, page, "lm", found), page, weights.__getitem__, put_into(model, None, torch.device("cpu")), found)
+    carry(
+        plan(GPT3, page, "lm", found),
+        page,
+        Held(weights),
+        room_in(model, next(iter(weights.values())).dtype, torch.device("cpu")),
+        found,
+    )
     return model
 
 

@@ -10,7 +10,7 @@ from glassformer.config import Model, count
 from glassformer.families import preset
 from glassformer.families.cs336 import CS336
 from glassformer.models.transformer import Transformer
-from glassformer.weights.convert import carry, plan, put_into, to_theirs
+from glassformer.weights.convert import Held, carry, plan, room_in, to_theirs
 from tests.helpers import PATHS, interleave_rows, largest_difference, randomise
 
 VOCAB, CONTEXT, WIDTH, LAYERS, HEADS, HIDDEN, THETA = 50, 24, 24, 3, 3, 40, 500.0
@@ -38,7 +38,7 @@ def loaded(weights: dict[str, Tensor]) -> Transformer:
     found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     planned = plan(CS336, page, "lm", found)
     assert planned.spare == {}
-    carry(planned, page, weights.__getitem__, put_into(model, None, torch.device("cpu")), found)
+    carry(planned, page, Held(weights), room_in(model, next(iter(weights.values())).dtype, torch.device("cpu")), found)
     return model
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from glassformer.config import Model
 from glassformer.families import lineages
 from glassformer.models.transformer import Transformer
-from glassformer.weights.convert import carry, plan, put_into, to_theirs
+from glassformer.weights.convert import Held, carry, plan, room_in, to_theirs
 from tests.helpers import randomise
 from tests.parity.harness import EXACT, LENGTHS, TARGET_LENGTHS, VOCAB, pad_rows, rows
 
@@ -88,8 +88,8 @@ class Reference(nn.Module):
 def load(facts: Model, weights: dict[str, Tensor], kind: str = "lm") -> Transformer:
     found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     model = Transformer(facts)
-    put = put_into(model, torch.float64, torch.device("cpu"))
-    carry(plan(LINEAGE, facts, kind, found), facts, lambda name: weights[name].detach(), put, found)
+    room = room_in(model, torch.float64, torch.device("cpu"))
+    carry(plan(LINEAGE, facts, kind, found), facts, Held(weights), room, found)
     return model.eval()
 
 
