@@ -188,12 +188,15 @@ def carry(
     once and one tensor besides.
     """
     wanted = shapes(facts)
+    served = [*plan.zeros, *plan.fresh, *(name for rule in plan.rules for name in rule.ours)]
+    assert sorted(served) == sorted(wanted), "a plan serves every weight once"
     for rule in sorted(plan.rules, key=lambda r: -sum(prod(found[plan.stored[name]]) for name in r.theirs)):
         stored = [plan.stored[name] for name in rule.theirs]
         _check_copies(plan, rule, shelf)
         if isinstance(rule.how, Same):
-            _check_shape(rule, rule.ours[0], found[stored[0]], wanted)
-            shelf.copy_into(stored[0], room(rule.ours[0], wanted[rule.ours[0]]))
+            for name, theirs_name in zip(rule.ours, stored, strict=True):
+                _check_shape(rule, name, found[theirs_name], wanted)
+                shelf.copy_into(theirs_name, room(name, wanted[name]))
             continue
         theirs = [shelf.borrow(name) if len(stored) == 1 else shelf.read(name) for name in stored]
         try:
