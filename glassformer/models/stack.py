@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor, nn
 
 from glassformer import config
-from glassformer.nn.attention import AttentionPath
+from glassformer.nn.attention import KNOWS_CAUSAL, AttentionPath
 from glassformer.nn.block import Block
 from glassformer.nn.cache import KVCache
 from glassformer.nn.context import Context
@@ -89,7 +89,7 @@ class Stack(nn.Module):
             memory_scores = (batch, 1, new, tokens.memory_real.shape[-1])
             memory_mask = resolve(padding(tokens.memory_real), memory_scores, x.device, keep_causal=False)
         shared = replace(shared, real=real, memory=tokens.memory, memory_mask=memory_mask, path=path)
-        keep_causal = path == "sdpa" and shared.bias is None and shared.relative is None
+        keep_causal = path in KNOWS_CAUSAL and shared.bias is None and shared.relative is None
         everyone = Mask(causal=self.facts.causal, keys=real, pairs=self._same_document(tokens.documents))
         masks: dict[int | None, Resolved | None] = {}
         contexts = []
@@ -122,11 +122,12 @@ class Stack(nn.Module):
         turns = None if facts.rotary is None else rotary_turns(facts.rotary, queries)
         if scheme is None:
             return Context(turns=turns)
-        assert self.relative is not None
-        distance, table = distances(queries, keys), self.relative.weight
-        if isinstance(scheme, config.BucketBias):
-            return Context(turns=turns, bias=bucket_bias(table, scheme, distance, causal=self.facts.causal))
-        if isinstance(scheme, config.Disentangled):
+        distance = distances(queries, keys)
+        if isinstance(scheme, config.BucketBias) and self.relative is not None:
+            bias = bucket_bias(self.relative.weight, scheme, distance, causal=self.facts.causal)
+            return Context(turns=turns, bias=bias)
+        if isinstance(scheme, config.Disentangled) and self.relative is not None:
+            table = self.relative.weight
             vectors = table if self.relative_norm is None else self.relative_norm(table)
             return Context(turns=turns, relative=(vectors, relative_rows(scheme, distance)))
         raise TypeError(f"a stack does not know what to do with {type(scheme).__name__} as score_bias.")

@@ -8,7 +8,7 @@ Shapes: ``T`` queries, ``S`` keys, ``K`` width of a head, ``V`` width of a value
 """
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +21,7 @@ from glassformer.nn.masks import Mask, Resolved, as_mask
 from glassformer.nn.norm import at_least_float32, without_autocast
 
 AttentionPath = Literal["eager", "sdpa"]
+KNOWS_CAUSAL = {"sdpa"}  # paths whose kernel understands the word "causal" and needs no triangle written out
 AnyMask = Mask | Resolved | Bool[Tensor, "... _ _"]  # (queries, keys), either of which may be 1
 MaybeWeights = Float[Tensor, "... T V"] | tuple[Float[Tensor, "... T V"], Float[Tensor, "... T S"]]
 
@@ -64,7 +65,7 @@ def scaled_dot_product_attention(
         path: ``sdpa`` or ``eager``.
         return_weights: also return the weights ``(..., T, S)``, before dropout; needs ``path="eager"``.
     """
-    check_choice("path", path, ("eager", "sdpa"))
+    check_choice("path", path, get_args(AttentionPath))
     check_probability(dropout=dropout)
     if return_weights and path != "eager":
         raise ValueError(f'path={path!r} never writes the attention weights down; ask for them with path="eager".')
@@ -73,7 +74,7 @@ def scaled_dot_product_attention(
     if isinstance(mask, Resolved):
         allowed, is_causal = mask.allowed, mask.causal
     else:
-        allowed, is_causal = _written_out(q, k, v, mask, keep_causal=path == "sdpa" and bias is None)
+        allowed, is_causal = _written_out(q, k, v, mask, keep_causal=path in KNOWS_CAUSAL and bias is None)
         if allowed is not None:
             attended = _attended_keys(allowed, k)
             k, v = k.where(attended, 0.0), v.where(attended, 0.0)
