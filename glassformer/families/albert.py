@@ -114,13 +114,7 @@ ALBERT = Lineage(
         "attention_probs_dropout_prob": Key("encoder.attention.dropout", 0.0),
         "classifier_dropout_prob": Key(None, 0.1),
     },
-    ignored={
-        **bert.IGNORED,
-        **dict.fromkeys(
-            ("down_scale_factor", "gap_size", "layers_to_keep", "net_structure_type", "num_memory_blocks"),
-            "of the makers' own code; no published model makes use of it",
-        ),
-    },
+    ignored=bert.IGNORED,
     sizes={
         "albert-base-v1": {**V1, **bert.size(12, 768)},
         "albert-large-v1": {**V1, **bert.LARGE},

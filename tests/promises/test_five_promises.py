@@ -77,7 +77,8 @@ def test_row_01_padding_and_neighbours_change_nothing(case: Case) -> None:
         model = built(case, dtype)
         with torch.no_grad():
             answers = {}
-            for side, extra in (("right", 0), ("right", 3), ("left", 0), ("left", 2)):
+            everywhere = (("right", 0), ("right", 3), ("left", 0), ("left", 2))
+            for side, extra in everywhere if dtype == torch.float64 else everywhere[::3]:
                 given, mask = inputs(model, side, extra)
                 for path in PATHS if dtype == torch.float64 else ("sdpa",):
                     answers[side, extra, path] = at_real(model(**given, path=path), mask)
