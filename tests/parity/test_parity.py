@@ -7,7 +7,7 @@ import torch
 import transformers
 
 import glassformer.hub as hub
-from tests.parity.cases import CASES
+from tests.parity.cases import CASES, FIRST
 from tests.parity.harness import BOUNDS, Case, Pair, their_answer
 
 
@@ -18,7 +18,7 @@ def test_same_numbers_whatever_the_padding(case: Case, tmp_path: Path) -> None:
     for side in ("none", "right", "left"):
         gap = pair.compare(tokens, targets, side)
         assert gap <= case.bound, f"{side} padding: {gap:.1e}"
-    for dtype, bound in BOUNDS.items():
+    for dtype, bound in BOUNDS.items() if case.id in FIRST else ():
         gap = pair.cast(dtype).compare(tokens, targets, "right")
         assert gap <= bound, f"{dtype}: {gap:.1e}"
 

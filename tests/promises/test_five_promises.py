@@ -18,7 +18,7 @@ from glassformer.families import lineages
 from glassformer.models.transformer import Transformer
 from glassformer.nn.cache import KVCache
 from tests.helpers import PATHS, largest_difference, randomise
-from tests.parity.cases import CASES
+from tests.parity.cases import CASES, FIRST
 from tests.parity.harness import LENGTHS, TARGET_LENGTHS, Case, pad_rows, rows
 
 BOUNDS = {torch.float64: 1e-10, torch.float32: 5e-4, torch.bfloat16: 0.35}  # of logits around 3
@@ -73,7 +73,7 @@ def gap(one: list[Tensor], other: list[Tensor]) -> float:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_row_01_padding_and_neighbours_change_nothing(case: Case) -> None:
-    for dtype in BOUNDS:
+    for dtype in BOUNDS if case.id in FIRST else (torch.float64,):
         model = built(case, dtype)
         with torch.no_grad():
             answers = {}
