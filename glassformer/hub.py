@@ -19,8 +19,8 @@ from glassformer import __version__
 from glassformer.config import Head, Model, from_dict, shapes, to_dict
 from glassformer.config.checks import check_choice
 from glassformer.families import by_model_type, lineages
+from glassformer.models.initialise import initialise
 from glassformer.models.transformer import Transformer
-from glassformer.nn.linear import Embedding, Linear, truncated_normal_
 from glassformer.text.pieces import TokenizerError
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.weights.convert import (
@@ -128,7 +128,7 @@ def load(
         with torch.device("meta"):  # without memory for its weights: they are put in one by one
             model = Transformer(facts)
         carry(planned, facts, source, room_in(model, dtype or common, target), source.shapes)
-        _start_anew(model, facts, planned.fresh)
+        initialise(model, facts, planned.fresh)  # a bias missing beside a filled weight stays zero
         return Loaded(model.eval(), facts, lineage, report, source.place, source.metadata)
 
 
@@ -272,18 +272,6 @@ def _plain(model: nn.Module) -> Transformer:
             raise TypeError(f"a Transformer can be saved; this is a {type(model).__name__}.")
         model = inside
     return model
-
-
-def _start_anew(model: Transformer, facts: Model, names: Iterable[str]) -> None:
-    """Draw the weights of modules that no file filled; a bias missing beside a filled weight stays zero."""
-    chosen = set(names)
-    for path, module in model.named_modules():
-        own = {f"{path}.{name}" for name, _ in module.named_parameters(recurse=False)}
-        if not own or not own <= chosen or not hasattr(module, "reset_parameters"):
-            continue
-        module.reset_parameters()
-        if facts.init.std is not None and isinstance(module, (Linear, Embedding)):
-            truncated_normal_(module.weight, facts.init.std)
 
 
 def _checked_weights(model: Transformer) -> dict[str, torch.Tensor]:

@@ -1,6 +1,7 @@
 """Where training starts: the weights of a fresh model, as a page of facts says."""
 
 import math
+from collections.abc import Collection
 
 from torch import nn
 
@@ -9,8 +10,10 @@ from glassformer.nn.convolution import Convolution
 from glassformer.nn.linear import Embedding, Linear
 
 
-def initialise(model: nn.Module, facts: config.Model) -> None:
+def initialise(model: nn.Module, facts: config.Model, only: Collection[str] | None = None) -> None:
     """Give every weight its starting value: each is drawn once, whatever it held before, be it nothing.
+
+    With ``only``, names of weights, just the modules all of whose weights are among them.
 
     Linear maps, convolutions and tables start from N(0, std²), cut at ±3σ; without a ``std`` by the rule of their own.
     Biases start at 0 and norms at 1. With ``residual_scaling`` the projections that write into the residual stream
@@ -19,11 +22,14 @@ def initialise(model: nn.Module, facts: config.Model) -> None:
     std = facts.init.std
     table_std = std if facts.init.table_std is None else facts.init.table_std
     for name, module in model.named_modules():
+        own = {f"{name}.{weight}" for weight, _ in module.named_parameters(recurse=False)}
+        if only is not None and not own <= set(only):
+            continue
         if isinstance(module, Embedding):
             module.reset_parameters(1.0 if table_std is None else table_std)
         elif isinstance(module, Linear | Convolution):
             module.reset_parameters(None if std is None else std / math.sqrt(_writes(name, facts)))
-        elif next(module.parameters(recurse=False), None) is not None:
+        elif own:
             module.reset_parameters()  # whoever owns parameters must say how they start
 
 

@@ -80,10 +80,7 @@ class WeightFiles:
 
     def copy_into(self, name: str, out: Tensor) -> None:
         """Copy a tensor into ``out``, of its shape and of any type and device, a little at a time."""
-        flat, at = out.view(-1), 0
-        for part in self._parts(name):
-            flat[at : at + part.numel()].copy_(part)
-            at += part.numel()
+        _fill(out, self._parts(name))
 
     def borrow(self, name: str) -> Tensor:
         """Like ``read``, but in memory that the next ``borrow`` writes over: freed memory may not go back at once."""
@@ -101,7 +98,7 @@ class WeightFiles:
         if isinstance(source, _Mapped):
             yield from source.parts()
         else:
-            yield self.read(name).view(-1)
+            yield self.read(name).reshape(-1)
 
     def close(self) -> None:
         """Let go of files and mappings; tensors that were read stay as they are."""
@@ -193,6 +190,14 @@ def _open_safetensors(path: Path, opened: ExitStack) -> _Opened:
     return metadata, [(stored, _Mapped(mapping, 8 + length + start, stored)) for stored, start in placed]
 
 
+def _fill(out: Tensor, parts: Iterable[Tensor]) -> None:
+    """Put values in order into ``out``, piece by piece."""
+    flat, at = out.view(-1), 0
+    for part in parts:
+        flat[at : at + part.numel()].copy_(part)
+        at += part.numel()
+
+
 @dataclass(frozen=True, eq=False)
 class _Mapped:
     """A tensor in a mapped file."""
@@ -204,10 +209,7 @@ class _Mapped:
     def __call__(self) -> Tensor:
         """The tensor in memory of its own."""
         tensor = torch.empty(self.stored.shape, dtype=self.stored.dtype, device="cpu")
-        flat, at = tensor.view(-1), 0
-        for part in self.parts():
-            flat[at : at + part.numel()] = part
-            at += part.numel()
+        _fill(tensor, self.parts())
         return tensor
 
     def parts(self) -> Iterator[Tensor]:
