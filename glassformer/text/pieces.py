@@ -5,7 +5,7 @@ The ``*.model`` files are read here without any package: they are protobuf messa
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 SPACE = "▁"  # U+2581, how pieces write a space
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6  # kinds of pieces, as SentencePiece and GGUF count
+# Kinds of pieces, as SentencePiece and GGUF count them.
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 
 
 class TokenizerError(ValueError):
@@ -135,6 +136,37 @@ def score_bpe(model: PieceModel, space: str = SPACE) -> Tokenizer:
     parts = [decoders.Replace(space, " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
     backend.decoder = decoders.Sequence(parts)
     return backend
+
+
+def as_fairseq(model: PieceModel, token: Callable[[str], str], languages: Sequence[str] = ()) -> None:
+    """Number the pieces as fairseq does: its own four special tokens first, languages and a mask last (XLM-RoBERTa).
+
+    ``token`` gives the token that plays a role.
+    """
+    first = [(token(role), 0.0, CONTROL) for role in ("bos", "pad", "eos")]
+    last = [(text, 0.0, CONTROL) for text in (*languages, token("mask"))]
+    model.pieces, model.unk_id = [*first, (token("unk"), 0.0, UNKNOWN), *model.pieces[3:], *last], 3
+
+
+def renumber(model: PieceModel, numbers: Mapping[str, int], extra: Sequence[tuple[str, int]], unk: str) -> int:
+    """Give the pieces the numbers of another file (M2M-100), then come the ``extra`` ones, each with its kind.
+
+    The pieces that the other file does not have still take part in cutting a text, with numbers after all others;
+    the first of these numbers is returned. What stands only in the other file are characters that no piece covers:
+    each is looked up on its own, where the reference looks up a run of them as a whole, and seldom finds it.
+    """
+    if sorted(numbers.values()) != list(range(len(numbers))):
+        raise TokenizerError(
+            f"the {len(numbers)} tokens of a vocabulary must be numbered from 0 to {len(numbers) - 1}."
+        )
+    if unk not in numbers:
+        raise TokenizerError(f"the vocabulary has no {unk}, the token for what it does not know.")
+    known = {text: (text, score, kind) for text, score, kind in model.pieces}
+    lowest = min(score for _, score, _ in model.pieces)  # not lower: Unigram weighs the unknown against the lowest
+    pieces = [known.pop(text, (text, lowest, UNUSED)) for text in sorted(numbers, key=numbers.__getitem__)]
+    pieces += [(text, lowest, kind) for text, kind in extra]
+    model.pieces, model.unk_id = [*pieces, *known.values()], numbers[unk]
+    return len(pieces)
 
 
 def mark_pieces(backend: Tokenizer, tokens: Sequence[str], kinds: Sequence[int]) -> None:

@@ -53,7 +53,9 @@ class Tokenizer:
         self.backend.no_padding()
         self.special = dict(vocabulary.special)
         self.chat_template = vocabulary.chat_template
-        self.vocab_size = 1 + max(self.backend.get_vocab(with_added_tokens=True).values())
+        # Pieces from this number on cut a text, but are unknown to the model.
+        self._known = vocabulary.known
+        self.vocab_size = vocabulary.known or 1 + max(self.backend.get_vocab(with_added_tokens=True).values())
         for role in ROLES:
             setattr(self, role, self.id_of(self.special[role]) if role in self.special else None)
         self._plain: tokenizers.Tokenizer | None = None
@@ -97,7 +99,7 @@ class Tokenizer:
     ) -> list[list[int]]:
         """``encode`` of many texts, on all cores."""
         found = self._backend(allow_special).encode_batch(list(texts), add_special_tokens=special)
-        return [_undoubled(one).ids for one in found]
+        return [self._read(one).ids for one in found]
 
     def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
         """Two texts as one sequence: the ids, and for each the segment it is in."""
@@ -108,7 +110,7 @@ class Tokenizer:
         self, text: str, pair: str | None = None, *, special: bool = True, allow_special: bool = True
     ) -> Encoded:
         """``encode``, with the segment and the characters of each token."""
-        return _undoubled(self._backend(allow_special).encode(text, pair, add_special_tokens=special))
+        return self._read(self._backend(allow_special).encode(text, pair, add_special_tokens=special))
 
     def offsets(self, text: str, *, special: bool = True) -> list[tuple[int, int]]:
         """For each token of ``encode(text)`` the characters ``[start, end)`` it covers; (0, 0) if it is not in it."""
@@ -125,8 +127,9 @@ class Tokenizer:
     def id_of(self, token: str) -> int:
         """The id of a token; an unknown one is an error that names its nearest neighbours."""
         number = self.backend.token_to_id(token)
-        if number is None:
-            near = get_close_matches(token, self.backend.get_vocab(with_added_tokens=True), n=3)
+        if number is None or number >= self.vocab_size:
+            vocab = self.backend.get_vocab(with_added_tokens=True)
+            near = get_close_matches(token, [name for name, i in vocab.items() if i < self.vocab_size], n=3)
             hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
             raise TokenizerError(f"the vocabulary of {self.vocab_size} tokens has no {token!r}.{hint}")
         return int(number)
@@ -170,13 +173,21 @@ class Tokenizer:
         config |= {f"{role}_token": token for role, token in self.special.items()}
         if self.chat_template is not None:
             config["chat_template"] = self.chat_template
+        if self._known is not None:
+            config["known_tokens"] = self._known
         text = json.dumps(config, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
         (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
+
+    def _read(self, found: tokenizers.Encoding) -> Encoded:
+        one = _undoubled(found)
+        if self._known is None or self.unk is None:
+            return one
+        return one._replace(ids=[number if number < self._known else self.unk for number in one.ids])
 
     def _checked(self, ids: Iterable[int]) -> list[int]:
         numbers = [int(number) for number in ids]
         for number in numbers:
-            if number < 0 or self.backend.id_to_token(number) is None:
+            if not 0 <= number < self.vocab_size or self.backend.id_to_token(number) is None:
                 raise TokenizerError(
                     f"the vocabulary has no token {number}; its ids go from 0 to {self.vocab_size - 1}."
                 )

@@ -17,7 +17,7 @@ class Folder:
     """A folder, what its small JSON files say, and the special tokens they name."""
 
     path: Path
-    options: Mapping[str, Any]  # tokenizer_config.json
+    options: Mapping[str, Any]  # tokenizer_config.json, and the further special tokens of special_tokens_map.json
     special: Mapping[str, AddedToken]  # one of ROLES -> the token
     added: Mapping[int, AddedToken]  # tokens with numbers of their own
     chat_template: str | None
@@ -27,10 +27,10 @@ class Folder:
         """The text of the token that plays a role."""
         return str(self.special[role].content)
 
-    def vocabulary(self, backend: Tokenizer) -> Vocabulary:
-        """The built tokenizer with the roles that its tokens play."""
+    def vocabulary(self, backend: Tokenizer, known: int | None = None) -> Vocabulary:
+        """The built tokenizer with the roles that its tokens play; ``known`` as in ``Vocabulary``, or as saved."""
         special = {role: self.token(role) for role in self.special if backend.token_to_id(self.token(role)) is not None}
-        return Vocabulary(backend, special, self.chat_template)
+        return Vocabulary(backend, special, self.chat_template, known or self.options.get("known_tokens"))
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -67,6 +67,7 @@ def read_folder(path: Path) -> Folder:
     added = {int(i): added_token(text) for text, i in read_json(path / "added_tokens.json").items()}
     for i, token in options.get("added_tokens_decoder", {}).items():
         added[int(i)] = added_token(token, special=bool(token.get("special", True)))
+    options.setdefault("additional_special_tokens", named.get("additional_special_tokens"))
     template: Any = options.get("chat_template")
     if isinstance(template, list):
         template = {entry["name"]: entry["template"] for entry in template}.get("default")
@@ -117,5 +118,6 @@ def add_tokens(backend: Tokenizer, folder: Folder) -> None:
         wanted = role not in folder.assumed or backend.token_to_id(token.content) is not None
         if wanted and token.content not in known:
             backend.add_special_tokens([token])
-    more = [*folder.options.get("additional_special_tokens", ()), *folder.options.get("extra_special_tokens", ())]
+    further = [folder.options.get(f"{name}_special_tokens") or () for name in ("additional", "extra")]
+    more = [token for said in further for token in (said.values() if isinstance(said, Mapping) else said)]
     backend.add_special_tokens([token for token in map(added_token, more) if token.content not in known])

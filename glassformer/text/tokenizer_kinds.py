@@ -10,11 +10,13 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers, processors
 
-from glassformer.text.pieces import CONTROL, UNKNOWN, PieceModel, TokenizerError, mark_pieces, score_bpe, unigram
+from glassformer.text import language_codes, pieces
+from glassformer.text.pieces import CONTROL, UNUSED, PieceModel, TokenizerError, score_bpe, unigram
 from glassformer.text.tokenizer_folder import Folder, add_tokens, added_token, read_json
 from glassformer.text.vocabularies import Vocabulary, byte_bpe, frame, openai_gpt, wordpiece
 
 _WORDS, _MERGES, _PIECES = "vocab.txt", "vocab.json and merges.txt", "a SentencePiece *.model"
+_NUMBERED = "vocab.json with a SentencePiece *.model"
 _MODEL_NAMES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
 # kind -> the files it reads, the tokenizer classes and the model types that mean it
 KINDS: dict[str, tuple[str, str, str]] = {
@@ -27,6 +29,8 @@ KINDS: dict[str, tuple[str, str, str]] = {
     "albert": (_PIECES, "AlbertTokenizer", "albert"),
     "xlm_roberta": (_PIECES, "XLMRobertaTokenizer", "xlm-roberta"),
     "llama": (_PIECES, "LlamaTokenizer", "llama"),
+    "nllb": (_PIECES, "NllbTokenizer", "nllb-moe"),
+    "m2m100": (_NUMBERED, "M2M100Tokenizer", "m2m_100"),
 }
 _ANGLED = {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "sep": "</s>", "pad": "<pad>", "cls": "<s>", "mask": "<mask>"}
 _BRACKETED = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
@@ -39,6 +43,8 @@ _DEFAULTS: dict[str, dict[str, str]] = {
     "albert": {**_BRACKETED, "bos": "[CLS]", "eos": "[SEP]", "unk": "<unk>", "pad": "<pad>"},
     "xlm_roberta": _ANGLED,
     "llama": {"bos": "<s>", "eos": "</s>", "unk": "<unk>"},
+    "nllb": _ANGLED,
+    "m2m100": {role: _ANGLED[role] for role in ("bos", "eos", "unk", "sep", "pad")},
 }
 
 
@@ -51,7 +57,8 @@ def read(folder: Folder, kind: str | None = None) -> Vocabulary:
     strips = kind != "wordpiece"
     own = {role: added_token(text, lstrip=strips and role == "mask") for role, text in _DEFAULTS[kind].items()}
     folder = replace(folder, special={**own, **folder.special}, assumed=frozenset(own) - frozenset(folder.special))
-    return folder.vocabulary(_BUILDERS[kind](folder))
+    built = _BUILDERS[kind](folder)
+    return built if isinstance(built, Vocabulary) else folder.vocabulary(built)
 
 
 def _present(folder: Path) -> dict[str, Path]:
@@ -62,6 +69,8 @@ def _present(folder: Path) -> dict[str, Path]:
     for name in _MODEL_NAMES:
         if (folder / name).exists():
             found[_PIECES] = folder / name
+    if _PIECES in found and (folder / "vocab.json").exists():
+        found[_NUMBERED] = folder / "vocab.json"
     return found
 
 
@@ -90,13 +99,17 @@ def _decide(folder: Folder, kind: str | None) -> str:
 
 def _said(folder: Folder) -> str | None:
     """The kind that a JSON file names, None where none does; a name that is not known is refused."""
-    named = str(folder.options.get("tokenizer_class") or "").removesuffix("Fast")
-    if named and named not in ("PreTrainedTokenizer", "TokenizersBackend"):
-        column, source = 1, "tokenizer_config.json"
-    else:
-        named, column, source = str(read_json(folder.path / "config.json").get("model_type") or ""), 2, "config.json"
-    if not named:
+    beside = read_json(folder.path / "config.json")
+    statements = [
+        ("tokenizer_config.json", 1, folder.options.get("tokenizer_class")),
+        ("config.json", 1, beside.get("tokenizer_class")),  # NLLB has this and the model type of M2M-100
+        ("config.json", 2, beside.get("model_type")),
+    ]
+    told = [(source, column, str(name or "").removesuffix("Fast")) for source, column, name in statements]
+    told = [one for one in told if one[2] not in ("", "PreTrainedTokenizer", "TokenizersBackend")]
+    if not told:
         return None
+    source, column, named = told[0]
     for kind, facts in KINDS.items():
         if named in facts[column].split():
             return kind
@@ -185,9 +198,9 @@ def _openai_gpt(folder: Folder) -> Tokenizer:
     return backend
 
 
-def _pieces(folder: Folder, *, bpe: bool = False) -> PieceModel:
+def _pieces(folder: Folder, *, bpe: bool | None = False) -> PieceModel:
     model = PieceModel.read(path := _present(folder.path)[_PIECES])
-    if model.bpe != bpe:
+    if bpe is not None and model.bpe != bpe:
         found, wanted = ("BPE", "Unigram") if model.bpe else ("Unigram", "BPE")
         raise TokenizerError(f"{path} is a {found} model, this kind of tokenizer needs {wanted}; pass another kind.")
     return model
@@ -198,7 +211,7 @@ def _finish(backend: Tokenizer, model: PieceModel, folder: Folder) -> Tokenizer:
     add_tokens(backend, folder)
     known = {token.content for token in backend.get_added_tokens_decoder().values()}
     rest = [(text, kind) for text, _, kind in model.pieces if text not in known]
-    mark_pieces(backend, [text for text, _ in rest], [kind for _, kind in rest])
+    pieces.mark_pieces(backend, [text for text, _ in rest], [kind for _, kind in rest])
     return backend
 
 
@@ -227,13 +240,8 @@ def _albert(folder: Folder) -> Tokenizer:
 
 
 def _xlm_roberta(folder: Folder) -> Tokenizer:
-    """The numbers are fairseq's, not the file's: its own four special tokens come first, a mask last."""
-    model = _pieces(folder)
-    first = [(folder.token(role), 0.0, CONTROL) for role in ("bos", "pad", "eos")]
-    unk, mask = (folder.token("unk"), 0.0, UNKNOWN), (folder.token("mask"), 0.0, CONTROL)
-    model.pieces, model.unk_id = [*first, unk, *model.pieces[3:], mask], 3
-    backend = _finish(unigram(model), model, folder)
-    eos = folder.token("eos")
+    pieces.as_fairseq(model := _pieces(folder), folder.token)
+    backend, eos = _finish(unigram(model), model, folder), folder.token("eos")
     frame(backend, start=[folder.token("bos")], end=[eos], between=[eos, eos], second=0)
     return backend
 
@@ -246,7 +254,34 @@ def _llama(folder: Folder) -> Tokenizer:
     return backend
 
 
-_BUILDERS: Mapping[str, Callable[[Folder], Tokenizer]] = {
+def _nllb(folder: Folder) -> Tokenizer:
+    """A text ends with EOS; its language, which only the caller knows, is for ``languages.py`` to add."""
+    pieces.as_fairseq(model := _pieces(folder, bpe=True), folder.token, language_codes.NLLB.split())
+    backend = _finish(score_bpe(model), model, folder)
+    frame(backend, end=[folder.token("eos")])
+    return backend
+
+
+def _m2m100(folder: Folder) -> Vocabulary:
+    """The numbers of ``vocab.json``, then the languages and a few made-up words that fill the model's table."""
+    model, numbers = _pieces(folder, bpe=None), read_json(folder.path / "vocab.json")
+    asked = str(folder.options.get("language_codes") or "m2m100")
+    if asked not in language_codes.M2M100:
+        raise TokenizerError(
+            f"{folder.path}: language_codes must be {' or '.join(language_codes.M2M100)}, got {asked!r}."
+        )
+    extra = [(f"__{code}__", CONTROL) for code in language_codes.M2M100[asked].split()]
+    for i in range(int(folder.options.get("num_madeup_words", 8))):
+        taken = folder.added.get(len(numbers) + len(extra))  # the user's own tokens come instead of made-up words
+        # A name with a space, which no text can reach: spaces are written as pieces write them before it is cut.
+        extra.append((str(taken.content) if taken else f"madeup word {i}", UNUSED))
+    size = pieces.renumber(model, numbers, extra, folder.token("unk"))
+    backend = _finish(score_bpe(model) if model.bpe else unigram(model), model, folder)
+    frame(backend, end=[folder.token("eos")])
+    return folder.vocabulary(backend, size)
+
+
+_BUILDERS: Mapping[str, Callable[[Folder], Tokenizer | Vocabulary]] = {
     "wordpiece": _wordpiece,
     "gpt2": _gpt2,
     "roberta": _roberta,
@@ -255,4 +290,6 @@ _BUILDERS: Mapping[str, Callable[[Folder], Tokenizer]] = {
     "albert": _albert,
     "xlm_roberta": _xlm_roberta,
     "llama": _llama,
+    "nllb": _nllb,
+    "m2m100": _m2m100,
 }

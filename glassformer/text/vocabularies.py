@@ -44,6 +44,7 @@ class Vocabulary:
     backend: Tokenizer
     special: Mapping[str, str] = field(default_factory=dict)  # one of ROLES -> the token
     chat_template: str | None = None
+    known: int | None = None  # pieces from this number on cut a text, but the model does not know them: they are unk
 
 
 def frame(
