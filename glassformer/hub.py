@@ -30,13 +30,13 @@ from glassformer.weights.convert import (
     plan,
     plan_ours,
     prevailing_dtype,
-    room_in,
     settle_tie,
     to_theirs,
 )
 from glassformer.weights.files import WeightsError, some
 from glassformer.weights.lineage import WITHOUT_WEIGHTS, Lineage, choose_kind, head_kind
 from glassformer.weights.reader import EVERYWHERE, OWN_CONFIG, ConfigError
+from glassformer.weights.room import room_in
 from glassformer.weights.saving import write_weights
 from glassformer.weights.source import Source, find_place, open_parts, open_source
 

@@ -95,7 +95,8 @@ class Stack(nn.Module):
         contexts = []
         for number in range(self.facts.layers):
             window = self.facts.attention.windows[number % len(self.facts.attention.windows)]
-            layer_cache = None if cache is None else cache.layer(number)
+            seen = window if isinstance(window, int) else None
+            layer_cache = None if cache is None else cache.layer(number, seen)
             if isinstance(window, config.BlockSparse):
                 contexts.append(replace(shared, pattern=window, cache=layer_cache))
                 continue

@@ -3,7 +3,7 @@
 Shapes: ``B`` batch, ``T`` tokens of this call, ``S`` tokens they may look at, ``M`` tokens of the memory, ``D`` width.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from glassformer.config import BlockSparse
 from glassformer.nn.attention import AnyMask, AttentionPath
 from glassformer.nn.cache import LayerCache
+from glassformer.nn.masks import Resolved
 from glassformer.nn.rotary import Turns
 
 
@@ -30,6 +31,13 @@ class Context:
     cache: LayerCache | None = None
     remembers_memory: bool = False  # keys and values of the memory come from the cache
     path: AttentionPath = "sdpa"
+
+    def near(self, keys: int) -> "Context":
+        """The same for the last ``keys`` slots alone: what a layer with a window has kept."""
+        if not isinstance(self.mask, Resolved) or self.mask.allowed is None or self.mask.allowed.shape[-1] == keys:
+            return self
+        bias = None if self.bias is None else self.bias[..., -keys:]
+        return replace(self, mask=Resolved(self.mask.allowed[..., -keys:]), bias=bias)
 
     def across(self) -> "Context":
         """The surroundings of the cross-attention: the memory's mask, no positions, keys computed once."""

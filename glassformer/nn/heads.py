@@ -55,6 +55,7 @@ def multi_head(
     q, k, v = (rearrange(x, "... t h k -> ... h t k") for x in (q, k, v))
     if context.cache is not None and not context.remembers_memory:
         k, v = context.cache.extend(k, v)
+        context = context.near(k.shape[-2])
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     if context.pattern is not None:
         result = block_sparse_attention(

@@ -165,7 +165,8 @@ class RotaryPositionalEmbedding(nn.Module):
     ) -> Turns:
         """The turns of vectors that stand in the shape ``tokens`` = (..., T)."""
         if self.cos.is_meta and device is not None and device.type != "meta":
-            self._fill_cache(device)  # the weights were put in place without moving the module
+            with torch.inference_mode(False):  # the cache outlives this pass, and training may follow
+                self._fill_cache(device)  # the weights were put in place without moving the module
         if token_positions is not None:
             rows_of = partial(look_up, ids=align_positions(token_positions, tokens), what="position")
             return Turns(rows_of(self.cos), rows_of(self.sin), self.pairing)

@@ -12,7 +12,7 @@ from math import prod
 from typing import Protocol, runtime_checkable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from glassformer.config import LMHead, Model, shapes
 from glassformer.weights.files import WeightsError
@@ -241,18 +241,6 @@ def prevailing_dtype(found: Mapping[str, Shape], dtypes: Mapping[str, torch.dtyp
             )
         numbers[dtypes[name]] += prod(found[name])
     return max(numbers, key=lambda dtype: numbers[dtype])
-
-
-def room_in(model: nn.Module, dtype: torch.dtype, device: torch.device) -> Callable[[str, Shape], Tensor]:
-    """Something that makes room in the model for the parameter of a name, and hands it out to be filled."""
-
-    def room(name: str, shape: Shape) -> Tensor:
-        owner, _, leaf = name.rpartition(".")
-        fresh = torch.empty(shape, dtype=dtype, device=device)
-        setattr(model.get_submodule(owner), leaf, nn.Parameter(fresh))
-        return fresh
-
-    return room
 
 
 def to_theirs(lineage: Lineage, facts: Model, kind: str, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -194,3 +194,14 @@ def test_a_factor_of_one_changes_nothing(kind):
     waves = frequencies(16, 10_000.0, CPU)
     scaling = RotaryScaling(kind=kind, factor=1.0, original_length=128, high=32.0)
     assert largest_difference(scaled(waves, Rotary(dim=16, length=128), scaling), waves) < 1e-15
+
+
+def test_a_first_pass_without_gradients_does_not_stand_in_the_way_of_training():
+    with torch.device("meta"):
+        rope = gf.RotaryPositionalEmbedding(10_000.0, 8, 16, pairing="halves")
+    x = torch.randn(2, 5, 8, dtype=torch.float64, requires_grad=True)
+    with torch.inference_mode():
+        rope(x.detach())
+    rope(x).sum().backward()
+    assert x.grad is not None
+    assert bool(x.grad.isfinite().all())

@@ -15,7 +15,8 @@ from glassformer.families import lineages, preset
 from glassformer.families.gpt3 import GPT3
 from glassformer.models.transformer import Transformer
 from glassformer.nn.cache import KVCache
-from glassformer.weights.convert import Held, carry, plan, room_in, to_theirs
+from glassformer.weights.convert import Held, carry, plan, to_theirs
+from glassformer.weights.room import room_in
 from tests.helpers import PATHS, largest_difference, randomise
 from tests.parity.harness import pad_rows, rows
 

@@ -10,7 +10,8 @@ from glassformer.config import Model, count
 from glassformer.families import preset
 from glassformer.families.cs336 import CS336
 from glassformer.models.transformer import Transformer
-from glassformer.weights.convert import Held, carry, plan, room_in, to_theirs
+from glassformer.weights.convert import Held, carry, plan, to_theirs
+from glassformer.weights.room import room_in
 from tests.helpers import PATHS, interleave_rows, largest_difference, randomise
 
 VOCAB, CONTEXT, WIDTH, LAYERS, HEADS, HIDDEN, THETA = 50, 24, 24, 3, 3, 40, 500.0

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from glassformer.config import Model
 from glassformer.families import lineages
 from glassformer.models.transformer import Transformer
-from glassformer.weights.convert import Held, carry, plan, room_in, to_theirs
+from glassformer.weights.convert import Held, carry, plan, to_theirs
+from glassformer.weights.room import room_in
 from tests.helpers import randomise
 from tests.parity.harness import EXACT, LENGTHS, TARGET_LENGTHS, VOCAB, pad_rows, rows
 
