@@ -32,7 +32,7 @@ $(VENV)/real: $(VENV)/dev
 	  echo "They cannot be had here; the tests that need them will be skipped."
 	@touch $@
 
-.PHONY: help demo test test-slow test-real test-all parity mutations check format bench bench-sparse docs clean
+.PHONY: help demo test test-slow test-real test-all parity mutations check format bench bench-sparse bench-generate docs clean
 
 demo: $(VENV)/core ## train a small language model for a minute, then let it write
 	@$(BIN)/glassformer demo
@@ -69,6 +69,9 @@ bench: $(VENV)/dev ## speed beside the same model made of torch.nn parts
 
 bench-sparse: $(VENV)/dev ## time and memory of block-sparse attention beside full attention, by length
 	@$(BIN)/python -m benchmarks.sparse
+
+bench-generate: $(VENV)/dev ## time and memory of writing beside Hugging Face's generate
+	@$(BIN)/python -m benchmarks.generate
 
 docs: $(VENV)/dev ## the documentation, into site/
 	@$(BIN)/mkdocs build --strict --quiet

@@ -1,0 +1,145 @@
+"""One step of decoding, the same for decoders and for encoder-decoders: token ids in, logits of the next token out.
+
+``Steps`` hides what a model needs besides (a memory, a fast engine). A search sees ``begin``, ``step`` and ``select``;
+one that compares vectors ``read``, ``hidden`` and ``answer``.
+
+Shapes: ``B`` rows, ``T`` new tokens, ``U`` of them looked at, ``M`` tokens of the memory, ``V`` vocabulary, ``D``
+width.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+
+import torch
+from jaxtyping import Bool, Float, Int, Integer
+from torch import Tensor
+
+from glassformer.generate.engine import Engine, is_plain
+from glassformer.models.heads import LMHead
+from glassformer.models.transformer import Transformer
+from glassformer.nn.attention import AttentionPath
+from glassformer.nn.cache import KVCache
+
+
+class Steps:
+    """A model that reads on.
+
+    Args:
+        model: a decoder or an encoder-decoder with a language-model head.
+        source, source_mask: what an encoder-decoder is given to read; True is a real token.
+        path: ``fast`` runs the engine where the model is plain (no hooks, no foreign parts), ``sdpa`` and ``eager`` the
+            model itself. The answers are the same.
+        chunk: read prompts in pieces of so many tokens, which bounds the memory they need; None: in one piece.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        source: Integer[Tensor, "B M"] | None = None,
+        source_mask: Bool[Tensor, "B M"] | None = None,
+        *,
+        path: AttentionPath | str = "fast",
+        chunk: int | None = None,
+    ) -> None:
+        if model.decoder is None or not isinstance(model.head, LMHead):
+            raise ValueError(
+                "text is written by a model with a decoder and a language-model head; this one has "
+                f"{'no decoder' if model.decoder is None else 'another head'}."
+            )
+        if (source is None) != (model.encoder is None):
+            raise ValueError("an encoder-decoder needs a source to read, and a decoder has none.")
+        self.model = model
+        self.path: AttentionPath = "sdpa" if path == "fast" else path  # type: ignore[assignment]
+        self.is_fast = path == "fast" and is_plain(model)
+        self.chunk = chunk
+        self.memory_mask = source_mask
+        self.memory = None if source is None else model.encode(source, source_mask, path=self.path)
+        if self.memory is not None and source_mask is not None:
+            self.memory = self.memory.where(source_mask.unsqueeze(-1), 0.0)
+        self._engine: Engine | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    def begin(
+        self, ids: Integer[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None, room: int
+    ) -> tuple[KVCache, Float[Tensor, "B V"]]:
+        """Read the prompts, padded on the left; return a cache with room for so many more tokens, and the logits."""
+        cache, hidden = self.read(ids, mask, room)
+        return cache, self.model.answer(hidden[:, -1:])[:, -1]
+
+    def read(
+        self, ids: Integer[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None, room: int, *, forgets: bool = True
+    ) -> tuple[KVCache, Float[Tensor, "B T D"]]:
+        """The same, but return the decoder's vectors of all tokens; a cache that is to be cropped must not forget."""
+        length = ids.shape[1] + room
+        cache = KVCache(length, forgets=forgets)
+        size = self.chunk or ids.shape[1]
+        pieces = []
+        for start in range(0, ids.shape[1], size):
+            piece = slice(start, start + size)
+            hidden = self.model.decode(
+                ids[:, piece],
+                None if mask is None else mask[:, piece],
+                memory=self.memory,
+                memory_mask=self.memory_mask,
+                cache=cache,
+                path=self.path,
+            )
+            pieces.append(hidden)
+        self._engine = Engine(self.model, length) if self.is_fast else None
+        return cache, pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
+
+    def step(self, ids: Integer[Tensor, "B T"], cache: KVCache, tail: int = 1) -> Float[Tensor, "B U V"]:
+        """Read the next tokens of every row; return the logits after the last ``tail`` of them."""
+        return self.answer(self.hidden(ids, cache)[:, -tail:])
+
+    def hidden(self, ids: Integer[Tensor, "B T"], cache: KVCache) -> Float[Tensor, "B T D"]:
+        """Read the next tokens of every row; return the decoder's vectors."""
+        if self._engine is not None:
+            return self._engine.step(ids, cache, self.memory_mask)
+        return self.model.decode(ids, memory=self.memory, memory_mask=self.memory_mask, cache=cache, path=self.path)
+
+    def answer(self, hidden: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
+        """The logits that belong to the decoder's vectors."""
+        return self._engine.answer(hidden) if self._engine is not None else self.model.answer(hidden)
+
+    def select(self, cache: KVCache, rows: Sequence[int], memory_rows: Sequence[int] | None = None) -> None:
+        """Go on with these rows alone, some perhaps more than once.
+
+        ``memory_rows``: the memory to keep, each serving the same number of rows that follow each other; None: one for
+        each of ``rows``.
+        """
+        chosen = self._index(rows)
+        shared = chosen if memory_rows is None or not self.is_fast else self._index(memory_rows)
+        cache.select(chosen, memory_rows=shared)
+        if self.memory is not None:
+            self.memory = self.memory[shared]
+            self.memory_mask = None if self.memory_mask is None else self.memory_mask[shared]
+
+    def alone(self, row: int) -> "Steps":
+        """The same model for one of the rows, which is then read by itself."""
+        one = copy(self)
+        one._engine = None
+        if self.memory is not None:
+            real = slice(None) if self.memory_mask is None else self.memory_mask[row]
+            one.memory, one.memory_mask = self.memory[row, real].unsqueeze(0), None
+        return one
+
+    def _index(self, rows: Sequence[int]) -> Int[Tensor, "R"]:
+        return torch.tensor(list(rows), dtype=torch.long, device=self.device)
+
+
+@contextmanager
+def evaluating(model: Transformer) -> Iterator[None]:
+    """The model in evaluation mode, and afterwards every part of it as it was."""
+    training = [part for part in model.modules() if part.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True

@@ -1,0 +1,203 @@
+"""Token ids in, token ids out: the one door to every search.
+
+``write`` continues prompts (an encoder-decoder: answers sources) as ``Settings`` say; ``write_stream`` does the same
+and hands out each token as it comes.
+
+Shapes: ``B`` prompts, ``T`` tokens.
+"""
+
+from collections.abc import Generator, Sequence
+from contextlib import closing
+
+import torch
+from jaxtyping import Bool, Integer
+from torch import Tensor
+
+from glassformer.config.checks import check_choice, check_positive
+from glassformer.generate.beam import beam_search
+from glassformer.generate.contrastive import contrastive_rows
+from glassformer.generate.record import Written
+from glassformer.generate.search import IsDone, Token, rectangle, write_rows
+from glassformer.generate.settings import Settings
+from glassformer.generate.speculative import Draft, speculative_rows
+from glassformer.generate.steps import Steps, evaluating
+from glassformer.models.transformer import Transformer
+
+Prompts = Sequence[Sequence[int]] | Integer[Tensor, "B T"]
+PATHS = ("fast", "sdpa", "eager")
+
+
+def write(
+    model: Transformer,
+    prompts: Prompts,
+    settings: Settings,
+    *,
+    mask: Bool[Tensor, "B T"] | None = None,
+    start: Sequence[int] | None = None,
+    is_done: IsDone | None = None,
+    path: str = "fast",
+    chunk: int | None = None,
+    draft: Draft | None = None,
+) -> list[list[Written]]:
+    """The texts that ``settings`` ask for: for each prompt as many as its samples or best beams.
+
+    Args:
+        model: a decoder, which continues the prompts, or an encoder-decoder, which reads them with its encoder.
+        prompts: ids of unequal length, or a rectangle with a mask; the side of its padding does not matter.
+        mask: True at real tokens of a rectangle; None: all of them are.
+        start: what an encoder-decoder's text begins with; its start token if not given.
+        is_done: asked after each token whether the text has come to its end.
+        path: ``fast``, or the model's own paths ``sdpa`` and ``eager``; see ``steps.Steps``.
+        chunk: read prompts in pieces of so many tokens; None: in one piece.
+        draft: guesses tokens ahead, which leaves the texts alone and saves time; see ``speculative`` and ``drafts``.
+    """
+    if settings.mode != "beam":
+        return _drained(
+            write_stream(
+                model, prompts, settings, mask=mask, start=start, is_done=is_done, path=path, chunk=chunk, draft=draft
+            )
+        )
+    _check_draft(draft, settings)
+    rows = _rows(prompts, mask)
+    if not rows:
+        return []
+    with evaluating(model), torch.inference_mode():
+        steps, begun, rooms = _prepare(model, rows, settings, start, path, chunk)
+        return beam_search(steps, begun, rooms, settings, is_done)
+
+
+def write_stream(
+    model: Transformer,
+    prompts: Prompts,
+    settings: Settings,
+    *,
+    mask: Bool[Tensor, "B T"] | None = None,
+    start: Sequence[int] | None = None,
+    is_done: IsDone | None = None,
+    path: str = "fast",
+    chunk: int | None = None,
+    draft: Draft | None = None,
+) -> Generator[Token, None, list[list[Written]]]:
+    """Like ``write``, one token at a time; for all but beam search, whose tokens are final only at its end.
+
+    Prompts are written side by side, with a draft one after the other.
+    """
+    if settings.mode == "beam":
+        raise ValueError(
+            "a beam search decides at its end, so its tokens cannot be streamed; use write, or leave beam_size at 1."
+        )
+    _check_draft(draft, settings)
+    rows = _rows(prompts, mask)
+    if not rows:
+        return []
+    with evaluating(model):
+        with torch.inference_mode():
+            steps, begun, rooms = _prepare(model, rows, settings, start, path, chunk)
+        if draft is not None:
+            sources = None if model.encoder is None else rows
+            search = speculative_rows(steps, draft, begun, rooms, settings, is_done, sources)
+        elif settings.mode == "contrastive":
+            search = contrastive_rows(steps, begun, rooms, settings, is_done)
+        else:
+            search = write_rows(steps, begun, rooms, settings, is_done)
+        return (yield from _without_gradients(search))
+
+
+def _without_gradients(
+    stream: Generator[Token, None, list[list[Written]]],
+) -> Generator[Token, None, list[list[Written]]]:
+    """Every step in inference mode; between them, while the caller has the token, as the caller wants it.
+
+    (Torch's own decorator does not know a generator that others have wrapped before, as type checks do.)
+    """
+    with closing(stream):
+        while True:
+            with torch.inference_mode():
+                try:
+                    token = next(stream)
+                except StopIteration as end:
+                    return list(end.value)
+            yield token
+
+
+def _prepare(
+    model: Transformer,
+    rows: list[list[int]],
+    settings: Settings,
+    start: Sequence[int] | None,
+    path: str,
+    chunk: int | None,
+) -> tuple[Steps, list[list[int]], list[int]]:
+    """The steps, what each text begins with, and how many tokens fit after it."""
+    check_choice("path", path, PATHS)
+    if chunk is not None:
+        check_positive(chunk=chunk)
+    if isinstance(settings.seed, tuple) and len(settings.seed) != len(rows):
+        raise ValueError(
+            f"{len(settings.seed)} seeds were given for {len(rows)} prompts; give one for all, or one each."
+        )
+    longest = model.config.longest
+    for number, row in enumerate(rows):
+        if not row:
+            raise ValueError(f"prompt {number} has no tokens; a model needs at least one to go on from.")
+        _check_length(number, len(row), longest, is_prompt=model.encoder is None)
+    if model.encoder is None:
+        if start is not None:
+            raise ValueError("start is for encoder-decoders; a decoder's text begins with its prompt.")
+        source, mask, begun = None, None, rows
+    else:
+        first = _start(model) if start is None else list(start)
+        if not first:
+            raise ValueError("start has no tokens; an encoder-decoder's text begins with at least one.")
+        begun = [first] * len(rows)
+        source, mask = rectangle(rows, next(model.parameters()).device)
+    rooms = [settings.max_new_tokens if longest is None else longest - len(row) for row in begun]
+    return Steps(model, source, mask, path=path, chunk=chunk), begun, rooms
+
+
+def _check_draft(draft: Draft | None, settings: Settings) -> None:
+    if draft is not None and settings.mode not in ("greedy", "sample"):
+        raise ValueError(
+            f"a draft guesses for greedy search and sampling, and these settings ask for a {settings.mode} search; "
+            "leave the draft out, or beam_size and contrastive_alpha."
+        )
+
+
+def _check_length(number: int, length: int, longest: int | None, *, is_prompt: bool) -> None:
+    if longest is not None and length + is_prompt > longest:
+        besides = ", of which at least one is for the answer" if is_prompt else ""
+        raise ValueError(
+            f"prompt {number} has {length} tokens, and the model's positions end at {longest}{besides}. Shorten it to "
+            f"{longest - is_prompt}, or cut it from the left (truncate='left')."
+        )
+
+
+def _start(model: Transformer) -> list[int]:
+    tokens = model.config.tokens
+    if tokens.start is None:
+        raise ValueError("this model's facts name no start token (tokens.start); pass start=, the ids to begin with.")
+    return [tokens.start]
+
+
+def _rows(prompts: Prompts, mask: Tensor | None) -> list[list[int]]:
+    """The real tokens of every prompt."""
+    if not isinstance(prompts, Tensor):
+        if mask is not None:
+            raise ValueError("a mask belongs to a rectangle of ids; lists of unequal length need none.")
+        return [[int(token) for token in prompt] for prompt in prompts]
+    if prompts.ndim != 2 or (mask is not None and (mask.shape != prompts.shape or mask.dtype != torch.bool)):
+        given = "" if mask is None else f" and a mask of {mask.dtype}, shape {tuple(mask.shape)}"
+        raise ValueError(
+            f"ids are (prompts, tokens) and a mask is booleans of the same shape, True at real tokens; got ids of "
+            f"shape {tuple(prompts.shape)}{given}."
+        )
+    kept = torch.ones_like(prompts, dtype=torch.bool) if mask is None else mask
+    return [row[real].tolist() for row, real in zip(prompts, kept, strict=True)]
+
+
+def _drained(stream: Generator[Token, None, list[list[Written]]]) -> list[list[Written]]:
+    while True:
+        try:
+            next(stream)
+        except StopIteration as end:
+            return list(end.value)

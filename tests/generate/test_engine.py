@@ -1,0 +1,226 @@
+"""The engine beside the model: the same vectors for every lineage and any page of facts, and who may not use it."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from glassformer.config import LMHead
+from glassformer.generate.engine import Engine, is_plain
+from glassformer.generate.settings import Settings
+from glassformer.generate.steps import Steps
+from glassformer.generate.writing import write
+from glassformer.models.transformer import Transformer
+from glassformer.nn.cache import KVCache
+from glassformer.nn.heads import Attention
+from glassformer.nn.linear import Linear
+from tests.helpers import relative_difference
+from tests.pages import any_page, built, tokens
+from tests.parity.cases import CASES, FIRST
+from tests.parity.harness import VOCAB, Case
+from tests.promises.test_five_promises import built as built_case
+from tests.promises.test_five_promises import facts_of
+
+WRITERS = [case for case in CASES if facts_of(case).decoder is not None and isinstance(facts_of(case).head, LMHead)]
+# Of the largest vector, in the type of the model; bfloat16 has three digits, and the paths round at different places.
+BOUNDS = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.05, torch.float16: 0.01}
+LENGTHS = (7, 3, 6)
+PIECES = (1, 3, 1, 2)  # new tokens of each call
+
+
+def memory_of(model: Transformer, rows: int, vocabulary: int) -> dict[str, Tensor]:
+    if model.encoder is None:
+        return {}
+    real = torch.arange(5) < torch.tensor([5, 2, 4][:rows])[:, None]
+    with torch.no_grad():
+        memory = model.encode(tokens(rows, 5, seed=3) % vocabulary, real)
+    return {"memory": memory.where(real.unsqueeze(-1), 0.0), "memory_mask": real}
+
+
+@torch.inference_mode()
+def worst_gap(model: Transformer, *, padded: bool, shared: int = 1, vocabulary: int = VOCAB) -> float:
+    """The engine's vectors against those of the model, step by step; ``shared`` rows read each memory."""
+    rows = len(LENGTHS) if padded else 2
+    width = max(LENGTHS)
+    mask = (torch.arange(width) >= width - torch.tensor(LENGTHS)[:, None]) if padded else None
+    prompt = tokens(rows, width, seed=1) % vocabulary
+    memory = memory_of(model, rows, vocabulary)
+    mine, theirs = KVCache(width + sum(PIECES), forgets=True), KVCache()
+    for cache in (mine, theirs):
+        model.decode(prompt, mask, cache=cache, **memory)
+    every = torch.arange(rows).repeat_interleave(shared)
+    mine.select(every, memory_rows=torch.arange(rows))
+    theirs.select(every, memory_rows=every)
+    own = {name: value[every] for name, value in memory.items()}
+    engine, worst = Engine(model, width + sum(PIECES)), 0.0
+    for number, new in enumerate(PIECES):
+        ids = tokens(rows * shared, new, seed=10 + number) % vocabulary
+        expected = model.decode(ids, cache=theirs, **own)
+        got = engine.step(ids, mine, memory.get("memory_mask"))
+        assert got.dtype == expected.dtype
+        assert mine.length == theirs.length
+        worst = max(worst, relative_difference(got, expected))
+        worst = max(worst, relative_difference(engine.answer(got), model.answer(expected)))
+    return worst
+
+
+@pytest.mark.parametrize("case", WRITERS, ids=lambda case: case.id)
+def test_the_engine_equals_the_model(case: Case) -> None:
+    model = built_case(case)
+    assert is_plain(model)
+    assert worst_gap(model, padded=False) < BOUNDS[torch.float64]
+    assert worst_gap(model, padded=True, shared=1 if model.encoder is None else 3) < BOUNDS[torch.float64]
+
+
+@pytest.mark.parametrize("case", [case for case in WRITERS if case.id in FIRST], ids=lambda case: case.id)
+@pytest.mark.parametrize("dtype", [dtype for dtype in BOUNDS if dtype != torch.float64], ids=str)
+def test_the_engine_equals_the_model_in_narrower_types(case: Case, dtype: torch.dtype) -> None:
+    model = built_case(case, dtype)
+    assert worst_gap(model, padded=True) < BOUNDS[dtype]
+
+
+def test_the_engine_equals_the_model_for_any_page_of_facts() -> None:
+    """Dozens of pages: every fact that a decoder can have, alone and together."""
+    seen = 0
+    for seed in range(150):
+        facts = any_page(seed)
+        if facts.decoder is None or not isinstance(facts.head, LMHead):
+            continue
+        if facts.longest is not None and facts.longest < max(LENGTHS) + sum(PIECES):
+            continue
+        model = built(facts)
+        if is_plain(model):  # an encoder may have parts that only the model itself runs
+            seen += 1
+            gap = worst_gap(model, padded=seed % 2 == 0, shared=1 + seed % 3, vocabulary=facts.vocab)
+            assert gap < BOUNDS[torch.float64], (seed, facts)
+    assert seen > 8, seen
+
+
+@pytest.mark.parametrize("page", ["gpt_neo", "t5", "llama"])
+def test_what_stands_in_padding_does_not_matter(page: str) -> None:
+    model = built(page)
+    mask = torch.arange(7) >= torch.tensor([[0], [4]])
+    memory = memory_of(model, 2, 31)
+    found = []
+    with torch.inference_mode():
+        for fill in (0, 17):
+            cache, ids = KVCache(10, forgets=True), tokens(2, 7).where(mask, fill)
+            model.decode(ids, mask, cache=cache, **memory)
+            found.append(Engine(model, 10).step(tokens(2, 3, seed=2), cache, memory.get("memory_mask")))
+    assert torch.equal(*found)
+
+
+# --- models that are not what their facts say ------------------------------------------------------------------------
+
+
+class Slow(nn.Module):
+    """A linear map with something added: a part from elsewhere, as adapters are."""
+
+    def __init__(self, base: Linear) -> None:
+        super().__init__()
+        self.base = base
+        self.added = nn.Parameter(torch.randn(base.weight.shape[0], dtype=base.weight.dtype) * 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x) + self.added
+
+
+def _hook(model: Transformer) -> None:
+    model.decoder.blocks[1].ffn.register_forward_hook(lambda _, __, out: out * 3)
+
+
+def _hook_before(model: Transformer) -> None:
+    model.decoder.blocks[0].attention.register_forward_pre_hook(lambda _, args: (args[0] * 3, *args[1:]))
+
+
+def _replace(model: Transformer) -> None:
+    model.decoder.blocks[1].ffn.down = Slow(model.decoder.blocks[1].ffn.down)
+
+
+def _patch(model: Transformer) -> None:
+    before = model.decoder.blocks[0].forward
+    model.decoder.blocks[0].forward = lambda x, *rest, **more: before(x, *rest, **more) * -1
+
+
+def _subclass(model: Transformer) -> None:
+    class Other(Attention):
+        def forward(self, *given: Any, **more: Any) -> Any:
+            return super().forward(*given, **more) * 3
+
+    model.decoder.blocks[0].attention.__class__ = Other
+
+
+CHANGES = {"hook": _hook, "pre-hook": _hook_before, "replaced": _replace, "patched": _patch, "subclass": _subclass}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("page", ["gpt2", "bart"])
+def test_a_changed_model_is_asked_itself(page: str, change: str) -> None:
+    model, asked = built(page), Settings(max_new_tokens=6)
+    start = None if model.encoder is None else [2]
+    before = write(model, [[3, 4, 5], [6, 1]], asked, start=start)
+    assert is_plain(model)
+    CHANGES[change](model)
+    assert not is_plain(model)
+    fast, slow = (write(model, [[3, 4, 5], [6, 1]], asked, start=start, path=path) for path in ("fast", "sdpa"))
+    assert [text.ids for [text] in fast] == [text.ids for [text] in slow]
+    assert [text.ids for [text] in fast] != [text.ids for [text] in before]
+    assert [t.score for [t] in fast] == pytest.approx([t.score for [t] in slow], abs=1e-10)
+
+
+def test_a_hook_sees_every_step_and_is_free_to_go() -> None:
+    model, seen = built("gpt2"), []
+    hook = model.decoder.blocks[0].register_forward_hook(lambda _, args, __: seen.append(args[0].shape[:2]))
+    write(model, [[3, 4, 5]], Settings(max_new_tokens=4))
+    assert seen == [(1, 3), (1, 1), (1, 1), (1, 1)]
+    hook.remove()
+    assert is_plain(model)
+    write(model, [[3, 4, 5]], Settings(max_new_tokens=4))
+    assert len(seen) == 4
+
+
+def test_a_hook_on_every_module_there_is_fires_too() -> None:
+    model, seen = built("gpt2"), []
+    hook = nn.modules.module.register_module_forward_hook(
+        lambda module, _, __: seen.append(1) if module is model.decoder.blocks[0].ffn else None
+    )
+    try:
+        write(model, [[3, 4, 5]], Settings(max_new_tokens=4))
+    finally:
+        hook.remove()
+    assert len(seen) == 4
+
+
+@pytest.mark.parametrize("page", ["gpt2", "t5"])
+def test_changed_weights_are_seen_by_the_next_text(page: str) -> None:
+    model, asked = built(page), Settings(max_new_tokens=5, top_alternatives=3)
+    start = None if model.encoder is None else [2]
+    first = write(model, [[3, 4, 5]], asked, start=start)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    second = write(model, [[3, 4, 5]], asked, start=start)
+    assert first != second
+    sdpa = write(model, [[3, 4, 5]], asked, start=start, path="sdpa")
+    assert second[0][0].ids == sdpa[0][0].ids
+    assert second[0][0].log_probs == pytest.approx(sdpa[0][0].log_probs, abs=1e-12)
+    model.decoder.blocks[0].ffn.up.weight = nn.Parameter(model.decoder.blocks[0].ffn.up.weight * 2)  # another tensor
+    third = write(model, [[3, 4, 5]], asked, start=start)
+    assert third[0][0].log_probs != pytest.approx(second[0][0].log_probs, abs=1e-6)
+
+
+def test_steps_say_which_path_they_take() -> None:
+    model = built("gpt2")
+    assert Steps(model).is_fast
+    assert not Steps(model, path="eager").is_fast
+    with pytest.raises(ValueError, match="needs a source"):
+        Steps(built("bart"))
+    with pytest.raises(ValueError, match="another head"):
+        Steps(built(any_page_with_other_head()))
+    with pytest.raises(ValueError, match="no decoder"):
+        Steps(built("bert"), torch.ones(1, 2, dtype=torch.long))
+
+
+def any_page_with_other_head() -> Any:
+    return next(page for page in map(any_page, range(200)) if page.family == "decoder" and page.head is None)
