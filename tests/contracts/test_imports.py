@@ -14,7 +14,7 @@ ROOT = Path(glassformer.__file__).parent
 # Each package imports only from those to its left (and from itself).
 ORDER = [
     "config", "nn", "models", "weights", "families", "text", "hub",
-    "data", "generate", "inspect", "train", "viewer", "cli",
+    "data", "generate", "tasks", "inspect", "train", "viewer", "cli",
 ]  # fmt: skip
 MODULES = sorted(ROOT.rglob("*.py"))
 COURSE_NAMES = """

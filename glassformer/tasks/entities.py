@@ -1,0 +1,67 @@
+"""Words with labels, and the entities that labels such as B-PER and I-PER mark (CoNLL 2002 and 2003, section 1)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+BEGINS, GOES_ON, ENDS, SINGLE = "B", "I", "E", "S"
+OUTSIDE = "O"
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word at the characters [start, end) of its text, with its best label."""
+
+    text: str
+    start: int
+    end: int
+    label: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Entity:
+    """Neighbouring words that are one thing, at the characters [start, end) of the text."""
+
+    kind: str
+    text: str
+    start: int
+    end: int
+    probability: float  # the mean of its words'
+
+
+def join_entities(text: str, words: Sequence[Word]) -> tuple[Entity, ...]:
+    """The entities that the labels of neighbouring words mark, as seqeval counts them by default.
+
+    A word goes on with the entity before it if it says I or E of the same kind, and the word before says B or I.
+    Every other word that is not O begins one, be it an I after O or after another kind. A label without such a letter
+    is a kind of its own, and neighbours with the same label are one entity.
+    """
+    groups: list[list[Word]] = []
+    kinds: list[str] = []
+    before, kind_before = OUTSIDE, ""
+    for word in words:
+        letter, kind = split_label(word.label)
+        if letter in (GOES_ON, ENDS) and kind == kind_before and before in (BEGINS, GOES_ON):
+            groups[-1].append(word)
+        elif letter != OUTSIDE:
+            groups.append([word])
+            kinds.append(kind)
+        before, kind_before = letter, kind
+    return tuple(
+        Entity(
+            kind,
+            text[group[0].start : group[-1].end],
+            group[0].start,
+            group[-1].end,
+            sum(word.probability for word in group) / len(group),
+        )
+        for kind, group in zip(kinds, groups, strict=True)
+    )
+
+
+def split_label(label: str) -> tuple[str, str]:
+    """(letter, kind) of a label: B-PER is B of PER, B alone is B of nothing said, NOUN is I of NOUN."""
+    letter, _, kind = label.partition("-")
+    if label == OUTSIDE or letter in (BEGINS, GOES_ON, ENDS, SINGLE):
+        return letter, kind
+    return GOES_ON, label
