@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from glassformer.config.encoder import EncoderConfig as EncoderConfig
     from glassformer.families import preset as preset
     from glassformer.families import presets as presets
+    from glassformer.generate.text import generate_text as generate_text
+    from glassformer.generate.text import stream_text as stream_text
+    from glassformer.generate.translation import translate_text as translate_text
     from glassformer.hub import load as load
     from glassformer.hub import save as save
     from glassformer.inspect.parameters import num_parameters as num_parameters
@@ -42,11 +45,19 @@ if TYPE_CHECKING:
     from glassformer.nn.positions import LearnedPositionalEmbedding as LearnedPositionalEmbedding
     from glassformer.nn.positions import SinusoidalPositionalEncoding as SinusoidalPositionalEncoding
     from glassformer.nn.rotary import RotaryPositionalEmbedding as RotaryPositionalEmbedding
+    from glassformer.tasks.answer import answer as answer
+    from glassformer.tasks.classify import classify as classify
+    from glassformer.tasks.embed import embed as embed
+    from glassformer.tasks.fill import fill as fill
+    from glassformer.tasks.score import score as score
+    from glassformer.tasks.tag import tag as tag
     from glassformer.text.tokenizer import Tokenizer as Tokenizer
 
 _HOME = {
     "config.encoder": ("EncoderConfig",),
     "families": ("preset", "presets"),
+    "generate.text": ("generate_text", "stream_text"),
+    "generate.translation": ("translate_text",),
     "hub": ("load", "save"),
     "inspect.parameters": ("num_parameters",),
     "models.encoder": ("Embeddings", "TransformerEncoder", "TransformerForSequenceClassification"),
@@ -63,6 +74,12 @@ _HOME = {
     "nn.norm": ("LayerNorm", "RMSNorm"),
     "nn.positions": ("LearnedPositionalEmbedding", "SinusoidalPositionalEncoding"),
     "nn.rotary": ("RotaryPositionalEmbedding",),
+    "tasks.answer": ("answer",),
+    "tasks.classify": ("classify",),
+    "tasks.embed": ("embed",),
+    "tasks.fill": ("fill",),
+    "tasks.score": ("score",),
+    "tasks.tag": ("tag",),
     "text.tokenizer": ("Tokenizer",),
 }
 _MODULE_OF = {name: f"glassformer.{module}" for module, names in _HOME.items() for name in names}

@@ -10,6 +10,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from glassformer.cli.outputs import visible
+
 if TYPE_CHECKING:
     from glassformer.models.language_model import TransformerLM
     from glassformer.train import loop
@@ -130,14 +132,10 @@ def _write(console: Console, model: "TransformerLM", wishes: Wishes) -> None:
     from glassformer.generate.sampling import write_on
 
     console.print("\nIt writes:\n")
-    console.print(_visible(wishes.prompt), end="", style="bold cyan", markup=False)
+    console.print(visible(wishes.prompt, keep="\n"), end="", style="bold cyan", markup=False)
     prompt = torch.tensor(list(wishes.prompt.encode(errors="surrogateescape")))  # any bytes will do
     stream = write_on(model.eval(), prompt, context_length=CONTEXT, temperature=wishes.temperature, seed=wishes.seed)
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     for byte in islice(stream, wishes.length):
-        console.out(_visible(decoder.decode(bytes([byte]))), end="", highlight=False)
-    console.out(_visible(decoder.decode(b"", final=True)), highlight=False)
-
-
-def _visible(text: str) -> str:
-    return "".join(c if c.isprintable() or c == "\n" else "·" for c in text)
+        console.out(visible(decoder.decode(bytes([byte])), keep="\n"), end="", highlight=False)
+    console.out(visible(decoder.decode(b"", final=True), keep="\n"), highlight=False)

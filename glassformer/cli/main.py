@@ -7,9 +7,14 @@ from typing import Annotated
 import typer
 
 import glassformer
+from glassformer.cli.chat import chat
 from glassformer.cli.convert import convert
 from glassformer.cli.demo import demo
+from glassformer.cli.env import env
 from glassformer.cli.info import info
+from glassformer.cli.judge import answer, classify, fill, tag
+from glassformer.cli.measure import embed, score
+from glassformer.cli.write import generate, summarise, task, translate
 
 app = typer.Typer(
     help="The Transformer you can see through.",
@@ -18,15 +23,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(demo)
-app.command()(info)
-app.command()(convert)
+for verb in (demo, info, convert):
+    app.command(rich_help_panel="Models")(verb)
+for verb in (generate, translate, summarise, task, chat):
+    app.command(rich_help_panel="Writing")(verb)
+for verb in (fill, classify, tag, answer, score, embed):
+    app.command(rich_help_panel="Reading")(verb)
+app.command(rich_help_panel="This program")(env)
 
 
-def _print_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> bool:
     if wanted:
         typer.echo(f"glassformer {glassformer.__version__}")
         raise typer.Exit
+    return wanted
 
 
 @app.callback()

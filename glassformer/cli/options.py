@@ -1,0 +1,255 @@
+"""The options that verbs share, in groups: how to load, what to read, how to search and how to compute."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from glassformer.config.checks import check_choice
+
+if TYPE_CHECKING:
+    from glassformer.hub import Loaded
+
+LOADING, READING, LENGTH = "Model", "Text", "Length"
+BEAMS, DRAWING, RULES = "Beam search", "Sampling", "Rules and other searches"
+COMPUTING = "Computing"
+
+ModelName = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL", help="A folder, a GGUF or llama2.c file, or a name in the local Hugging Face cache."
+    ),
+]
+Texts = Annotated[
+    list[str] | None, typer.Argument(metavar="TEXT", help="Texts; else --file or standard input, one per line.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="For machines: one JSON object per line.")]
+AsStream = Annotated[bool, typer.Option("--stream", help="Show each piece of text as it is written.")]
+Truncate = Annotated[
+    str | None, typer.Option(metavar="left|right", help="Cut texts that are too long on this side; else an error.")
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loading:
+    """How the model comes into memory."""
+
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="float32, bfloat16, float16 or float64; as stored unless given.", rich_help_panel=LOADING),
+    ] = None
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps …", rich_help_panel=LOADING)] = None
+    allow_pickle: Annotated[
+        bool,
+        typer.Option(
+            "--allow-pickle", help="Open .bin, .pt and .pth files, for tensors alone.", rich_help_panel=LOADING
+        ),
+    ] = False
+
+    def load(self, model: str) -> "Loaded":
+        """The model."""
+        import torch
+
+        from glassformer import hub
+
+        types = ("float32", "bfloat16", "float16", "float64")
+        if self.dtype is not None:
+            check_choice("--dtype", self.dtype, types)
+        if self.device is not None:
+            _check_device(self.device)
+        dtype = None if self.dtype is None else getattr(torch, self.dtype)
+        return hub.load(model, dtype=dtype, device=self.device, allow_pickle=self.allow_pickle)
+
+
+def _check_device(name: str) -> None:
+    import torch
+
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"--device {name!r} cannot be used here: {reason}. The CPU always can: --device cpu."
+        ) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """Where texts come from, besides the arguments."""
+
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="Texts from a file, one per line.", rich_help_panel=READING)
+    ] = None
+    skip_empty: Annotated[
+        bool, typer.Option("--skip-empty", help="Pass over empty lines, else an error.", rich_help_panel=READING)
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Common:
+    """What all verbs share that read texts and say something of them."""
+
+    reading: Reading
+    loading: Loading
+    as_json: AsJson = False
+    batch_size: Annotated[int, typer.Option(min=1, help="Texts at a time; the answers are the same.")] = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Searching:
+    """The settings of ``generate.settings.Settings`` under the same names; None is as the model's folder recommends."""
+
+    max_new_tokens: Annotated[
+        int | None, typer.Option(help="The text ends here at the latest.", rich_help_panel=LENGTH)
+    ] = None
+    min_new_tokens: Annotated[int | None, typer.Option(help="And not before.", rich_help_panel=LENGTH)] = None
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(help=r"A string that ends the text; \n is a line break. Repeatable.", rich_help_panel=LENGTH),
+    ] = None
+    eos: Annotated[
+        list[str] | None, typer.Option(help="A token, or its number, that ends the text.", rich_help_panel=LENGTH)
+    ] = None
+    beam_size: Annotated[int | None, typer.Option(help="Partial texts side by side.", rich_help_panel=BEAMS)] = None
+    top_beams: Annotated[int | None, typer.Option(help="Show so many of the best.", rich_help_panel=BEAMS)] = None
+    length_penalty: Annotated[
+        float | None, typer.Option(help="Above 0 favours long texts, below 0 short ones.", rich_help_panel=BEAMS)
+    ] = None
+    length_rule: Annotated[
+        str | None,
+        typer.Option(
+            metavar="power|gnmt", help="How length counts: score / length^p, or as in GNMT.", rich_help_panel=BEAMS
+        ),
+    ] = None
+    early_stopping: Annotated[
+        str | None,
+        typer.Option(
+            metavar="yes|no|never",
+            help="yes: at the first ended texts; never: when none can be better.",
+            rich_help_panel=BEAMS,
+        ),
+    ] = None
+    beam_groups: Annotated[
+        int | None, typer.Option(help="Groups of beams that avoid each other's words.", rich_help_panel=BEAMS)
+    ] = None
+    diversity: Annotated[float | None, typer.Option(help="How much they do.", rich_help_panel=BEAMS)] = None
+    temperature: Annotated[
+        float | None,
+        typer.Option(help="0 is the likeliest token each time, above it tokens are drawn.", rich_help_panel=DRAWING),
+    ] = None
+    top_k: Annotated[int | None, typer.Option(help="Draw among the k likeliest.", rich_help_panel=DRAWING)] = None
+    top_p: Annotated[
+        float | None, typer.Option(help="Among the likeliest that have p together.", rich_help_panel=DRAWING)
+    ] = None
+    min_p: Annotated[
+        float | None, typer.Option(help="Among those with p of the best one's chance.", rich_help_panel=DRAWING)
+    ] = None
+    typical_p: Annotated[
+        float | None, typer.Option(help="Among the most typical that have p together.", rich_help_panel=DRAWING)
+    ] = None
+    samples: Annotated[int | None, typer.Option(help="Texts per prompt.", rich_help_panel=DRAWING)] = None
+    seed: Annotated[int | None, typer.Option(min=0, help="Fixes what is drawn.", rich_help_panel=DRAWING)] = None
+    repetition_penalty: Annotated[
+        float | None, typer.Option(help="Above 1: tokens seen before become less likely.", rich_help_panel=RULES)
+    ] = None
+    no_repeat_ngram: Annotated[
+        int | None, typer.Option(help="No run of so many tokens occurs twice.", rich_help_panel=RULES)
+    ] = None
+    bad_words: Annotated[
+        list[str] | None, typer.Option("--bad-word", help="A word never written. Repeatable.", rich_help_panel=RULES)
+    ] = None
+    logit_bias: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TOKEN=VALUE", help="Added to a token's logit. Repeatable.", rich_help_panel=RULES),
+    ] = None
+    suppress: Annotated[
+        list[str] | None, typer.Option(help="A token never written. Repeatable.", rich_help_panel=RULES)
+    ] = None
+    forced_first: Annotated[str | None, typer.Option(help="The first token.", rich_help_panel=RULES)] = None
+    forced_last: Annotated[
+        str | None, typer.Option(help="The token at the last allowed place.", rich_help_panel=RULES)
+    ] = None
+    contrastive_alpha: Annotated[
+        float | None,
+        typer.Option(help="Contrastive search: weight of unlikeness; with --top-k.", rich_help_panel=RULES),
+    ] = None
+    top_alternatives: Annotated[
+        int | None, typer.Option(help="Show so many likely tokens for each place.", rich_help_panel=RULES)
+    ] = None
+
+    def given(self) -> dict[str, Any]:
+        """What the user said, as options for ``generate_text``."""
+        found = {name: value for name, value in asdict(self).items() if value not in (None, [], ())}
+        if "stop" in found:
+            found["stop"] = [unescaped(text) for text in found["stop"]]
+        if "early_stopping" in found:
+            check_choice("--early-stopping", found["early_stopping"], EARLY)
+            found["early_stopping"] = EARLY[found["early_stopping"]]
+        for name in ("eos", "suppress"):
+            if name in found:
+                found[name] = [number_or_name(token) for token in found[name]]
+        for name in ("forced_first", "forced_last"):
+            if name in found:
+                found[name] = number_or_name(found[name])
+        if "logit_bias" in found:
+            found["logit_bias"] = dict(_bias(one) for one in found["logit_bias"])
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Computing:
+    """How texts are computed; what is written does not depend on it."""
+
+    batch_size: Annotated[int, typer.Option(min=1, help="Prompts at a time.", rich_help_panel=COMPUTING)] = 8
+    path: Annotated[
+        str, typer.Option(metavar="fast|sdpa|eager", help="How attention is computed.", rich_help_panel=COMPUTING)
+    ] = "fast"
+    chunk: Annotated[
+        int | None, typer.Option(min=1, help="Read prompts in pieces of so many tokens.", rich_help_panel=COMPUTING)
+    ] = None
+    draft: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL|lookup", help="Guess ahead with a smaller model, or from the text itself.",
+            rich_help_panel=COMPUTING,
+        ),
+    ] = None  # fmt: skip
+
+    def given(self, loading: Loading) -> dict[str, Any]:
+        """The options for ``generate_text``."""
+        found: dict[str, Any] = {"path": self.path}
+        if self.chunk is not None:
+            found["chunk"] = self.chunk
+        if self.draft is not None:
+            from glassformer.generate.drafts import ModelDraft, PromptLookup
+
+            found["draft"] = PromptLookup() if self.draft == "lookup" else ModelDraft(loading.load(self.draft).model)
+        return found
+
+
+EARLY: dict[str, bool | str] = {"yes": True, "no": False, "never": "never"}
+
+
+def side(truncate: str | None) -> Any:
+    """What ``--truncate`` says, if it is a side."""
+    check_choice("--truncate", "left" if truncate is None else truncate, ("left", "right"))
+    return truncate
+
+
+def unescaped(text: str) -> str:
+    r"""Line breaks and tabs where a shell leaves ``\n`` and ``\t``."""
+    return text.replace(r"\n", "\n").replace(r"\t", "\t")
+
+
+def number_or_name(token: str) -> int | str:
+    """A token's number, or its name where it is not digits."""
+    return int(token) if token.isascii() and token.isdecimal() else token
+
+
+def _bias(said: str) -> tuple[int | str, float]:
+    token, equals, value = said.rpartition("=")
+    try:
+        return number_or_name(token), float(value if equals and token else "")
+    except ValueError:
+        raise ValueError(f"--logit-bias is TOKEN=VALUE, such as 42=-5 or ' the'=2.5; got {said!r}.") from None

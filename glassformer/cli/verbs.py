@@ -1,0 +1,43 @@
+"""What all verbs share: groups of options that are written once, and how a verb ends.
+
+A verb is a function whose parameters are typer's, or whole groups: dataclasses with an option, or a group, per field.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, get_type_hints
+
+from glassformer.cli.errors import plain_errors
+
+
+def verb(function: Callable[..., None]) -> Callable[..., None]:
+    """The function as typer is to see it, with an option for every field of its groups, and plain errors."""
+    hints = get_type_hints(function, include_extras=True)
+    asked = inspect.signature(function).parameters
+    parameters = [one for name in asked for one in _spread(name, hints[name], asked[name].default)]
+
+    def run(**given: Any) -> None:
+        with plain_errors():
+            function(**{name: _gathered(name, hints[name], given) for name in asked})
+
+    run.__name__, run.__doc__ = function.__name__, function.__doc__
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def _spread(name: str, hint: Any, default: Any) -> list[inspect.Parameter]:
+    """A parameter, or those of the fields of a group, which may be groups themselves."""
+    if not (isinstance(hint, type) and is_dataclass(hint)):
+        return [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)]
+    inside = get_type_hints(hint, include_extras=True)
+    return [one for field in fields(hint) for one in _spread(field.name, inside[field.name], field.default)]
+
+
+def _gathered(name: str, hint: Any, given: Mapping[str, Any]) -> Any:
+    """The value of a parameter, or the group of those that were spread."""
+    if not (isinstance(hint, type) and is_dataclass(hint)):
+        return given[name]
+    inside = get_type_hints(hint, include_extras=True)
+    return hint(**{field.name: _gathered(field.name, inside[field.name], given) for field in fields(hint)})

@@ -1,0 +1,77 @@
+"""Pipes, Ctrl-C and start-up: what only a process of its own can show."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.generate.scripted import scripted
+from tests.tasks.models import make
+
+PROGRAM = [sys.executable, "-m", "glassformer"]
+FOR_EVER = ["--max-new-tokens", "150000", "--eos", "0", "--suppress", "0"]
+SAYS = "日本 語😀, the end"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return scripted(tmp_path_factory.mktemp("scripted"), SAYS, after=1).place
+
+
+@pytest.fixture(scope="module")
+def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A decoder that writes for minutes."""
+    length = {"max_position_embeddings": 200_000, "eos_token_id": None}
+    return make(tmp_path_factory.mktemp("endless"), "LlamaForCausalLM", "bytes", **length)[0].place
+
+
+def test_lines_through_a_pipe(folder: Path) -> None:
+    result = subprocess.run([*PROGRAM, "generate", folder, "--json"], input=b"a\nb\n", capture_output=True, check=False)
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert [json.loads(line)["text"] for line in result.stdout.splitlines()] == [SAYS, SAYS]
+
+
+def test_json_is_whole_where_the_terminal_knows_ascii_alone(folder: Path) -> None:
+    plain = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    result = subprocess.run([*PROGRAM, "generate", folder, "a", "--json"], capture_output=True, check=False, env=plain)
+    assert json.loads(result.stdout.decode("ascii"))["text"] == SAYS
+
+
+def test_ctrl_c_ends_a_stream_cleanly_and_keeps_what_was_shown(endless: Path) -> None:
+    command = [*PROGRAM, "generate", endless, "The", "--stream", *FOR_EVER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        shown = process.stdout.read(40)  # waits until something was written
+        process.send_signal(signal.SIGINT)
+        shown += process.stdout.read()
+        errors = process.stderr.read()
+    assert process.returncode == 130
+    assert shown.startswith(b"The")
+    assert shown.endswith(b"\n")
+    assert errors == b""
+
+
+def test_a_reader_that_leaves_ends_the_program_quietly(endless: Path) -> None:
+    command = [*PROGRAM, "generate", endless, "The", "--stream", *FOR_EVER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(10)
+        process.stdout.close()
+        errors = process.stderr.read()  # until the program ends
+    assert (process.returncode, errors) == (1, b"")
+
+
+def test_help_of_a_verb_does_not_import_torch() -> None:
+    code = (
+        "import sys\nfrom glassformer.cli.main import app\n"
+        "try: app(['generate', '--help'])\nexcept SystemExit as end: print(end.code, 'torch' in sys.modules)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.splitlines()[-1] == "0 False"
+    assert "--temperature" in shown

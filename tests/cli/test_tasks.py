@@ -1,0 +1,140 @@
+"""``glassformer fill``, ``classify``, ``tag``, ``answer``, ``score``, ``embed`` and ``env``."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from safetensors.numpy import load_file
+
+from glassformer import hub
+from glassformer.tasks.embed import embed
+from glassformer.tasks.score import score, score_file, summarise
+from tests.cli.test_write import refused, rows, run
+from tests.tasks.models import make
+
+LABELS = {"id2label": {0: "bad", 1: "good"}, "label2id": {"bad": 0, "good": 1}}
+TAGS = {"id2label": {0: "O", 1: "B-PER", 2: "I-PER"}, "label2id": {"O": 0, "B-PER": 1, "I-PER": 2}}
+
+
+def place(factory: pytest.TempPathFactory, architecture: str, kind: str, **facts: Any) -> hub.Loaded:
+    return make(factory.mktemp(architecture), architecture, kind, **facts)[0]
+
+
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory: pytest.TempPathFactory) -> hub.Loaded:
+    return place(tmp_path_factory, "BertForMaskedLM", "words")
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> hub.Loaded:
+    return place(tmp_path_factory, "GPT2LMHeadModel", "bytes")
+
+
+def test_blanks_are_filled(masked: hub.Loaded) -> None:
+    found = rows(run("fill", masked.place, "--json", "--top", "3", given="the [MASK] is\na [MASK] [MASK]\n"))
+    assert [len(row["blanks"]) for row in found] == [1, 2]
+    assert len(found[0]["fillings"]) == 3
+    assert rows(run("fill", masked.place, "the ___ is", "--blank", "___", "--top", "3", "--json")) == found[:1]
+    shown = run("fill", masked.place, "the [MASK] is", "--top", "3").stdout
+    assert shown.count("%") == 3
+    assert "has no blank" in refused(run("fill", masked.place, "the"))
+
+
+def test_texts_and_pairs_are_labelled(tmp_path_factory: pytest.TempPathFactory) -> None:
+    model = place(tmp_path_factory, "BertForSequenceClassification", "words", **LABELS).place
+    single = rows(run("classify", model, "the value", "--json"))
+    assert {label["name"] for label in single[0]["labels"]} == {"bad", "good"}
+    by_option = rows(run("classify", model, "the value", "--pair", "a list", "--json"))
+    by_tab = rows(run("classify", model, "--tsv", "--json", given="the value\ta list\n"))
+    assert by_option == by_tab
+    assert by_tab[0]["pair"] == "a list"
+    assert by_tab[0]["labels"] != single[0]["labels"]
+    several = rows(run("classify", model, "the value", "--several", "--json"))[0]["labels"]
+    assert sum(label["probability"] for label in several) != pytest.approx(1)
+    assert "good" in run("classify", model, "the value", "--pair", "a list").stdout
+    assert "line 2 must be two texts" in refused(run("classify", model, "--tsv", given="a\tb\nc\n"))
+    assert "2 texts need as many --pair, got 1" in refused(run("classify", model, "a", "b", "--pair", "c"))
+
+
+def test_words_are_tagged(tmp_path_factory: pytest.TempPathFactory) -> None:
+    model = place(tmp_path_factory, "BertForTokenClassification", "words", **TAGS).place
+    (row,) = rows(run("tag", model, "the value of python", "--json"))
+    assert [word["text"] for word in row["words"]] == ["the", "value", "of", "python"]
+    for entity in row["entities"]:
+        assert row["text"][entity["start"] : entity["end"]] == entity["text"]
+    shown = run("tag", model, "the value of python").stdout
+    assert shown.count("[PER") == len(row["entities"])
+
+
+def test_questions_are_answered(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
+    model = place(tmp_path_factory, "BertForQuestionAnswering", "words").place
+    context = "the value of the function is returned"
+    (row,) = rows(run("answer", model, "-q", "what is returned", "--json", given=context))
+    answer = row["answers"][0]
+    assert context[answer["start"] : answer["end"]] == answer["text"]
+    assert rows(run("answer", model, context, "-q", "what is returned", "--json")) == [row]
+    asked = json.dumps({"question": "what is returned", "context": context})
+    assert rows(run("answer", model, "--json", given=f"{asked}\n{asked}\n")) == [row, row]
+    shown = run("answer", model, context, "-q", "what is returned", "--top", "2", "--no-answer").stdout
+    assert "no answer" in shown
+    assert shown.count("%") == 3
+    assert "line 1 must be a JSON object" in refused(run("answer", model, "--json", given="what\n"))
+    path = tmp_path / "context.txt"
+    path.write_text(context.replace(" of", "\nof"))
+    assert rows(run("answer", model, "-q", "what", "--file", path, "--json"))[0]["context"].count("\n") == 1
+
+
+def test_scores_of_texts_and_of_all_together(decoder: hub.Loaded, tmp_path: Path) -> None:
+    texts = ["The value of the function", "Python has lists"]
+    *each, last = rows(run("score", decoder.place, *texts, "--json"))
+    expected = score(decoder, texts)
+    assert [row["perplexity"] for row in each] == pytest.approx([one.total.perplexity for one in expected])
+    assert last["total"]["perplexity"] == pytest.approx(summarise(expected).perplexity)
+    assert "tokens" not in each[0]
+    assert len(rows(run("score", decoder.place, texts[0], "--tokens", "--json"))[0]["tokens"]) > 3
+    path = tmp_path / "long.txt"
+    path.write_text("The value of the function is returned.\n" * 20)
+    (row,) = rows(run("score", decoder.place, "--whole", "--file", path, "--stride", "8", "--window", "32", "--json"))
+    assert row["total"]["perplexity"] == pytest.approx(score_file(decoder, path, stride=8, window=32).perplexity)
+    shown = run("score", decoder.place, *texts, "--tokens").stdout
+    assert "perplexity" in shown
+    assert "all" in shown
+    assert "--file F" in refused(run("score", decoder.place, "a", "--whole"))
+    assert "stride=50 must be less" in refused(run("score", decoder.place, "a b c", "--stride", "50"))
+
+
+def test_a_text_of_one_token_has_no_perplexity_and_the_json_is_valid(decoder: hub.Loaded) -> None:
+    each, total = rows(run("score", decoder.place, "a", "--json"))
+    assert each["perplexity"] is None
+    assert total["total"]["predicted"] == 0
+    assert "—" in run("score", decoder.place, "a").stdout
+
+
+def test_masked_scores_are_asked_for_by_name(masked: hub.Loaded) -> None:
+    assert "guesses masked words" in refused(run("score", masked.place, "the value"))
+    each, _ = rows(run("score", masked.place, "the value", "--masked", "--json"))
+    assert each["predicted"] == 2
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".safetensors"])
+def test_vectors_are_printed_and_saved(masked: hub.Loaded, tmp_path: Path, suffix: str) -> None:
+    texts, path = ["the value", "a list"], tmp_path / f"vectors{suffix}"
+    found = rows(run("embed", masked.place, *texts, "--pool", "first", "--raw", "--out", path, "--json"))
+    expected = embed(masked, texts, pool="first", normalise=False)
+    vectors = numpy.array([row["vector"] for row in found])
+    assert vectors == pytest.approx(expected.numpy(), abs=1e-6)
+    stored = numpy.load(path) if suffix == ".npy" else load_file(path)["vectors"]
+    assert numpy.array_equal(stored, expected.numpy())
+    assert "1.00" in run("embed", masked.place, *texts).stdout
+    assert "must be one of" in refused(run("embed", masked.place, "a", "--out", tmp_path / "x.txt"))
+    assert "must be one of" in refused(run("embed", masked.place, "a", "--pool", "largest"))
+
+
+def test_the_machine_describes_itself() -> None:
+    (found,) = rows(run("env", "--json"))
+    assert {"glassformer", "python", "torch", "tokenizers", "safetensors", "system", "cores", "threads"} <= set(found)
+    shown = run("env").stdout
+    assert found["torch"] in shown
+    assert "memory_gib" in shown
