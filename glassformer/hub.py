@@ -5,6 +5,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -167,7 +168,16 @@ def save(
     (place / other).unlink(missing_ok=True)  # one folder, one format
     if tokenizer is not None:
         tokenizer.save(place)
+    if isinstance(loaded, Loaded):
+        _carry_advice(loaded.place, place)
     return place
+
+
+def _carry_advice(source: Path, place: Path) -> None:
+    """Take along what a folder recommends for writing; it speaks of token ids, which stay as they are."""
+    advice = source / "generation_config.json"
+    if advice.is_file() and not (place / advice.name).exists():
+        shutil.copyfile(advice, place / advice.name)
 
 
 def _open(where: Where | None, options: Options) -> Source:

@@ -464,3 +464,12 @@ def test_quantised_folders_say_so(folder: Path) -> None:
     reconfigure(folder, quantization_config={"quant_method": "bitsandbytes"})
     with pytest.raises(ConfigError, match="quantised"):
         hub.load(folder)
+
+
+def test_what_a_folder_recommends_for_writing_goes_along(tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    facts = change(change(glassformer.preset("gpt2"), "decoder.layers", 1), "vocab", 11)
+    hub.save(Transformer(facts), first, to="hf", lineage="gpt2")
+    (first / "generation_config.json").write_text('{"num_beams": 3}')
+    hub.save(hub.load(first), second)
+    assert (second / "generation_config.json").read_text() == '{"num_beams": 3}'

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from glassformer.cli.inputs import pairs, read_texts, read_whole
 from glassformer.cli.options import Common, ModelName, Texts, Truncate, side
-from glassformer.cli.outputs import people, print_json, visible, waiting
+from glassformer.cli.outputs import bar, people, print_json, visible
 from glassformer.cli.verbs import verb
 
 if TYPE_CHECKING:
@@ -52,8 +52,16 @@ def fill(
     from glassformer.tasks.fill import fill as fill_texts
 
     loaded = common.loading.load(model)
-    with waiting(f"filling {len(lines):,} texts"):
-        found = fill_texts(loaded, lines, top=top, blank=blank, truncate=side(truncate), batch_size=common.batch_size)
+    with bar("filling", len(lines)) as progress:
+        found = fill_texts(
+            loaded,
+            lines,
+            top=top,
+            blank=blank,
+            truncate=side(truncate),
+            batch_size=common.batch_size,
+            progress=progress,
+        )
     console = people()
     for one in found:
         if common.as_json:
@@ -78,8 +86,10 @@ def classify(
     from glassformer.tasks.classify import classify as classify_texts
 
     loaded = common.loading.load(model)
-    with waiting(f"classifying {len(given):,} texts"):
-        found = classify_texts(loaded, given, several=several, truncate=side(truncate), batch_size=common.batch_size)
+    with bar("classifying", len(given)) as progress:
+        found = classify_texts(
+            loaded, given, several=several, truncate=side(truncate), batch_size=common.batch_size, progress=progress
+        )
     console = people()
     for one in found:
         if common.as_json:
@@ -101,8 +111,8 @@ def tag(
     from glassformer.tasks.tag import tag as tag_texts
 
     loaded = common.loading.load(model)
-    with waiting(f"tagging {len(lines):,} texts"):
-        found = tag_texts(loaded, lines, overlap=overlap, batch_size=common.batch_size)
+    with bar("tagging", len(lines)) as progress:
+        found = tag_texts(loaded, lines, overlap=overlap, batch_size=common.batch_size, progress=progress)
     kinds = sorted({entity.kind for one in found for entity in one.entities})
     console = people()
     for one in found:
@@ -130,8 +140,8 @@ def answer(
     from glassformer.tasks.answer import answer as answer_questions
 
     loaded = common.loading.load(model)
-    with waiting(f"reading for {len(asked):,} questions"):
-        found = answer_questions(loaded, asked, batch_size=common.batch_size, **asdict(limits))
+    with bar("reading", len(asked)) as progress:
+        found = answer_questions(loaded, asked, batch_size=common.batch_size, progress=progress, **asdict(limits))
     console = people()
     for one in found:
         if common.as_json:

@@ -13,7 +13,7 @@ from rich.text import Text
 from glassformer.cli.inputs import pairs, read_texts
 from glassformer.cli.judge import Pairing
 from glassformer.cli.options import Common, ModelName, Texts, Truncate, side
-from glassformer.cli.outputs import people, print_json, visible, waiting
+from glassformer.cli.outputs import bar, people, print_json, visible
 from glassformer.cli.verbs import verb
 from glassformer.config.checks import check_choice
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from glassformer.hub import Loaded
+    from glassformer.tasks.batches import Progress
     from glassformer.tasks.score import Score, Total
 
 
@@ -55,11 +56,11 @@ def score(model: ModelName, common: Common, pairing: Pairing, how: Scoring, text
     from glassformer.tasks import score as scoring
 
     loaded = common.loading.load(model)
-    with waiting(f"scoring {len(given):,} texts"):
+    with bar("scoring", len(given)) as progress:
         if how.masked:
-            found = _masked_scores(loaded, given, common.batch_size)
+            found = _masked_scores(loaded, given, common.batch_size, progress)
         else:
-            found = scoring.score(loaded, given, batch_size=common.batch_size, **how.windows)
+            found = scoring.score(loaded, given, batch_size=common.batch_size, progress=progress, **how.windows)
     total = scoring.summarise(found)
     if common.as_json:
         for one in found:
@@ -73,12 +74,14 @@ def score(model: ModelName, common: Common, pairing: Pairing, how: Scoring, text
     console.print(_table([*((one.text, one.total) for one in found), *([("all", total)] if len(found) > 1 else [])]))
 
 
-def _masked_scores(loaded: "Loaded", given: Sequence[Any], batch_size: int) -> "list[Score]":
+def _masked_scores(
+    loaded: "Loaded", given: Sequence[Any], batch_size: int, progress: "Progress | None"
+) -> "list[Score]":
     from glassformer.tasks.score import score_masked
 
     if not all(isinstance(one, str) for one in given):
         raise ValueError("--masked is for single texts, not for pairs.")
-    return score_masked(loaded, given, batch_size=batch_size)
+    return score_masked(loaded, given, batch_size=batch_size, progress=progress)
 
 
 def _score_whole(model: str, common: Common, texts: Sequence[str] | None, how: Scoring) -> None:
@@ -88,8 +91,8 @@ def _score_whole(model: str, common: Common, texts: Sequence[str] | None, how: S
     if texts or file is None:
         raise ValueError("--whole reads one file: --file F, and no texts beside it.")
     loaded = common.loading.load(model)
-    with waiting(f"reading {file}"):
-        total = score_file(loaded, file, batch_size=common.batch_size, **how.windows)
+    with bar("reading", 2) as progress:  # how many windows there are is seen when it is read
+        total = score_file(loaded, file, batch_size=common.batch_size, progress=progress, **how.windows)
     if common.as_json:
         print_json({"file": str(file), "total": total})
     else:
@@ -168,9 +171,9 @@ def embed(model: ModelName, common: Common, how: Embedding, texts: Texts = None)
     from glassformer.tasks.embed import embed as embed_texts
 
     loaded = common.loading.load(model)
-    with waiting(f"embedding {len(lines):,} texts"):
+    with bar("embedding", len(lines)) as progress:
         options: dict[str, Any] = {"pool": pool, "normalise": how.normalise, "truncate": side(how.truncate)}
-        vectors = embed_texts(loaded, lines, batch_size=common.batch_size, **options).cpu()
+        vectors = embed_texts(loaded, lines, batch_size=common.batch_size, progress=progress, **options).cpu()
     if out is not None:
         _save(out, vectors)
     if common.as_json:

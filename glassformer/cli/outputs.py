@@ -48,16 +48,6 @@ def bar(what: str, total: int) -> Iterator[Callable[[int, int], None] | None]:
         yield lambda done, every: progress.update(task, completed=done, total=every)
 
 
-@contextmanager
-def waiting(what: str) -> Iterator[None]:
-    """A sign on standard error that something is being done, where somebody sees it."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    with Console(stderr=True).status(what):
-        yield
-
-
 def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)

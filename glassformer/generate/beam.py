@@ -276,11 +276,11 @@ def _best(search: Search, settings: Settings) -> list[Written]:
     ended = sorted((text for group in search.groups for text in group.ended), key=lambda text: -text[0])
     if not ended:
         raise NothingLeftError(
-            f"no token is left to write for prompt {search.prompt}: the rules in force forbid all of them."
+            f"no token is left to write after {search.history}: the rules in force forbid all of them."
         )
     if len(ended) < settings.top_beams:
         raise ValueError(
-            f"prompt {search.prompt} has but {len(ended)} possible continuations under these settings, and "
+            f"the prompt {search.history} has but {len(ended)} possible continuations under these settings, and "
             f"top_beams={settings.top_beams} were asked for; set top_beams={len(ended)}, or allow more tokens."
         )
     return [_written(score, beam, why, search.record) for score, beam, why in ended[: settings.top_beams]]

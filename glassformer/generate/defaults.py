@@ -56,8 +56,6 @@ def advice(loaded: Loaded, task: Mapping[str, Any] | None = None) -> Advice:
     ends = loaded.config.tokens.eos
     if "eos" not in found and ends is not None:
         found["eos"] = ends if isinstance(ends, tuple) else (ends,)
-    if isinstance(found.get("stop"), str):
-        found["stop"] = (found["stop"],)
     longest, shortest = found.pop("max_length", None), found.pop("min_length", None)
     return Advice(path.name, found, longest, shortest, tuple(notes))
 

@@ -16,9 +16,10 @@ from glassformer.generate.sampling import Dice, chances, draw
 from glassformer.generate.search import Row
 from glassformer.generate.settings import Settings
 from glassformer.generate.speculative import Proposal, Tally
-from glassformer.generate.steps import Steps, evaluating
+from glassformer.generate.steps import Steps
 from glassformer.models.transformer import Transformer
 from glassformer.nn.cache import KVCache
+from glassformer.nn.modes import evaluating
 from glassformer.nn.norm import at_least_float32
 
 

@@ -260,8 +260,9 @@ def published(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     stated = {key: value for key, value in config.items() if value is not None}
     options = {ours: _frozen(stated[theirs]) for theirs, ours in PUBLISHED.items() if theirs in stated}
-    if "eos" in options and not isinstance(options["eos"], tuple):
-        options["eos"] = (options["eos"],)
+    for name in {"eos", "stop"} & options.keys():
+        if not isinstance(options[name], tuple):  # one may stand for a list of one
+            options[name] = (options[name],)
     if isinstance(options.get("forced_last"), tuple) and len(options["forced_last"]) == 1:
         options["forced_last"] = options["forced_last"][0]
     if "bad_words" in options:

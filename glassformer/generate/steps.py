@@ -7,8 +7,7 @@ Shapes: ``B`` rows, ``T`` new tokens, ``U`` of them looked at, ``M`` tokens of t
 width.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from copy import copy
 
 import torch
@@ -131,15 +130,3 @@ class Steps:
 
     def _index(self, rows: Sequence[int]) -> Int[Tensor, "R"]:
         return torch.tensor(list(rows), dtype=torch.long, device=self.device)
-
-
-@contextmanager
-def evaluating(model: Transformer) -> Iterator[None]:
-    """The model in evaluation mode, and afterwards every part of it as it was."""
-    training = [part for part in model.modules() if part.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for part in training:
-            part.training = True

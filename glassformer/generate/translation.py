@@ -12,8 +12,6 @@ from glassformer.hub import Loaded
 from glassformer.text.languages import Languages, languages_of
 from glassformer.text.prefixes import Task, find_translation, tasks_of
 
-STARTS_WITH_LANGUAGE = ("mbart",)  # kinds of languages whose token takes the place of the decoder's start token
-
 
 def translate_text(
     loaded: Loaded,
@@ -58,7 +56,7 @@ def prepare_translation(
 
 def _first_tokens(languages: Languages, target: str | None) -> dict[str, Any]:
     """What the decoder begins with."""
-    if languages.kind in STARTS_WITH_LANGUAGE:
+    if languages.starts_with_language:
         return {"start": [languages.resolve(_said(target))], "forced_first": None}
     return {"forced_first": languages.forced_first(target)}
 

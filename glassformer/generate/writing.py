@@ -20,8 +20,9 @@ from glassformer.generate.record import Written
 from glassformer.generate.search import IsDone, Token, rectangle, write_rows
 from glassformer.generate.settings import Settings
 from glassformer.generate.speculative import Draft, speculative_rows
-from glassformer.generate.steps import Steps, evaluating
+from glassformer.generate.steps import Steps
 from glassformer.models.transformer import Transformer
+from glassformer.nn.modes import evaluating
 
 Prompts = Sequence[Sequence[int]] | Integer[Tensor, "B T"]
 PATHS = ("fast", "sdpa", "eager")

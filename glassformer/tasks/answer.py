@@ -13,7 +13,7 @@ from torch import Tensor
 from glassformer.config.checks import check_positive
 from glassformer.hub import Loaded
 from glassformer.nn.norm import at_least_float32
-from glassformer.tasks.batches import Batch, ask_in_batches, vectors
+from glassformer.tasks.batches import Batch, Progress, ask_in_batches, vectors
 from glassformer.tasks.texts import Framed, Pair, check_head, check_texts, frame, trim
 from glassformer.tasks.windows import Window, sliding
 
@@ -57,6 +57,7 @@ def answer(
     no_answer: bool = False,
     stride: int | None = None,
     batch_size: int = 16,
+    progress: Progress | None = None,
 ) -> list[Answered]:
     """The best answers to questions, in their order.
 
@@ -75,6 +76,7 @@ def answer(
         stride: how many tokens of the context each window reaches further; half of what fits unless given. Answers
             longer than what the windows share may be missed.
         batch_size: windows at a time.
+        progress: called with how many are done, and of how many.
     """
     check_texts(questions)
     check_positive(top=top, max_answer_tokens=max_answer_tokens, stride=1 if stride is None else stride)
@@ -91,7 +93,7 @@ def answer(
         scores = at_least_float32(model.answer(*vectors(model, batch))).cpu()  # B T 2
         return list(scores)
 
-    scores = iter(ask_in_batches(model, rows, ask, batch_size))
+    scores = iter(ask_in_batches(model, rows, ask, batch_size, progress))
     limits = _Limits(top, max_answer_tokens, no_answer)
     return [
         _answered(*pair, one, [(window, next(scores)) for window in some], limits)

@@ -5,17 +5,17 @@ Padding stands on the right, and what id it has matters to nobody: the mask says
 Shapes: ``B`` batch, ``T`` tokens, ``U`` tokens of the decoder beside an encoder, ``D`` model width.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Integer
-from torch import Tensor, nn
+from torch import Tensor
 
 from glassformer import config
 from glassformer.config.checks import check_positive
 from glassformer.models.transformer import Transformer
+from glassformer.nn.modes import evaluating
 
 Answer = TypeVar("Answer")
 
@@ -39,6 +39,9 @@ class Rows(Protocol):
         """One of them."""
 
 
+Progress = Callable[[int, int], None]
+
+
 class Batch(NamedTuple):
     """Rows as rectangles; in the masks True is a real token. ``target`` is what the decoder beside an encoder gets."""
 
@@ -51,7 +54,11 @@ class Batch(NamedTuple):
 
 
 def ask_in_batches(
-    model: Transformer, rows: Rows, ask: Callable[[Batch], Sequence[Answer]], batch_size: int
+    model: Transformer,
+    rows: Rows,
+    ask: Callable[[Batch], Sequence[Answer]],
+    batch_size: int,
+    progress: Progress | None = None,
 ) -> list[Answer]:
     """What ``ask`` gives for each row, in the order of the rows.
 
@@ -60,15 +67,18 @@ def ask_in_batches(
         rows: what to ask about; looked up one by one, a first time for their lengths.
         ask: one answer per row of a batch; runs without gradients.
         batch_size: rows at a time; those of about the same length come together, the longest first.
+        progress: called with how many rows are done, and of how many.
     """
     check_positive(batch_size=batch_size)
     lengths = [len(rows[number].ids) for number in range(len(rows))]
     order = sorted(range(len(lengths)), key=lambda number: -lengths[number])
     found: dict[int, Answer] = {}
-    with _reading(model):
+    with evaluating(model), torch.inference_mode():
         for first in range(0, len(order), batch_size):
             batch = _make_batch(model, rows, tuple(order[first : first + batch_size]))
             found.update(zip(batch.numbers, ask(batch), strict=True))
+            if progress is not None:
+                progress(len(found), len(order))
     return [found[number] for number in range(len(lengths))]
 
 
@@ -103,19 +113,6 @@ def start_token(facts: config.Model) -> int:
             "set tokens.start with glassformer.config.change."
         )
     return facts.tokens.start
-
-
-@contextmanager
-def _reading(model: nn.Module) -> Iterator[None]:
-    """Without dropout and gradients; afterwards every part is in the mode it was in before."""
-    modes = [(part, part.training) for part in model.modules()]
-    model.eval()
-    try:
-        with torch.inference_mode():
-            yield
-    finally:
-        for part, training in modes:
-            part.training = training
 
 
 def _make_batch(model: Transformer, rows: Rows, numbers: tuple[int, ...]) -> Batch:

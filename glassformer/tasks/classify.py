@@ -8,7 +8,7 @@ import torch
 from glassformer.config import TaskHead
 from glassformer.hub import Loaded
 from glassformer.nn.norm import at_least_float32
-from glassformer.tasks.batches import Batch, ask_in_batches, vectors
+from glassformer.tasks.batches import Batch, Progress, ask_in_batches, vectors
 from glassformer.tasks.texts import Framed, Pair, Side, check_head, check_texts, fit, frame
 from glassformer.text.tokenizer import Tokenizer
 
@@ -38,6 +38,7 @@ def classify(
     several: bool = False,
     truncate: Side | None = None,
     batch_size: int = 16,
+    progress: Progress | None = None,
 ) -> list[Classified]:
     """The labels of texts, or of pairs of texts, in their order.
 
@@ -48,6 +49,7 @@ def classify(
             one is right, and the probabilities add up to 1 (softmax).
         truncate: the side on which to cut texts that are too long, of a pair the longer first; unless given, an error.
         batch_size: texts at a time.
+        progress: called with how many are done, and of how many.
     """
     check_texts(texts)
     model = loaded.model
@@ -68,7 +70,7 @@ def classify(
         chances = scores.sigmoid() if several else scores.softmax(-1)
         return [_labels(head.labels, *row) for row in torch.stack((scores, chances), 1).tolist()]
 
-    found = ask_in_batches(model, rows, ask, batch_size)
+    found = ask_in_batches(model, rows, ask, batch_size, progress)
     both = [(given, None) if isinstance(given, str) else given for given in texts]
     return [Classified(text, pair, labels) for (text, pair), labels in zip(both, found, strict=True)]
 

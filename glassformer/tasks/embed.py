@@ -15,7 +15,7 @@ from glassformer.config.checks import check_choice
 from glassformer.hub import Loaded
 from glassformer.models.heads import pool as pool_rows
 from glassformer.nn.norm import at_least_float32
-from glassformer.tasks.batches import Batch, ask_in_batches, encoded
+from glassformer.tasks.batches import Batch, Progress, ask_in_batches, encoded
 from glassformer.tasks.texts import Side, check_texts, fit, frame
 
 
@@ -27,6 +27,7 @@ def embed(
     normalise: bool | None = None,
     truncate: Side | None = None,
     batch_size: int = 16,
+    progress: Progress | None = None,
 ) -> Float[Tensor, "B D"]:
     """The vectors of texts in float32, on the model's device, in the order of the texts.
 
@@ -42,6 +43,7 @@ def embed(
             embedding head says, and yes without one.
         truncate: the side on which to cut texts that are too long; unless given, they are an error.
         batch_size: texts at a time.
+        progress: called with how many are done, and of how many.
     """
     check_texts(texts)
     model = loaded.model
@@ -57,7 +59,7 @@ def embed(
             pooled = pooled / pooled.norm(dim=-1, keepdim=True).clamp(min=1e-12)
         return list(pooled.float())
 
-    found = ask_in_batches(model, rows, ask, batch_size)
+    found = ask_in_batches(model, rows, ask, batch_size, progress)
     if not found:
         return torch.empty(0, model.config.width)
     return torch.stack(found)  # outside of inference mode: a plain tensor, which may take part in training

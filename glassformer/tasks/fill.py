@@ -15,7 +15,7 @@ from torch import Tensor
 from glassformer.config.checks import check_positive
 from glassformer.hub import Loaded
 from glassformer.nn.norm import at_least_float32
-from glassformer.tasks.batches import Batch, ask_in_batches, encoded
+from glassformer.tasks.batches import Batch, Progress, ask_in_batches, encoded
 from glassformer.tasks.texts import Framed, Side, check_head, check_texts, fit, frame, trim
 from glassformer.text.tokenizer import Tokenizer
 
@@ -68,6 +68,7 @@ def fill(
     blank: str | None = None,
     truncate: Side | None = None,
     batch_size: int = 16,
+    progress: Progress | None = None,
 ) -> list[Filled]:
     """The best guesses for the blanks of texts, in the order of the texts.
 
@@ -81,6 +82,7 @@ def fill(
         blank: a string that stands for the mask token in the texts, whatever the tokenizer calls it.
         truncate: the side on which to cut texts that are too long; unless given, they are an error.
         batch_size: texts at a time.
+        progress: called with how many are done, and of how many.
     """
     check_texts(texts)
     check_positive(top=top)
@@ -102,7 +104,7 @@ def fill(
             found.append(_best(logits.squeeze(0), min(top, tokenizer.vocab_size), tokenizer.vocab_size))
         return found
 
-    answers = ask_in_batches(model, rows, ask, batch_size)
+    answers = ask_in_batches(model, rows, ask, batch_size, progress)
     return [_filled(*one, tokenizer, top) for one in zip(texts, framed, answers, strict=True)]
 
 

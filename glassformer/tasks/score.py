@@ -22,7 +22,7 @@ from torch import Tensor
 from glassformer.hub import Loaded
 from glassformer.models.transformer import Transformer
 from glassformer.nn.norm import at_least_float32
-from glassformer.tasks.batches import Batch, Row, ask_in_batches, encoded, start_token, vectors
+from glassformer.tasks.batches import Batch, Progress, Row, ask_in_batches, encoded, start_token, vectors
 from glassformer.tasks.texts import Framed, Pair, check_head, check_texts, fit, frame
 from glassformer.tasks.windows import Window, check_windows, sliding
 from glassformer.text.tokenizer import Tokenizer
@@ -67,6 +67,7 @@ def score(
     window: int | None = None,
     stride: int | None = None,
     batch_size: int = 16,
+    progress: Progress | None = None,
 ) -> list[Score]:
     """The log-probabilities of texts, in their order.
 
@@ -78,6 +79,7 @@ def score(
         stride: how many new tokens each window after the first predicts; half the window unless given. The fewer, the
             more stands before each, and the longer it takes.
         batch_size: windows at a time.
+        progress: called with how many are done, and of how many.
     """
     check_texts(texts)
     model, tokenizer = loaded.model, loaded.tokenizer
@@ -87,13 +89,13 @@ def score(
     if model.config.family == "encoder-decoder":
         if window is not None or stride is not None:
             raise ValueError("window and stride are for decoders; an encoder-decoder reads a pair as a whole.")
-        return _score_pairs(loaded, texts, batch_size)
+        return _score_pairs(loaded, texts, batch_size, progress)
     single = [text for text in texts if isinstance(text, str)]
     if len(single) < len(texts):
         raise ValueError("this model has no encoder for the source of a pair (source, text): give it single texts.")
     framed = [frame(tokenizer, text, name=f"text {number}") for number, text in enumerate(single)]
     streams = [[token.id for token in one.tokens] for one in framed]
-    found = _score_streams(model, streams, window, stride, batch_size)
+    found = _score_streams(model, streams, (window, stride), batch_size, progress)
     return [_scored(text, None, one, logs, tokenizer) for text, one, logs in zip(single, framed, found, strict=True)]
 
 
@@ -104,6 +106,7 @@ def score_file(
     window: int | None = None,
     stride: int | None = None,
     batch_size: int = 16,
+    progress: Progress | None = None,
 ) -> Total:
     """The log-probability of a whole file of UTF-8 text as one stream of tokens; see ``score`` for the arguments.
 
@@ -113,11 +116,13 @@ def score_file(
     check_head(model.config, ("lm",), "score_file", ("decoder",))
     text = Path(path).read_bytes().decode("utf-8")  # bytes: no line ending is changed
     framed = frame(tokenizer, text, name=str(path))
-    (logs,) = _score_streams(model, [[token.id for token in framed.tokens]], window, stride, batch_size)
+    (logs,) = _score_streams(model, [[token.id for token in framed.tokens]], (window, stride), batch_size, progress)
     return _total(text, framed, logs)
 
 
-def score_masked(loaded: Loaded, texts: Sequence[str], *, batch_size: int = 16) -> list[Score]:
+def score_masked(
+    loaded: Loaded, texts: Sequence[str], *, batch_size: int = 16, progress: Progress | None = None
+) -> list[Score]:
     """Pseudo-log-likelihoods of texts under a model that guesses masked words (Salazar et al., 2020), in their order.
 
     Each token of a text is masked in its turn and guessed from all others. That is no probability of the text, and its
@@ -127,6 +132,7 @@ def score_masked(loaded: Loaded, texts: Sequence[str], *, batch_size: int = 16) 
         loaded: an encoder with a head of the kind lm or pretraining, and its tokenizer.
         texts: must fit into the model; a text of n tokens takes n passes.
         batch_size: passes at a time.
+        progress: called with how many are done, and of how many.
     """
     check_texts(texts)
     model, tokenizer = loaded.model, loaded.tokenizer
@@ -141,7 +147,7 @@ def score_masked(loaded: Loaded, texts: Sequence[str], *, batch_size: int = 16) 
         hidden = encoded(model, batch)[torch.arange(len(places)), torch.tensor(places)]  # B D
         return _log_probabilities(model, hidden, wanted)
 
-    logs = iter(ask_in_batches(model, rows, ask, batch_size))
+    logs = iter(ask_in_batches(model, rows, ask, batch_size, progress))
     scores = []
     for text, one in zip(texts, framed, strict=True):
         known = {len(one.before) + place: next(logs) for place in range(len(one.first))}
@@ -193,10 +199,14 @@ class _Masked:
 
 
 def _score_streams(
-    model: Transformer, streams: Sequence[Sequence[int]], window: int | None, stride: int | None, batch_size: int
+    model: Transformer,
+    streams: Sequence[Sequence[int]],
+    sizes: tuple[int | None, int | None],
+    batch_size: int,
+    progress: Progress | None,
 ) -> list[list[float | None]]:
-    """The log-probability of every id, None for the first of each stream."""
-    size, step = check_windows(window, stride, model.config.longest, max(map(len, streams), default=0))
+    """The log-probability of every id, None for the first of each stream; ``sizes`` are window and stride."""
+    size, step = check_windows(*sizes, model.config.longest, max(map(len, streams), default=0))
     windows = [(number, one) for number, stream in enumerate(streams) for one in sliding(len(stream), size, step)]
 
     def ask(batch: Batch) -> list[list[float]]:
@@ -209,14 +219,15 @@ def _score_streams(
         return found
 
     logs: list[list[float | None]] = [[None] for _ in streams]
-    for (number, _), more in zip(
-        windows, ask_in_batches(model, _Slices(streams, windows), ask, batch_size), strict=True
-    ):
+    answers = ask_in_batches(model, _Slices(streams, windows), ask, batch_size, progress)
+    for (number, _), more in zip(windows, answers, strict=True):
         logs[number] += more
     return logs
 
 
-def _score_pairs(loaded: Loaded, texts: Sequence[str | Pair], batch_size: int) -> list[Score]:
+def _score_pairs(
+    loaded: Loaded, texts: Sequence[str | Pair], batch_size: int, progress: Progress | None
+) -> list[Score]:
     """Texts given their sources; the decoder's start token predicts the first."""
     model, tokenizer = loaded.model, loaded.tokenizer
     pairs = [pair for pair in texts if not isinstance(pair, str)]
@@ -238,7 +249,7 @@ def _score_pairs(loaded: Loaded, texts: Sequence[str | Pair], batch_size: int) -
         both = [(row, wanted[number]) for row, number in zip(hidden, batch.numbers, strict=True)]
         return [_log_probabilities(model, row[: len(ids)], ids) for row, ids in both]
 
-    found = ask_in_batches(model, rows, ask, batch_size)
+    found = ask_in_batches(model, rows, ask, batch_size, progress)
     return [
         _scored(text, source, framed, logs, tokenizer)
         for (source, text), framed, logs in zip(pairs, targets, found, strict=True)

@@ -13,7 +13,7 @@ from glassformer.config import TaskHead
 from glassformer.config.checks import check_count
 from glassformer.hub import Loaded
 from glassformer.nn.norm import at_least_float32
-from glassformer.tasks.batches import Batch, Row, ask_in_batches, vectors
+from glassformer.tasks.batches import Batch, Progress, Row, ask_in_batches, vectors
 from glassformer.tasks.entities import Entity, Word, join_entities
 from glassformer.tasks.texts import Framed, Token, Tokens, check_head, check_texts, frame, trim
 from glassformer.tasks.windows import overlapping
@@ -83,6 +83,7 @@ def tag(
     *,
     overlap: int | None = None,
     batch_size: int = 16,
+    progress: Progress | None = None,
 ) -> list[Tagged]:
     """The labels of the words of texts, in the order of the texts.
 
@@ -95,6 +96,7 @@ def tag(
         texts: texts, or lists of words.
         overlap: tokens that neighbouring windows share at most; a quarter of the window unless given.
         batch_size: windows at a time.
+        progress: called with how many are done, and of how many.
     """
     check_texts(texts)
     check_count(overlap=0 if overlap is None else overlap)
@@ -115,7 +117,7 @@ def tag(
             found.append(list(zip(names, best.values.tolist(), strict=True)))
         return found
 
-    labels = iter(ask_in_batches(model, [part.row for part in asked], ask, batch_size))
+    labels = iter(ask_in_batches(model, [part.row for part in asked], ask, batch_size, progress))
     return [_tagged(whole, [(part, next(labels)) for part in some]) for whole, some in zip(wholes, parts, strict=True)]
 
 

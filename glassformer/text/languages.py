@@ -78,6 +78,11 @@ class Languages:
         first = self.kind is not None and KINDS[self.kind][1] == _FIRST
         return [token, *body, eos] if first else [*body, eos, token]
 
+    @property
+    def starts_with_language(self) -> bool:
+        """Whether the target's token takes the place of the decoder's start token, and none is forced after it."""
+        return self.kind == "mbart"
+
     def forced_first(self, language: str | None) -> int | None:
         """The id that the decoder must write first, after its start token: that of the language to translate into.
 
@@ -87,7 +92,7 @@ class Languages:
         if not self.ids and language is None:
             return None
         token = self.resolve(self._said(language, "target"))
-        if self.kind == "mbart":
+        if self.starts_with_language:
             raise TokenizerError(
                 f"this model's decoder starts with the language itself, nothing is forced after it: start it with "
                 f"resolve({language!r}), token {token}."

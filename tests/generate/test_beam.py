@@ -163,6 +163,7 @@ def test_the_end_token_is_counted_and_the_prompt_is_not() -> None:
 RESTRAINTS: dict[str, dict[str, Any]] = {
     "free": {},
     "two ends": {"eos": (3, 1)},
+    "ends are likely": {"eos": (0, 1, 3, 4), "logit_bias": ((2, -4.0), (5, -4.0))},
     "no end": {"eos": ()},
     "at least 4": {"min_new_tokens": 4},
     "repetition": {"repetition_penalty": 1.7},

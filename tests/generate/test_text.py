@@ -346,7 +346,7 @@ def test_words_for_tokens(tmp_path: Path) -> None:
 
 def test_a_misspelt_option_is_told_the_nearest(decoder: hub.Loaded) -> None:
     with pytest.raises(ValueError, match="Did you mean 'temperature'"):
-        generate_text(decoder, ["a"], temperatur=1.0)
+        generate_text(decoder, ["a"], temperatures=1.0)
 
 
 def test_what_cannot_be_streamed_is_refused(decoder: hub.Loaded) -> None:
