@@ -26,13 +26,13 @@ from glassformer.config import LMHead
 from glassformer.generate.settings import Settings
 from glassformer.generate.writing import write
 from glassformer.models.transformer import Transformer
-from tests.parity.cases import CASES
+from tests.parity.cases import CASES, FIRST
 from tests.parity.harness import Case, Pair, pad_rows, rows
 from tests.promises.test_five_promises import facts_of
 
 WRITERS = [case for case in CASES if facts_of(case).decoder is not None and isinstance(facts_of(case).head, LMHead)]
 PROMPTS = (9, 13, 5)  # lengths
-NEW = 8
+NEW = 6
 SCORE_BOUND = 1e-4
 # The reference has no cache for GPT, and one of the wrong size where T5's decoder has more layers than its encoder.
 NO_CACHE = ("gpt", "gpt-wide", "gpt-untied", "t5-odd")
@@ -108,10 +108,11 @@ class Greedy:
 @pytest.mark.parametrize("case", WRITERS, ids=lambda case: case.id)
 def test_greedy_search_equals_the_reference(case: Case, tmp_path: Path) -> None:
     it = Greedy.make(case, tmp_path)
-    assert it.write(it.lists) == it.expected
+    assert it.write(*pad_rows(it.tokens, "left", fill=3), chunk=7) == it.expected
     assert it.write(*pad_rows(it.tokens, "right", fill=3), end=(it.eos,), path="eager", chunk=3) == it.cut
-    assert it.write(*pad_rows(it.tokens, "left", fill=3), end=(it.eos,), path="sdpa", chunk=7) == it.cut
-    assert it.write(it.lists[2:], end=(it.eos,), chunk=1) == it.cut[2:]  # alone
+    if case.id in FIRST:
+        assert it.write(it.lists, end=(it.eos,), path="sdpa") == it.cut
+        assert it.write(it.lists[2:], end=(it.eos,), chunk=1) == it.cut[2:]  # alone
 
 
 @pytest.mark.slow
@@ -258,7 +259,7 @@ def compare(pair: Pair, case: Asked) -> set[str]:
 @pytest.mark.parametrize("name", MODELS)
 def test_beam_search_equals_the_reference(name: str, pair_of: Any) -> None:
     ends = set()
-    for seed in range(40):
+    for seed in range(16):
         pair = pair_of(name, seed % 3)
         ends |= compare(pair, any_case(1000 * len(name) + seed, pair))
     assert ends == {"eos", "length"}

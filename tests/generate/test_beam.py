@@ -163,7 +163,6 @@ def test_the_end_token_is_counted_and_the_prompt_is_not() -> None:
 RESTRAINTS: dict[str, dict[str, Any]] = {
     "free": {},
     "two ends": {"eos": (3, 1)},
-    "ends are likely": {"eos": (0, 1, 3, 4), "logit_bias": ((2, -4.0), (5, -4.0))},
     "no end": {"eos": ()},
     "at least 4": {"min_new_tokens": 4},
     "repetition": {"repetition_penalty": 1.7},
@@ -175,9 +174,12 @@ RESTRAINTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("early", [False, True, "never"])
-@pytest.mark.parametrize("penalty", PENALTIES)
-@pytest.mark.parametrize("restraint", RESTRAINTS)
+EARLY = (False, True, "never")
+ALL = list(product(("free", "two ends"), PENALTIES, EARLY))  # the others: every penalty, the stopping rules in turn
+ALL += [(name, PENALTIES[i], EARLY[(i + j) % 3]) for j, name in enumerate(list(RESTRAINTS)[2:]) for i in range(4)]
+
+
+@pytest.mark.parametrize(("restraint", "penalty", "early"), ALL)
 def test_a_narrow_beam_equals_a_naive_one(restraint: str, penalty: float, early: Any) -> None:
     cases = (("decoder", 2, 2, 7, "power"), ("pair", 3, 3, 6, "gnmt"), ("decoder", 0, 4, 6, "power"))
     for family, seed, size, longest, rule in cases:
@@ -190,6 +192,16 @@ def test_a_narrow_beam_equals_a_naive_one(restraint: str, penalty: float, early:
         expected = naive_beam(read, read.history, asked)
         assert len(expected) >= size - 1
         assert_same(write(read.model, [read.prompt], asked)[0], expected[: size - 1])
+
+
+def test_with_many_end_tokens_more_continuations_are_looked_at() -> None:
+    """Or else end tokens would fill the 2 · k places, and nothing would be left to go on with."""
+    for seed in (3, 6, 7):
+        asked = Settings(beam_size=2, max_new_tokens=8, eos=(0, 1, 3, 4), length_penalty=2.0, early_stopping="never")
+        read = reader("decoder", seed, 6)
+        [best, *_] = naive_beam(read, read.history, asked)
+        assert len(best.ids) > 1
+        assert_same(write(read.model, [read.prompt], asked)[0], [best])
 
 
 def test_the_stopping_rules_disagree() -> None:
