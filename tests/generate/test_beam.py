@@ -124,7 +124,7 @@ def test_a_beam_wide_enough_finds_every_text_in_order(penalty: float, rule: Any,
 @pytest.mark.parametrize("penalty", PENALTIES)
 def test_a_beam_for_every_live_prefix_finds_the_best_text(penalty: float, rule: Any, early: Any) -> None:
     """27 prefixes of three words can live; the longest, the shortest and all between compete."""
-    for seed in range(3):
+    for seed in range(2):
         asked = Settings(
             beam_size=27, max_new_tokens=4, eos=(3,), length_penalty=penalty, length_rule=rule, early_stopping=early
         )
@@ -220,7 +220,7 @@ def test_the_stopping_rules_disagree() -> None:
 def test_groups_of_beams_equal_naive_ones(restraint: str, size: int, groups: int, diversity: float) -> None:
     for family, seed, longest, early, penalty in (
         ("decoder", 4, 1, False, 1.0), ("pair", 1, 5, True, 0.0), ("decoder", 4, 5, False, 1.0),
-        ("decoder", 2, 6, "never", 2.0), ("pair", 2, 4, True, 1.0),
+        ("decoder", 2, 6, "never", 2.0),
     ):  # fmt: skip
         options: dict[str, Any] = {"eos": (3,), **RESTRAINTS[restraint]}
         asked = Settings(

@@ -148,7 +148,7 @@ def test_all_rules_together_act_in_the_order_of_the_reference() -> None:
     ),
     st.floats(0.001, 1.0),
 )
-def test_the_nucleus_has_p_and_no_token_too_many(row: list[float], p: float) -> None:
+def test_row_43_the_nucleus_has_p_and_no_token_too_many(row: list[float], p: float) -> None:
     logits = torch.tensor([row], dtype=torch.float64)
     left = filters.top_p(logits, p)[0]
     before = torch.softmax(logits[0], -1)
@@ -181,7 +181,7 @@ def test_of_equals_the_first_stay_and_the_answer_is_wide(dtype: torch.dtype, rul
     assert left.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
 
 
-def test_dropped_tokens_have_chance_zero_exactly() -> None:
+def test_row_42_dropped_tokens_have_chance_zero_exactly() -> None:
     for seed in range(5):
         given_scores = scores(seed=seed, dtype=torch.float32)
         for name, (rule, _) in SHAPES.items():
@@ -190,7 +190,7 @@ def test_dropped_tokens_have_chance_zero_exactly() -> None:
     assert (chances(filters.top_k(scores(), 5)) > 0).sum(-1).tolist() == [5] * 7
 
 
-def test_temperature_zero_is_greedy_and_below_is_refused() -> None:
+def test_row_44_temperature_zero_is_greedy_and_below_is_refused() -> None:
     greedy = Filters(Settings(), VOCABULARY).shape(scores())
     assert torch.equal(draw(chances(greedy), torch.full((7,), 0.999, dtype=torch.float64)), scores().argmax(-1))
     with pytest.raises(ValueError, match=r"temperature must be 0 .* got -1"):

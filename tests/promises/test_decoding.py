@@ -58,7 +58,7 @@ def test_row_40_any_batch_in_any_order_gives_the_same_texts(family: str, way: st
     asked = Settings(max_new_tokens=7, eos=(3,), no_repeat_ngram=3, **WAYS[way])
     alone = [write(model, [prompt], asked)[0] for prompt in PROMPTS]
     assert len({tuple(texts[0].ids) for texts in alone}) > 1
-    for order in [*list(permutations(range(4)))[::9], (0, 2), (3, 3, 3, 1), (2, 0, 1, 1, 1, 3)]:
+    for order in [*list(permutations(range(4)))[5::9], (2, 0, 1, 1, 1, 3)]:
         together = write(model, [PROMPTS[number] for number in order], asked)
         for number, texts in zip(order, together, strict=True):
             assert [text.ids for text in texts] == [text.ids for text in alone[number]]
