@@ -21,7 +21,7 @@ from glassformer.config import Head, Model, from_dict, shapes, to_dict
 from glassformer.config.checks import check_choice
 from glassformer.families import by_model_type, lineages
 from glassformer.models.initialise import initialise
-from glassformer.models.transformer import Transformer
+from glassformer.models.transformer import Transformer, unwrapped
 from glassformer.text.pieces import TokenizerError
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.weights.convert import (
@@ -146,7 +146,7 @@ def save(
     ``lineage`` names the kind of model that Hugging Face is to see in it; a loaded model knows its own.
     """
     check_choice("to", to, ("glassformer", "hf"))
-    model = _plain(loaded.model if isinstance(loaded, Loaded) else loaded)
+    model = unwrapped(loaded.model if isinstance(loaded, Loaded) else loaded)
     if isinstance(loaded, Loaded):
         lineage = loaded.lineage if lineage is None else lineage
         tokenizer = _tokenizer_of(loaded) if tokenizer is None else tokenizer
@@ -168,16 +168,18 @@ def save(
     (place / other).unlink(missing_ok=True)  # one folder, one format
     if tokenizer is not None:
         tokenizer.save(place)
-    if isinstance(loaded, Loaded):
-        _carry_advice(loaded.place, place)
+    _carry_advice(loaded.place if isinstance(loaded, Loaded) else None, place)
     return place
 
 
-def _carry_advice(source: Path, place: Path) -> None:
-    """Take along what a folder recommends for writing; it speaks of token ids, which stay as they are."""
-    advice = source / "generation_config.json"
-    if advice.is_file() and not (place / advice.name).exists():
-        shutil.copyfile(advice, place / advice.name)
+def _carry_advice(source: Path | None, place: Path) -> None:
+    """Take along what a folder recommends for writing; what another model's folder recommended does not stay."""
+    new = place / "generation_config.json"
+    old = None if source is None else source / new.name
+    if old is None or not old.is_file():
+        new.unlink(missing_ok=True)
+    elif not new.exists() or not old.samefile(new):
+        shutil.copyfile(old, new)
 
 
 def _open(where: Where | None, options: Options) -> Source:
@@ -272,16 +274,6 @@ def _known_lineage(name: str | None) -> Lineage:
     if lineage.model_type is None:
         raise ConfigError(f'{name} is not a kind of model that Hugging Face has; save it with to="glassformer".')
     return lineage
-
-
-def _plain(model: nn.Module) -> Transformer:
-    """The model itself, out of the wrappers of compilation and distribution."""
-    while not isinstance(model, Transformer):
-        inside = getattr(model, "_orig_mod", getattr(model, "module", None))
-        if not isinstance(inside, nn.Module):
-            raise TypeError(f"a Transformer can be saved; this is a {type(model).__name__}.")
-        model = inside
-    return model
 
 
 def _checked_weights(model: Transformer) -> dict[str, torch.Tensor]:

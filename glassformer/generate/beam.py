@@ -41,6 +41,7 @@ class Beam:
     alternatives: Sequence[Alternative] = ()
     length: int = 0
     node: int | None = None  # its number in the record
+    known: list[int] | None = None  # the tokens so far, once somebody has asked
 
     def path(self) -> list["Beam"]:
         """The beams that led to this one, from the first token on."""
@@ -54,7 +55,11 @@ class Beam:
     @property
     def ids(self) -> list[int]:
         """The tokens so far."""
-        return [step.token for step in self.path()]
+        if self.parent is None:
+            return []
+        if self.known is None:
+            self.known = [*self.parent.ids, self.token]
+        return self.known
 
 
 class Candidate(NamedTuple):
@@ -128,7 +133,8 @@ def beam_search(
             live = [live[number] for number in going]
         beams = [beam for search in live for group in search.groups for beam in group.beams]
         sources = [number // size * size + beam.row for number, beam in enumerate(beams)]
-        cache.reorder(torch.tensor(sources, device=steps.device), since=since)
+        if sources != list(range(len(sources))):
+            cache.reorder(torch.tensor(sources, device=steps.device), since=since)
         following = [[beam.token if beam.length else 0] for beam in beams]  # none where a group was over at once
         logits = steps.step(torch.tensor(following, device=steps.device), cache)[:, -1]
     return [_best(search, settings) for search in searches]
@@ -186,7 +192,7 @@ def _best_continuations(
 
     ``logs``: logits and the logarithm of their sum, for the model's own log-probabilities.
     """
-    prompts, beams, vocabulary = scores.shape
+    beams, vocabulary = scores.shape[1:]
     keep = max(2, 1 + len(settings.eos)) * beams
     values, tokens = largest(scores, keep)
     sums = (values + before).flatten(1)
@@ -194,8 +200,8 @@ def _best_continuations(
     beam = best.indices // values.shape[-1]
     token = tokens.flatten(1).gather(-1, best.indices)
     log_prob = logs[0].flatten(1).gather(-1, beam * vocabulary + token) - logs[1].flatten(1).gather(-1, beam)
-    columns = [column.tolist() for column in (beam, token, best.values, log_prob)]
-    return [[Candidate(*row) for row in zip(*(c[number] for c in columns), strict=True)] for number in range(prompts)]
+    found = torch.stack([column.double() for column in (beam, token, best.values, log_prob)], -1)  # one wait for a GPU
+    return [[Candidate(int(row[0]), int(row[1]), *row[2:]) for row in rows] for rows in found.tolist()]
 
 
 def _choose(
@@ -260,10 +266,12 @@ def _is_over(group: Group, kept: Sequence[Beam], length: int, longest: int, sett
     """Whether the texts that ended can no longer be bettered, or there is nothing left to continue.
 
     How good a live beam may become is judged at the present length, or with ``early_stopping="never"`` at the length
-    that is best for it; only the latter is sure.
+    that is best for it; only the latter is sure. Where a bias lets scores rise, nothing is.
     """
     if not kept:
         return True
+    if settings.early_stopping == "never" and any(bias > 0 for bias in dict(settings.logit_bias).values()):
+        return False
     if len(group.ended) < len(group.beams):
         return False
     if settings.early_stopping is True:

@@ -23,7 +23,7 @@ from glassformer.generate.record import Alternative, Ended, Fate, Node, Record, 
 from glassformer.generate.sampling import chances
 from glassformer.generate.search import IsDone, Row, Token, alternatives, rectangle
 from glassformer.generate.settings import Settings
-from glassformer.generate.steps import Steps
+from glassformer.generate.steps import AHEAD, Steps
 from glassformer.nn.cache import KVCache
 from glassformer.nn.norm import at_least_float32
 
@@ -81,21 +81,22 @@ class _Past:
     """The vectors of all tokens so far, each of length 1."""
 
     def __init__(self, hidden: Float[Tensor, "R T D"], mask: Bool[Tensor, "R T"] | None, room: int) -> None:
-        rows, self.length, width = hidden.shape
-        units = _unit(hidden)
-        self._units = units.new_empty(rows, self.length + room, width)
-        self._units[:, : self.length] = units
-        self._padded = None if mask is None else F.pad(~mask, (0, room), value=False)
+        self.length = hidden.shape[1]
+        self._units = F.pad(_unit(hidden), (0, 0, 0, min(room, AHEAD)))
+        self._padded = None if mask is None else ~mask
 
     def likeness(self, vectors: Float[Tensor, "R k D"]) -> Float[Tensor, "R k"]:
         """The largest cosine of each candidate with a real token so far."""
         cosines = _unit(vectors) @ self._units[:, : self.length].mT  # (R, k, S)
         if self._padded is not None:
-            cosines = cosines.masked_fill(self._padded[:, None, : self.length], -torch.inf)
+            padded = F.pad(self._padded, (0, self.length - self._padded.shape[1]), value=False)
+            cosines = cosines.masked_fill(padded[:, None], -torch.inf)
         return cosines.amax(-1)
 
     def add(self, vectors: Float[Tensor, "R D"], alive: Sequence[int]) -> None:
         """Take in the token that was written in each row, and go on with the rows ``alive``."""
+        if self.length == self._units.shape[1]:
+            self._units = F.pad(self._units, (0, 0, 0, self.length))
         self._units[:, self.length] = _unit(vectors)
         self.length += 1
         if len(alive) < len(self._units):

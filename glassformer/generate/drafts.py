@@ -17,9 +17,9 @@ from glassformer.generate.search import Row
 from glassformer.generate.settings import Settings
 from glassformer.generate.speculative import Proposal, Tally
 from glassformer.generate.steps import Steps
-from glassformer.models.transformer import Transformer
+from glassformer.models.transformer import Transformer, unwrapped
 from glassformer.nn.cache import KVCache
-from glassformer.nn.modes import evaluating
+from glassformer.nn.modes import Evaluating
 from glassformer.nn.norm import at_least_float32
 
 
@@ -36,7 +36,8 @@ class ModelDraft:
 
     def __init__(self, model: Transformer, length: int = 5, *, path: str = "fast") -> None:
         check_positive(length=length)
-        self.model, self.length, self.path = model, length, path
+        self.model, self.length, self.path = unwrapped(model), length, path
+        self._evaluating = Evaluating(self.model)
         self.tally = Tally()
         self._cache: KVCache | None = None
         self._read: list[int] = []  # the ids whose keys and values the cache holds
@@ -52,7 +53,7 @@ class ModelDraft:
             source = None
         elif source is None:
             raise ValueError("the draft is an encoder-decoder and the model a decoder, which has no source to read.")
-        with evaluating(self.model):
+        with self._evaluating:
             device = next(self.model.parameters()).device
             ids = None if source is None else torch.tensor([list(source)], device=device)
             self._steps = Steps(self.model, ids, path=self.path)
@@ -66,7 +67,7 @@ class ModelDraft:
             most = min(most, longest - len(row.history) + 1)  # the last guess is not read
         if most <= 0:
             return [], None
-        with evaluating(self.model):
+        with self._evaluating:
             return self._guess(row, min(most, self.length), dice)
 
     def _guess(self, row: Row, most: int, dice: Dice) -> Proposal:

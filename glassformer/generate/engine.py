@@ -53,7 +53,7 @@ def is_plain(model: Transformer) -> bool:
         return False
     return all(
         type(part) in KNOWN
-        and "forward" not in part.__dict__
+        and not any(callable(getattr(type(part), name, None)) for name in part.__dict__)  # no method of its own
         and not part._forward_hooks
         and not part._forward_pre_hooks
         for part in model.modules()
@@ -85,6 +85,7 @@ class Engine:
     def __init__(self, model: Transformer, length: int) -> None:
         assert model.decoder is not None
         self.model = model
+        self.length = length
         self.facts = model.decoder.facts
         self.embed = model.embed if model.target_embed is None else model.target_embed
         assert model.embed.token is not None
@@ -109,6 +110,8 @@ class Engine:
         A memory may have fewer rows than ``ids``: each serves the same number of rows that follow each other.
         """
         rows, new = ids.shape
+        if cache.length + new > self.length:
+            raise ValueError(f"this engine was made for {self.length} slots; {cache.length + new} are too many.")
         padded = cache.real is not None
         places = cache.next_positions(ids.shape, None) if padded else slice(cache.length, cache.length + new)
         real = cache.extend_real(None, rows, new)

@@ -15,6 +15,7 @@ from glassformer.config.checks import check_choice, check_count, check_divides, 
 
 LengthRule = Literal["power", "gnmt"]
 Mode = Literal["greedy", "sample", "beam", "contrastive"]
+OF_BEAMS = ("length_penalty", "length_rule", "early_stopping")  # mean something to beam search alone
 Bias = Mapping[int, float] | tuple[tuple[int, float], ...]
 
 # Keys of a generation_config.json that say the same as a setting.
@@ -84,7 +85,7 @@ class Settings:
     """What is asked of a text and of the way it is found. A contradiction is an error that says what to do."""
 
     max_new_tokens: int = 64  # the text ends here at the latest
-    min_new_tokens: int = 0  # and not before this many
+    min_new_tokens: int = 0  # and by an end token not before this many
 
     beam_size: int = 1  # partial texts kept side by side; 1: no beam search
     top_beams: int = 1  # so many of the best are returned
@@ -108,7 +109,7 @@ class Settings:
     bad_words: tuple[tuple[int, ...], ...] = ()  # token sequences never completed
     logit_bias: Bias = ()  # token → number added to its logit; kept as sorted pairs
     forced_first: int | None = None  # the first token
-    forced_last: int | None = None  # the token at the last allowed place
+    forced_last: int | None = None  # the token at place max_new_tokens, if the text gets so far
     suppress: tuple[int, ...] = ()  # tokens never written
 
     eos: tuple[int, ...] = ()  # tokens that end a text
@@ -223,6 +224,10 @@ def _check_together(s: Settings) -> None:
     idle += ["samples"] if s.samples > 1 else []
     if idle and s.temperature == 0:
         raise ValueError(f"{' and '.join(idle)} would have no effect at temperature 0; set temperature=1.0.")
+    usual = {field.name: field.default for field in fields(Settings)}
+    idle = [name for name in OF_BEAMS if getattr(s, name) != usual[name]]
+    if idle and s.beam_size == 1:
+        raise ValueError(f"{' and '.join(idle)} would have no effect without beams; set beam_size to 2 or more.")
 
 
 def _check_finite(**numbers: float) -> None:

@@ -20,6 +20,8 @@ from glassformer.models.transformer import Transformer
 from glassformer.nn.attention import AttentionPath
 from glassformer.nn.cache import KVCache
 
+AHEAD = 256  # new tokens for which memory is set aside at once; few texts get as long as they may
+
 
 class Steps:
     """A model that reads on.
@@ -41,11 +43,7 @@ class Steps:
         path: AttentionPath | str = "fast",
         chunk: int | None = None,
     ) -> None:
-        if model.decoder is None or not isinstance(model.head, LMHead):
-            raise ValueError(
-                "text is written by a model with a decoder and a language-model head; this one has "
-                f"{'no decoder' if model.decoder is None else 'another head'}."
-            )
+        check_writes(model)
         if (source is None) != (model.encoder is None):
             raise ValueError("an encoder-decoder needs a source to read, and a decoder has none.")
         self.model = model
@@ -74,7 +72,7 @@ class Steps:
         self, ids: Integer[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None, room: int, *, forgets: bool = True
     ) -> tuple[KVCache, Float[Tensor, "B T D"]]:
         """The same, but return the decoder's vectors of all tokens; a cache that is to be cropped must not forget."""
-        length = ids.shape[1] + room
+        length = ids.shape[1] + min(room, AHEAD)
         cache = KVCache(length, forgets=forgets)
         size = self.chunk or ids.shape[1]
         pieces = []
@@ -99,6 +97,9 @@ class Steps:
     def hidden(self, ids: Integer[Tensor, "B T"], cache: KVCache) -> Float[Tensor, "B T D"]:
         """Read the next tokens of every row; return the decoder's vectors."""
         if self._engine is not None:
+            needed = cache.length + ids.shape[1]
+            if needed > self._engine.length:
+                self._engine = Engine(self.model, 2 * needed)
             return self._engine.step(ids, cache, self.memory_mask)
         return self.model.decode(ids, memory=self.memory, memory_mask=self.memory_mask, cache=cache, path=self.path)
 
@@ -115,9 +116,8 @@ class Steps:
         chosen = self._index(rows)
         shared = chosen if memory_rows is None or not self.is_fast else self._index(memory_rows)
         cache.select(chosen, memory_rows=shared)
-        if self.memory is not None:
-            self.memory = self.memory[shared]
-            self.memory_mask = None if self.memory_mask is None else self.memory_mask[shared]
+        if cache.memory is not None:
+            self.memory, self.memory_mask = cache.memory
 
     def alone(self, row: int) -> "Steps":
         """The same model for one of the rows, which is then read by itself."""
@@ -130,3 +130,12 @@ class Steps:
 
     def _index(self, rows: Sequence[int]) -> Int[Tensor, "R"]:
         return torch.tensor(list(rows), dtype=torch.long, device=self.device)
+
+
+def check_writes(model: Transformer) -> None:
+    """Raise unless the model has a decoder and a language-model head."""
+    if model.decoder is None or not isinstance(model.head, LMHead):
+        raise ValueError(
+            "text is written by a model with a decoder and a language-model head; this one has "
+            f"{'no decoder' if model.decoder is None else 'another head'}."
+        )

@@ -8,10 +8,11 @@ Shapes: ``B`` prompts, ``T`` tokens.
 
 from collections.abc import Generator, Sequence
 from contextlib import closing
+from operator import index
 
 import torch
 from jaxtyping import Bool, Integer
-from torch import Tensor
+from torch import Tensor, nn
 
 from glassformer.config.checks import check_choice, check_positive
 from glassformer.generate.beam import beam_search
@@ -20,18 +21,19 @@ from glassformer.generate.record import Written
 from glassformer.generate.search import IsDone, Token, rectangle, write_rows
 from glassformer.generate.settings import Settings
 from glassformer.generate.speculative import Draft, speculative_rows
-from glassformer.generate.steps import Steps
-from glassformer.models.transformer import Transformer
-from glassformer.nn.modes import evaluating
+from glassformer.generate.steps import Steps, check_writes
+from glassformer.models.transformer import Transformer, unwrapped
+from glassformer.nn.modes import Evaluating
 
 Prompts = Sequence[Sequence[int]] | Integer[Tensor, "B T"]
 PATHS = ("fast", "sdpa", "eager")
+USUAL = Settings()
 
 
 def write(
     model: Transformer,
     prompts: Prompts,
-    settings: Settings,
+    settings: Settings = USUAL,
     *,
     mask: Bool[Tensor, "B T"] | None = None,
     start: Sequence[int] | None = None,
@@ -58,11 +60,12 @@ def write(
                 model, prompts, settings, mask=mask, start=start, is_done=is_done, path=path, chunk=chunk, draft=draft
             )
         )
+    model = _writer(model, settings)
     _check_draft(draft, settings)
     rows = _rows(prompts, mask)
     if not rows:
         return []
-    with evaluating(model), torch.inference_mode():
+    with Evaluating(model), torch.inference_mode():
         steps, begun, rooms = _prepare(model, rows, settings, start, path, chunk)
         return beam_search(steps, begun, rooms, settings, is_done)
 
@@ -70,7 +73,7 @@ def write(
 def write_stream(
     model: Transformer,
     prompts: Prompts,
-    settings: Settings,
+    settings: Settings = USUAL,
     *,
     mask: Bool[Tensor, "B T"] | None = None,
     start: Sequence[int] | None = None,
@@ -87,33 +90,34 @@ def write_stream(
         raise ValueError(
             "a beam search decides at its end, so its tokens cannot be streamed; use write, or leave beam_size at 1."
         )
+    model = _writer(model, settings)
     _check_draft(draft, settings)
     rows = _rows(prompts, mask)
     if not rows:
         return []
-    with evaluating(model):
-        with torch.inference_mode():
-            steps, begun, rooms = _prepare(model, rows, settings, start, path, chunk)
-        if draft is not None:
-            sources = None if model.encoder is None else rows
-            search = speculative_rows(steps, draft, begun, rooms, settings, is_done, sources)
-        elif settings.mode == "contrastive":
-            search = contrastive_rows(steps, begun, rooms, settings, is_done)
-        else:
-            search = write_rows(steps, begun, rooms, settings, is_done)
-        return (yield from _without_gradients(search))
+    evaluating = Evaluating(model)
+    with evaluating, torch.inference_mode():
+        steps, begun, rooms = _prepare(model, rows, settings, start, path, chunk)
+    if draft is not None:
+        sources = None if model.encoder is None else rows
+        search = speculative_rows(steps, draft, begun, rooms, settings, is_done, sources)
+    elif settings.mode == "contrastive":
+        search = contrastive_rows(steps, begun, rooms, settings, is_done)
+    else:
+        search = write_rows(steps, begun, rooms, settings, is_done)
+    return (yield from _without_gradients(search, evaluating))
 
 
 def _without_gradients(
-    stream: Generator[Token, None, list[list[Written]]],
+    stream: Generator[Token, None, list[list[Written]]], evaluating: Evaluating
 ) -> Generator[Token, None, list[list[Written]]]:
-    """Every step in inference mode; between them, while the caller has the token, as the caller wants it.
+    """Every step in evaluation and inference mode; between them, while the caller has the token, as the caller wants.
 
     (Torch's own decorator does not know a generator that others have wrapped before, as type checks do.)
     """
     with closing(stream):
         while True:
-            with torch.inference_mode():
+            with evaluating, torch.inference_mode():
                 try:
                     token = next(stream)
                 except StopIteration as end:
@@ -138,10 +142,13 @@ def _prepare(
             f"{len(settings.seed)} seeds were given for {len(rows)} prompts; give one for all, or one each."
         )
     longest = model.config.longest
+    last = model.config.vocab - 1
     for number, row in enumerate(rows):
         if not row:
             raise ValueError(f"prompt {number} has no tokens; a model needs at least one to go on from.")
         _check_length(number, len(row), longest, is_prompt=model.encoder is None)
+        if wrong := [token for token in row if not 0 <= token <= last]:
+            raise IndexError(f"prompt {number} holds the id {wrong[0]}; the vocabulary goes from 0 to {last}.")
     if model.encoder is None:
         if start is not None:
             raise ValueError("start is for encoder-decoders; a decoder's text begins with its prompt.")
@@ -156,7 +163,18 @@ def _prepare(
     return Steps(model, source, mask, path=path, chunk=chunk), begun, rooms
 
 
+def _writer(model: nn.Module, settings: object) -> Transformer:
+    """The model itself, if it can write."""
+    if not isinstance(settings, Settings):
+        raise TypeError(f"settings are a Settings(...), got {type(settings).__name__}.")
+    plain = unwrapped(model)
+    check_writes(plain)
+    return plain
+
+
 def _check_draft(draft: Draft | None, settings: Settings) -> None:
+    if draft is not None and not isinstance(draft, Draft):
+        raise TypeError(f"a draft is a ModelDraft(model) or a PromptLookup(), see drafts; got {type(draft).__name__}.")
     if draft is not None and settings.mode not in ("greedy", "sample"):
         raise ValueError(
             f"a draft guesses for greedy search and sampling, and these settings ask for a {settings.mode} search; "
@@ -185,7 +203,14 @@ def _rows(prompts: Prompts, mask: Tensor | None) -> list[list[int]]:
     if not isinstance(prompts, Tensor):
         if mask is not None:
             raise ValueError("a mask belongs to a rectangle of ids; lists of unequal length need none.")
-        return [[int(token) for token in prompt] for prompt in prompts]
+        if isinstance(prompts, str) or not all(isinstance(prompt, Sequence | Tensor) for prompt in prompts):
+            raise TypeError(f"prompts are a list with the ids of each, as [[464, 3280], [15496]]; got {prompts!r:.60}.")
+        if any(isinstance(prompt, str) for prompt in prompts):
+            raise TypeError("prompts are ids here; for text use generate_text, or the tokenizer's encode_batch.")
+        try:
+            return [[index(token) for token in prompt] for prompt in prompts]
+        except TypeError as error:
+            raise TypeError(f"prompts are lists of token ids, which are whole numbers: {error}.") from error
     if prompts.ndim != 2 or (mask is not None and (mask.shape != prompts.shape or mask.dtype != torch.bool)):
         given = "" if mask is None else f" and a mask of {mask.dtype}, shape {tuple(mask.shape)}"
         raise ValueError(

@@ -79,7 +79,7 @@ class Stack(nn.Module):
         cache, (batch, new) = tokens.cache, x.shape[:2]
         real, key_positions = tokens.real, tokens.positions
         if cache is not None:
-            cache.claim(self.facts, batch)
+            cache.claim(self, batch)
             real = cache.extend_real(real, batch, new)
             key_positions = cache.extend_positions(tokens.positions)
         scores = (batch, 1, new, key_positions.shape[-1])

@@ -211,6 +211,16 @@ class Transformer(nn.Module):
         return places
 
 
+def unwrapped(model: nn.Module) -> Transformer:
+    """The model itself, out of the wrappers of compilation and distribution."""
+    while not isinstance(model, Transformer):
+        inside = getattr(model, "_orig_mod", getattr(model, "module", None))
+        if not isinstance(inside, nn.Module):
+            raise TypeError(f"a Transformer is needed here, and this is a {type(model).__name__}.")
+        model = inside
+    return model
+
+
 def _check_length(length: int, longest: int) -> None:
     if length > longest:
         raise ValueError(

@@ -49,12 +49,12 @@ class LayerCache:
         new = k.shape[-2]
         if self._k is None or self._v is None:
             self._k, self._v = k[:, :, :0], v[:, :, :0]
-        if torch.is_grad_enabled() and (k.requires_grad or self._k.requires_grad):  # written over, it has no gradient
+        if torch.is_grad_enabled():  # earlier slots may be kept for a backward pass and must not be written to
             before_k, before_v = self._k[:, :, : self.held], self._v[:, :, : self.held]
             self._k, self._v = torch.cat((before_k, k), dim=-2), torch.cat((before_v, v), dim=-2)
             self.held += new
             return self._k, self._v
-        if self.held + new > self._k.shape[-2] or self._k.is_inference() != torch.is_inference_mode_enabled():
+        if self.held + new > self._k.shape[-2] or _is_locked(self._k):
             self._make_room(new)
         end = self.held + new
         self._k[:, :, self.held : end] = k
@@ -67,7 +67,7 @@ class LayerCache:
         assert self._v is not None
         kept = self.held if self._window is None else min(self.held, self._window - 1)
         needed = kept + new
-        room = 2 * needed if self._capacity is None else self._capacity
+        room = self._capacity if self._capacity is not None and needed <= self._capacity else 2 * needed
         if self._window is not None:
             room = min(room, max(2 * self._window, needed))
         start, self.held = self.held - kept, kept
@@ -78,6 +78,8 @@ class LayerCache:
         """Keys and values of the memory: projected at the first call, remembered at the others."""
         if self.memory is None:
             self.memory = project()
+        elif _is_locked(self.memory[0]):
+            self.memory = self.memory[0].clone(), self.memory[1].clone()
         return self.memory
 
     def reorder(self, rows: Int[Tensor, "B"], since: int, spare: list[Tensor]) -> None:
@@ -88,6 +90,9 @@ class LayerCache:
         if self._k is None or self._v is None:
             return
         since = max(0, since - self.forgotten)
+        if torch.is_grad_enabled() or _is_locked(self._k):
+            self._k, self._v = (x[:, :, : self.held].index_select(0, rows) for x in (self._k, self._v))
+            return
         if 2 * since < self.held:  # copied once, to other memory, and that from which it came is free
             self._k, self._v = (_exchanged(x, rows, self.held, spare) for x in (self._k, self._v))
             return
@@ -108,11 +113,10 @@ class LayerCache:
         """Bytes set aside."""
         return sum(x.nbytes for x in (self._k, self._v, *(self.memory or ())) if x is not None)
 
-    def crop(self, dropped: int) -> None:
-        """Take back the last ``dropped`` slots."""
-        if self.forgotten:
-            raise ValueError("slots cannot be taken back where a window has let go of those before; use forgets=False.")
-        self.held -= dropped
+
+def _is_locked(x: Tensor) -> bool:
+    """Whether a tensor was made in inference mode and may not be written to, or trained through, outside of it."""
+    return x.is_inference() and not torch.is_inference_mode_enabled()
 
 
 def _moved(x: Tensor, start: int, length: int, room: int, rows: Tensor | None = None) -> Tensor:
@@ -140,8 +144,9 @@ class KVCache:
     """The caches of all layers, which slots hold real tokens, and at which positions they stand.
 
     Args:
-        capacity: slots for which memory is set aside once, for whoever knows how long a text can get; without it the
-            memory doubles whenever it is full.
+        capacity: slots for which memory is set aside once, for whoever knows how long a text can get; without it, and
+            beyond it, the memory doubles whenever it is full. With gradients enabled nothing is written over, and every
+            call copies.
         forgets: layers with a window let go of what no later token can see. Padding must then stand on the left.
     """
 
@@ -167,21 +172,24 @@ class KVCache:
     @property
     def nbytes(self) -> int:
         """Bytes set aside for keys and values, those of a memory included."""
-        return sum(layer.nbytes for layer in self._layers.values())
+        return sum(layer.nbytes for layer in self._layers.values()) + sum(x.nbytes for x in self._spare)
 
     def reorder(self, rows: Int[Tensor, "B"], *, since: int = 0) -> None:
         """Let row i go on from where ``rows[i]`` is, as beams do.
 
         Slots before ``since`` are the same in both, as is the memory, so that they need not move.
         """
-        if torch.equal(rows, torch.arange(len(rows), device=rows.device)):
-            return
+        if self._owner is not None and len(rows) != self._owner[1]:
+            raise ValueError(
+                f"{self._owner[1]} rows were to be put in order, got {len(rows)}; select keeps some of them."
+            )
         for layer in self._layers.values():
             layer.reorder(rows, since, self._spare)
         self._take_rows(rows)
 
     def select(self, rows: Int[Tensor, "R"], *, memory_rows: Int[Tensor, "Q"] | None = None) -> None:
         """Keep these rows, some perhaps more than once; of the memory ``memory_rows``, None: all as they are."""
+        self._spare.clear()  # of another shape now
         for layer in self._layers.values():
             layer.select(rows, memory_rows)
         self._take_rows(rows)
@@ -200,18 +208,26 @@ class KVCache:
         """Take back all slots after the first ``length``."""
         if not 0 <= length <= self.length:
             raise ValueError(f"a cache of {self.length} slots cannot be cropped to {length}.")
+        dropped = self.length - length
+        if dropped and any(layer.forgotten for layer in self._layers.values()):
+            raise ValueError("slots cannot be taken back where a window has let go of those before; use forgets=False.")
         for layer in self._layers.values():
-            layer.crop(self.length - length)
+            layer.held -= dropped
         self.real = None if self.real is None else self.real[:, :length]
         self.positions = None if self.positions is None else self.positions[..., :length]
         self.length = length
+
+    @property
+    def memory(self) -> tuple[Float[Tensor, "B M D"], Bool[Tensor, "B M"] | None] | None:
+        """The memory whose keys and values are remembered, and its mask."""
+        return self._memory
 
     def claim(self, owner: object, batch: int) -> None:
         """Raise unless this cache is used by one model and for one batch; ``owner`` is what tells models apart."""
         if self._owner is None:
             self._owner = (owner, batch)
-        if self._owner != (owner, batch):
-            what = f"another batch: {self._owner[1]} rows, not {batch}" if self._owner[0] == owner else "another model"
+        if self._owner[0] is not owner or self._owner[1] != batch:
+            what = f"another batch: {self._owner[1]} rows, not {batch}" if self._owner[0] is owner else "another model"
             raise ValueError(f"this cache was filled by {what}. Make a new KVCache for each batch.")
 
     def check_memory(self, memory: Float[Tensor, "B M D"], mask: Bool[Tensor, "B M"] | None) -> None:
@@ -245,10 +261,11 @@ class KVCache:
         device = self.real.device if real is None else real.device  # type: ignore[union-attr]
         before = self.real if self.real is not None else torch.ones(batch, self.length, dtype=torch.bool, device=device)
         added = real if real is not None else torch.ones(batch, new, dtype=torch.bool, device=device)
-        self.real = torch.cat((before, added), dim=-1)
-        if self.forgets and real is not None and bool((self.real[:, :-1] & ~self.real[:, 1:]).any()):
+        together = torch.cat((before, added), dim=-1)
+        if self.forgets and real is not None and bool((together[:, :-1] & ~together[:, 1:]).any()):
             raise ValueError("a cache that forgets counts slots, so padding must stand on the left of all tokens.")
-        return self.real
+        self.real = together
+        return together
 
     def extend_positions(self, positions: Int[Tensor, "... T"]) -> Int[Tensor, "... S"]:
         """Positions of all slots so far, the new ones included."""

@@ -36,6 +36,8 @@ class Context:
         """The same for the last ``keys`` slots alone: what a layer with a window has kept."""
         if not isinstance(self.mask, Resolved) or self.mask.allowed is None or self.mask.allowed.shape[-1] == keys:
             return self
+        assert self.cache is not None
+        assert self.mask.allowed.shape[-1] - keys == self.cache.forgotten
         bias = None if self.bias is None else self.bias[..., -keys:]
         return replace(self, mask=Resolved(self.mask.allowed[..., -keys:]), bias=bias)
 

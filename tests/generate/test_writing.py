@@ -211,7 +211,7 @@ def test_the_record_of_a_text_written_token_by_token() -> None:
 @pytest.mark.parametrize("size", [1, 3])
 def test_why_a_text_ends(size: int) -> None:
     model = loud("gpt2")  # 24 positions
-    options = {"beam_size": size, "early_stopping": True}
+    options = {"beam_size": size, "early_stopping": size > 1}
     [[long]] = write(model, [[3, 4]], Settings(max_new_tokens=5, **options))
     assert (len(long.ids), long.ended) == (5, "length")
     prompts = [tokens(1, 20, seed=1)[0].tolist(), tokens(1, 3, seed=2)[0].tolist(), tokens(1, 23, seed=3)[0].tolist()]
@@ -353,3 +353,73 @@ def test_what_contradicts_is_refused() -> None:
         write(model, [[3]], Settings(eos=(31,)))
     with pytest.raises(ValueError, match="no decoder"):
         write(built("bert"), [[3]], Settings(), start=[2])
+
+
+def test_two_streams_of_a_model_in_training_leave_it_training_and_write_without_dropout():
+    facts = change(PAGES["gpt2"], "embed.dropout", 0.5)
+    model = Transformer(facts).double().train()
+    settings = Settings(max_new_tokens=6)
+    alone = [text[0].log_probs for text in write(model, [[1, 2]], settings, path="sdpa")]
+    first = write_stream(model, [[1, 2]], settings, path="sdpa")
+    second = write_stream(model, [[1, 2]], settings, path="sdpa")
+    next(first), next(second)
+    assert model.training
+    assert all(part.training for part in model.modules())
+    list(first)
+    assert [alone[0][0], *(token.log_prob for token in second)] == pytest.approx(alone[0], abs=1e-12)
+    assert all(part.training for part in model.modules())
+
+
+def test_memory_is_not_set_aside_for_texts_that_nobody_writes():
+    model = built("t5")
+    settings = Settings(max_new_tokens=10**11, eos=tuple(range(model.config.vocab)))
+    assert [len(text.ids) for text in write(model, [[1, 2]], settings, start=[1])[0]] == [1]
+
+
+@pytest.mark.parametrize("mode", [{}, {"contrastive_alpha": 0.5, "top_k": 3}, {"beam_size": 2}])
+def test_texts_longer_than_the_memory_set_aside(mode, monkeypatch):
+    monkeypatch.setattr("glassformer.generate.steps.AHEAD", 3)
+    monkeypatch.setattr("glassformer.generate.contrastive.AHEAD", 3)
+    for page in ("llama", "t5", "2017"):
+        model = built(page)
+        start = None if model.encoder is None else [1]
+        settings = Settings(max_new_tokens=15, **mode)
+        fast, slow = (write(model, [[1, 2], [3]], settings, start=start, path=path) for path in ("fast", "eager"))
+        assert [[text.ids for text in texts] for texts in fast] == [[text.ids for text in texts] for texts in slow]
+
+
+def test_wrapped_models_write_and_others_are_named():
+    model = built("gpt2")
+    settings = Settings(max_new_tokens=4)
+    wrapped = torch.nn.DataParallel(model)
+    with types_unchecked():
+        assert write(wrapped, [[1, 2]], settings)[0][0].ids == write(model, [[1, 2]], settings)[0][0].ids
+        for wrong, words in (
+            (
+                lambda: write(torch.nn.Linear(2, 2), [[1]], settings),
+                "a Transformer is needed here, and this is a Linear",
+            ),
+            (lambda: write(model, [1, 2, 3], settings), "the ids of each"),
+            (lambda: write(model, ["hi"], settings), "generate_text"),
+            (lambda: write(model, "hi", settings), "the ids of each"),
+            (lambda: write(model, [[1]], settings, draft=model), "ModelDraft"),
+            (lambda: write(model, [[1, 2.5]], settings), "whole numbers"),
+            (lambda: write(model, [[1]], {"max_new_tokens": 2}), "settings are a Settings"),
+        ):
+            with pytest.raises(TypeError, match=words):
+                wrong()
+
+
+def test_models_and_ids_that_cannot_be_written_with_are_named():
+    with pytest.raises(ValueError, match="no decoder"):
+        write(built("bert"), [[1]])
+    with pytest.raises(IndexError, match="prompt 1 holds the id 31; the vocabulary goes from 0 to 30"):
+        write(built("gpt2"), [[1], [2, 31]])
+
+
+def test_a_method_patched_onto_the_model_is_used():
+    model = built("gpt2")
+    old, settings = model.answer, Settings(max_new_tokens=5)
+    model.answer = lambda hidden, mask=None: -old(hidden, mask)
+    fast, slow = (write(model, [[1, 2]], settings, path=path)[0][0].ids for path in ("fast", "sdpa"))
+    assert fast == slow

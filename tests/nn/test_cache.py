@@ -1,5 +1,6 @@
 """What a decoder remembers: keys, values, real slots and positions; and calls that mix masks and none."""
 
+import copy
 import math
 
 import pytest
@@ -197,12 +198,13 @@ def test_a_cache_refuses_another_memory():
 
 
 def test_a_cache_serves_one_batch_of_one_model():
-    cache = KVCache()
-    built("gpt2")(tokens(2, 3), cache=cache)
+    cache, model = KVCache(), built("gpt2")
+    model(tokens(2, 3), cache=cache)
     with pytest.raises(ValueError, match="another batch: 2 rows, not 3"):
-        built("gpt2")(tokens(3, 1), cache=cache)
-    with pytest.raises(ValueError, match="another model"):
-        built("llama")(tokens(2, 1), cache=cache)
+        model(tokens(3, 1), cache=cache)
+    for other in (built("llama"), copy.deepcopy(model)):  # the second has the same page of facts
+        with pytest.raises(ValueError, match="another model"):
+            other(tokens(2, 1), cache=cache)
 
 
 def test_an_empty_chunk_changes_nothing():

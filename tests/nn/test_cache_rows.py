@@ -52,6 +52,7 @@ def test_reordered_rows_go_on_as_their_sources(page: str, padded: bool) -> None:
             assert largest_difference(got, expected) < 1e-12
 
 
+@torch.no_grad()
 def test_reordering_moves_only_what_must_move() -> None:
     cache = KVCache()
     layer = cache.layer(0)
@@ -127,10 +128,10 @@ def test_no_more_can_be_taken_back_than_there_is() -> None:
 
 
 def test_a_forgetful_cache_takes_nothing_back() -> None:
-    cache = KVCache(forgets=True)
+    cache, model = KVCache(forgets=True), built(WINDOWED)
     with torch.inference_mode():
         for number in range(12):
-            built(WINDOWED).decode(tokens(1, 1, seed=number), cache=cache)
+            model.decode(tokens(1, 1, seed=number), cache=cache)
     with pytest.raises(ValueError, match=r"cannot be taken back .* use forgets=False"):
         cache.crop(5)
 
@@ -154,6 +155,7 @@ def test_memory_set_aside_changes_nothing(page: str, forgets: bool) -> None:
                 assert largest_difference(got[mask], whole[mask]) < 1e-12
 
 
+@torch.no_grad()
 def test_memory_is_set_aside_once() -> None:
     layer = LayerCache(capacity=10)
     layer.extend(normal(2, 1, 4, 3), normal(2, 1, 4, 3))
@@ -166,6 +168,7 @@ def test_memory_is_set_aside_once() -> None:
         KVCache(0)
 
 
+@torch.no_grad()
 def test_without_a_capacity_memory_grows_seldom() -> None:
     layer, places = LayerCache(), set()
     for number in range(200):
@@ -223,3 +226,72 @@ def test_a_cache_filled_with_gradients_has_them() -> None:
     model(ids).square().sum().backward()
     for name, parameter in model.named_parameters():
         assert largest_difference(got[name], parameter.grad) < 1e-10, name
+
+
+@torch.no_grad()
+def test_a_refused_crop_changes_nothing():
+    model, cache = built("gpt_neo"), KVCache(forgets=True)
+    ids = tokens(2, 14)
+    model(ids[:, :8], cache=cache)
+    for place in range(8, 11):
+        model(ids[:, place : place + 1], cache=cache)
+    with pytest.raises(ValueError, match="forgets=False"):
+        cache.crop(9)
+    assert cache.length == 11
+    assert largest_difference(model(ids[:, 11:], cache=cache), model(ids)[:, 11:]) < 1e-12
+
+
+def test_refused_padding_changes_nothing():
+    model, cache, ids = built("gpt2"), KVCache(forgets=True), tokens(1, 6)
+    model(ids[:, :2], cache=cache)
+    with pytest.raises(ValueError, match="on the left"):
+        model(ids[:, 2:], torch.tensor([[True, True, False, False]]), cache=cache)
+    assert largest_difference(model(ids[:, 2:], cache=cache), model(ids)[:, 2:]) < 1e-12
+
+
+@pytest.mark.parametrize("rows", [[1], [0, 1], [0, 1, 2, 2]])
+@pytest.mark.parametrize("since", [0, 5])
+def test_reordering_needs_one_row_for_each(rows, since):
+    model, cache = built("gpt2"), KVCache()
+    with torch.no_grad():
+        model(tokens(3, 6), cache=cache)
+        with pytest.raises(ValueError, match=f"3 rows were to be put in order, got {len(rows)}"):
+            cache.reorder(torch.tensor(rows), since=since)
+
+
+def test_beyond_its_capacity_memory_doubles():
+    model, cache, ids = built("gpt2"), KVCache(capacity=4), tokens(1, 20)
+    places = set()
+    with torch.inference_mode():
+        for place in range(20):
+            model(ids[:, place : place + 1], cache=cache)
+            places.add(cache.layer(0).k.data_ptr())
+    assert len(places) <= 4  # 4, 10, 22 slots, and perhaps one that the allocator gave twice
+    assert cache.length == 20
+
+
+@pytest.mark.parametrize("trained", ["q", "k", "v"])
+def test_gradients_flow_through_a_cache_whatever_is_trained(trained):
+    model, ids = built("llama"), tokens(2, 6)
+    weight = getattr(model.decoder.blocks[0].attention, trained).weight
+    model.requires_grad_(False)
+    weight.requires_grad_(True)
+    (whole,) = torch.autograd.grad(model(ids).square().sum(), weight)
+    cache = KVCache()
+    parts = [model(ids[:, piece], cache=cache) for piece in (slice(0, 3), slice(3, 4), slice(4, 6))]
+    (pieces,) = torch.autograd.grad(torch.cat(parts, 1).square().sum(), weight)
+    assert largest_difference(pieces, whole) < 1e-9
+
+
+@pytest.mark.parametrize("page", ["llama", "t5"])
+def test_a_cache_of_inference_mode_can_be_trained_through_and_put_in_order(page):
+    model, ids, cache = built(page), tokens(2, 5), KVCache()
+    memory = {} if model.encoder is None else {"memory": normal(2, 4, model.config.width)}
+    with torch.inference_mode():
+        model.decode(ids[:, :4], cache=cache, **memory)
+    with torch.no_grad():
+        cache.reorder(torch.tensor([1, 0]))
+        cache.reorder(torch.tensor([1, 0]))
+    after = model.decode(ids[:, 4:], cache=cache, **memory)
+    after.sum().backward()
+    assert largest_difference(after, model.decode(ids, **memory)[:, 4:]) < 1e-12
