@@ -54,13 +54,13 @@ def write(
         chunk: read prompts in pieces of so many tokens; None: in one piece.
         draft: guesses tokens ahead, which leaves the texts alone and saves time; see ``speculative`` and ``drafts``.
     """
+    model = _writer(model, settings)
     if settings.mode != "beam":
         return _drained(
             write_stream(
                 model, prompts, settings, mask=mask, start=start, is_done=is_done, path=path, chunk=chunk, draft=draft
             )
         )
-    model = _writer(model, settings)
     _check_draft(draft, settings)
     rows = _rows(prompts, mask)
     if not rows:
@@ -86,11 +86,11 @@ def write_stream(
 
     Prompts are written side by side, with a draft one after the other.
     """
+    model = _writer(model, settings)
     if settings.mode == "beam":
         raise ValueError(
             "a beam search decides at its end, so its tokens cannot be streamed; use write, or leave beam_size at 1."
         )
-    model = _writer(model, settings)
     _check_draft(draft, settings)
     rows = _rows(prompts, mask)
     if not rows:
