@@ -26,7 +26,7 @@ from torch import Tensor
 
 from benchmarks.hardware import describe
 
-BATCH, BEAMS, SOURCE, PROMPT = 16, 4, 24, 32
+BATCH, BEAMS, SOURCE, PROMPT = 16, 4, 24, 8
 CASES = {
     "greedy": "greedy, batch 1, 124M-parameter decoder",
     "beam": f"beam {BEAMS}, batch {BATCH}, 6 + 6 layers of width 512",
@@ -169,7 +169,7 @@ def show_profile(case: str, folder: Path, tokens: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--only", choices=CASES)
     parser.add_argument("--profile", action="store_true", help="show where our time goes instead")
     parser.add_argument("--child", choices=WHO, help=argparse.SUPPRESS)

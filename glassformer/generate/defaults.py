@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from glassformer.generate.settings import Settings, published, settings
+from glassformer.generate.settings import OF_BEAMS, Settings, published, settings
 from glassformer.hub import Loaded
 from glassformer.text.tokenizer_folder import read_json
 
@@ -84,6 +84,8 @@ def settings_for(
     kept, notes = _kept(advised, options)
     ends = loaded.config.longest if loaded.config.encoder is None else None
     lengths = _lengths(advised, begun, ends, default_length, options)
+    if options.get("beam_size", kept.get("beam_size", 1)) == 1:  # what a folder says of beams, should there be any
+        kept = {name: value for name, value in kept.items() if name not in OF_BEAMS}
     try:
         return settings(**{**kept, **lengths, **options}), [*advised.notes, *notes]
     except (TypeError, ValueError) as error:

@@ -70,6 +70,7 @@ class _Around:
     bias: Float[Tensor, "1 H L"] | None  # of every distance, the farthest first
     real: Bool[Tensor, "B 1 1 S"] | None
     memory_real: Bool[Tensor, "Q 1 1 M"] | None
+    is_open: bool  # every query sees every key, and no bias tells them apart
 
 
 class Engine:
@@ -124,6 +125,7 @@ class Engine:
             self._bias,
             None if real is None else real[:, None, None],
             None if memory_real is None else memory_real[:, None, None],
+            new == 1 and real is None and self._bias is None,
         )
         x = self._vectors(ids, places)
         for number, (layer, window) in enumerate(self._layers):
@@ -169,21 +171,22 @@ class _Layer:
         self.activation = ACTIVATIONS[ffn.activation]
 
     def __call__(self, x: Tensor, around: _Around, cache: LayerCache, window: int | None) -> Tensor:
-        sublayers: list[tuple[Map, Map]] = [
-            (self.attention_norm, partial(self.attention.around, around, cache, window))
-        ]
-        if self.cross is not None:
-            sublayers.append((self.cross_norm, partial(self.cross.across, around, cache)))
-        sublayers.append((self.ffn_norm, self._think))
         if self.placement == "parallel":
             shared = self.attention_norm(x)
-            return finite_in_half(sum((finite_in_half(sublayer(shared)) for _, sublayer in sublayers), start=x))
-        for norm, sublayer in sublayers:
-            if self.placement == "pre":
-                x = finite_in_half(x + sublayer(norm(x)))
-            else:
-                x = norm(finite_in_half(x + sublayer(x)))
-        return x
+            x = x + finite_in_half(self.attention.around(shared, around, cache, window))
+            if self.cross is not None:
+                x = x + finite_in_half(self.cross.across(shared, around, cache))
+            return finite_in_half(x + finite_in_half(self._think(shared)))
+        x = self._add(x, self.attention_norm, self.attention.around, around, cache, window)
+        if self.cross is not None:
+            x = self._add(x, self.cross_norm, self.cross.across, around, cache)
+        return self._add(x, self.ffn_norm, self._think)
+
+    def _add(self, x: Tensor, norm: Map, sublayer: Callable[..., Tensor], *given: object) -> Tensor:
+        """The residual rule; a sublayer's result is new memory and may be written to."""
+        if self.placement == "pre":
+            return finite_in_half(sublayer(norm(x), *given).add_(x))
+        return norm(finite_in_half(sublayer(x, *given).add_(x)))
 
     def _think(self, x: Tensor) -> Tensor:
         hidden = finite_in_half(self.up(x))
@@ -201,30 +204,32 @@ class _Attention:
         self.qkv = _linears(attention.q, attention.k, attention.v)
         self.heads, self.kv_heads, self.scale = attention.num_heads, attention.kv_heads, attention.scale
 
-    def around(self, around: _Around, cache: LayerCache, window: int | None, x: Float[Tensor, "N D"]) -> Tensor:
+    def around(self, x: Float[Tensor, "N D"], around: _Around, cache: LayerCache, window: int | None) -> Tensor:
         """Self-attention: to this row's tokens so far."""
-        rows, new = around.rows, around.new
-        all_heads = self.qkv(x).view(rows, new, self.heads + 2 * self.kv_heads, -1)
-        turning, v = all_heads[:, :, : -self.kv_heads], all_heads[:, :, -self.kv_heads :]
-        turning = turning if around.turns is None else around.turns.rotate(turning)
-        q, k = turning[:, :, : self.heads], turning[:, :, self.heads :]
-        keys, values = cache.extend(k.transpose(1, 2), v.transpose(1, 2))
+        rows, new, y = around.rows, around.new, self.qkv(x)
+        heads, groups = self.heads, self.kv_heads
+        if new == 1:  # heads before tokens, as they are
+            y = y.view(rows, heads + 2 * groups, 1, -1)
+        else:
+            y = y.view(rows, new, heads + 2 * groups, -1).transpose(1, 2)
+        if around.turns is None:
+            q, k, v = torch.split_with_sizes(y, (heads, groups, groups), 1)
+        else:
+            turning, v = torch.split_with_sizes(y, (heads + groups, groups), 1)
+            q, k = torch.split_with_sizes(around.turns.rotate(turning), (heads, groups), 1)
+        keys, values = cache.extend(k, v)
         if window is not None and new == 1 and keys.shape[-2] > window:  # one query: what it sees is a slice
             keys, values = keys[:, :, -window:], values[:, :, -window:]
-        hidden = _mask(around, keys.shape[-2], window, keys.device)
-        if new == 1 and self.kv_heads != self.heads:  # the query heads of a group as queries of one head
-            q = q.view(rows, self.kv_heads, self.heads // self.kv_heads, -1)
+        hidden = None if around.is_open else _mask(around, keys.shape[-2], window, keys.device)
+        if new == 1 and groups != heads:  # the query heads of a group as queries of one head
+            q = q.view(rows, groups, heads // groups, -1)
             if hidden is not None and hidden.shape[1] > 1:
-                hidden = hidden.view(len(hidden), self.kv_heads, -1, hidden.shape[-1])
-        else:
-            q = q.transpose(1, 2)
-        y = F.scaled_dot_product_attention(
-            q, keys, values, hidden, scale=self.scale, enable_gqa=q.shape[1] != keys.shape[1]
-        )
-        y = y if new == 1 else y.transpose(1, 2)
-        return self.o(y.reshape(rows * new, -1))
+                hidden = hidden.view(len(hidden), groups, -1, hidden.shape[-1])
+        shared = q.shape[1] != groups
+        y = F.scaled_dot_product_attention(q, keys, values, hidden, scale=self.scale, enable_gqa=shared)
+        return self.o((y if new == 1 else y.transpose(1, 2)).reshape(rows * new, -1))
 
-    def across(self, around: _Around, cache: LayerCache, x: Float[Tensor, "N D"]) -> Tensor:
+    def across(self, x: Float[Tensor, "N D"], around: _Around, cache: LayerCache) -> Tensor:
         """Cross-attention: rows that share a memory ask together, so that its keys are stored and read once."""
         assert cache.memory is not None
         k, v = (y.view(*y.shape[:2], self.kv_heads, -1).transpose(1, 2) for y in cache.memory)
@@ -252,15 +257,22 @@ def _mask(around: _Around, keys: int, window: int | None, device: torch.device) 
 
 
 def _norm(norm: nn.Module) -> Map:
-    if isinstance(norm, LayerNorm):
-        shape = tuple(norm.weight.shape)
-        return partial(F.layer_norm, normalized_shape=shape, weight=norm.weight, bias=norm.bias, eps=norm.eps)
-    assert isinstance(norm, RMSNorm)
-    return partial(rms_norm, weight=norm.weight, eps=norm.eps)
+    assert isinstance(norm, LayerNorm | RMSNorm)
+    weight, eps = norm.weight, norm.eps
+    if isinstance(norm, RMSNorm):
+        return lambda x: rms_norm(x, weight, eps)
+    shape, bias, kernel = tuple(weight.shape), norm.bias, torch.layer_norm
+    return lambda x: kernel(x, shape, weight, bias, eps)
 
 
 def _linear(linear: Linear) -> Map:
-    return partial(F.linear, weight=linear.weight, bias=linear.bias)
+    return _product(linear.weight, linear.bias)
+
+
+def _product(weight: Tensor, bias: Tensor | None) -> Map:
+    """W x (+ b) of vectors ``(N, D)``, by the kernel that such a product ends in: one call less on the way there."""
+    turned, add, plain = weight.t(), torch.addmm, torch.mm
+    return (lambda x: plain(x, turned)) if bias is None else (lambda x: add(bias, x, turned))
 
 
 def _linears(*linears: Linear) -> Map:
@@ -273,9 +285,9 @@ def _linears(*linears: Linear) -> Map:
         return lambda x: torch.cat([one(x) for one in maps], dim=-1)
     biases = [linear.bias for linear in linears]
     if all(bias is None for bias in biases):
-        return partial(F.linear, weight=together)
+        return _product(together, None)
     filled = [weight.new_zeros(x.out_features) if x.bias is None else x.bias for x in linears]
-    return partial(F.linear, weight=together, bias=torch.cat(filled))
+    return _product(together, torch.cat(filled))
 
 
 def _one_matrix(weights: list[Tensor]) -> Tensor | None:
@@ -302,16 +314,20 @@ def _added(embed: Embed, length: int, like: Tensor) -> Float[Tensor, "L D"] | No
 
 
 def _turns(facts: config.Attention, length: int, like: Tensor) -> Turns | None:
-    """The turns of every position, for vectors that stand as (B, T, H, K)."""
+    """The turns of every position."""
     if facts.rotary is None:
         return None
-    turns = rotary_turns(facts.rotary, torch.arange(length, device=like.device)).for_heads()
+    turns = rotary_turns(facts.rotary, torch.arange(length, device=like.device))
     wide = torch.promote_types(like.dtype, torch.float32)
     return Turns(turns.cos.to(wide), turns.sin.to(wide), turns.pairing)
 
 
 def _chosen(turns: Turns, places: Tensor | slice) -> Turns:
-    return Turns(turns.cos[places], turns.sin[places], turns.pairing)
+    """The turns of tokens at these places, for vectors that stand as (B, H, T, K)."""
+    cos, sin = turns.cos[places], turns.sin[places]
+    if isinstance(places, Tensor):  # of each row its own: (B, 1, T, P)
+        cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
+    return Turns(cos, sin, turns.pairing)
 
 
 def _bias(stack: Stack, length: int, like: Tensor) -> Float[Tensor, "1 H L"] | None:

@@ -5,11 +5,13 @@ Examples are rows of a JSON Lines file: objects with ``input`` and ``output``, o
 """
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from glassformer.generate.prompts import check_texts
 from glassformer.generate.text import Text, generate_text
 from glassformer.hub import Loaded
 
@@ -33,6 +35,12 @@ class FewShot:
     template: str = TEMPLATE
 
     def __post_init__(self) -> None:
+        unknown = set(re.findall(r"\{\w+\}", self.template)) - {"{input}", "{output}"}
+        if unknown:
+            raise ValueError(
+                f"a template's fields are {{input}} and {{output}}, and {self.template!r} also has "
+                f"{', '.join(sorted(unknown))}; write that without braces."
+            )
         if self.template.count("{input}") != 1 or self.template.count("{output}") != 1:
             raise ValueError(f"a template holds {{input}} once and {{output}} once, got {self.template!r}.")
         if self.template.index("{output}") < self.template.index("{input}"):
@@ -76,7 +84,9 @@ def read_examples(path: Path | str) -> tuple[Example, ...]:
 
 def answer_like(loaded: Loaded, shown: FewShot, texts: Sequence[str], **options: Any) -> list[list[Text]]:
     """Answers to texts in the manner of the examples, in their order; ``options`` as for ``generate_text``."""
-    stop = [*options.pop("stop", ()), shown.separator]
+    check_texts(loaded, texts)
+    given = options.pop("stop", ())
+    stop = [*([given] if isinstance(given, str) else given), shown.separator]
     found = generate_text(loaded, [shown.prompt(text) for text in texts], stop=stop, **options)
     return [[replace(text, text=text.text.lstrip(" ")) for text in some] for some in found]
 

@@ -1,15 +1,16 @@
 """From texts to the ids that a model goes on from, or that its encoder reads; the model's own tokens exactly once.
 
 A decoder's prompt keeps what the tokenizer puts before a text and not what it puts after it, since the text goes on. A
-prompt that is too long is cut inside that frame, and only if that was asked for.
+prompt that is too long is cut inside that frame, and only if that was asked for. The ``check_`` functions refuse what
+is no text before it comes to a tokenizer: for prompts, and for everything else that reads texts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Literal
 
 from glassformer.config.checks import check_choice
-from glassformer.generate.defaults import DEFAULT_LENGTH
 from glassformer.hub import Loaded
 from glassformer.text.tokenizer import Tokenizer
 
@@ -33,6 +34,54 @@ class Prompt:
         return [*self.before, *self.body, *self.after]
 
 
+def check_loaded(loaded: object) -> None:
+    """Raise unless this is a model with its tokenizer."""
+    if not isinstance(loaded, Loaded):
+        raise TypeError(
+            f"the first argument must be a model with its tokenizer, got {_told(loaded)}. "
+            f"Give what glassformer.load(...) returned, as it is."
+        )
+
+
+def check_text(name: str, value: object, wanted: str = "a text") -> None:
+    """Raise unless this is a text; ``wanted`` says what would do."""
+    if isinstance(value, bytes | bytearray):
+        raise TypeError(f"{name} must be {wanted}, got bytes, {value!r:.40}. Decode them: .decode('utf-8').")
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be {wanted}, got {_told(value)}.")
+
+
+def check_prompt(name: str, value: object) -> None:
+    """Raise unless this is a text or a list of ids."""
+    wanted = "a text or a list of token ids"
+    if isinstance(value, str | bytes | bytearray) or not isinstance(value, Sequence):
+        if isinstance(value, Integral) and not isinstance(value, bool):
+            wanted += " (one list for each prompt)"
+        check_text(name, value, wanted)
+        return
+    for one in value:
+        if isinstance(one, bool) or not isinstance(one, Integral):
+            raise TypeError(f"{name} must be {wanted}, got a list that holds {_told(one)}.")
+
+
+def check_texts(
+    loaded: object, texts: object, check: Callable[[str, object], None] = check_text, name: str = "text"
+) -> None:
+    """Raise unless there are a loaded model and a list of texts, or of what ``check`` lets pass under its name."""
+    check_loaded(loaded)
+    if isinstance(texts, str | bytes | bytearray):  # their letters would be taken for texts
+        raise TypeError(f"{name}s must be a list of texts, got one text, {texts!r:.40}. Put it in brackets: [text].")
+    if not isinstance(texts, Sequence):
+        raise TypeError(f"{name}s must be a list, got {_told(texts)}. Give a list, [text, …].")
+    for number, one in enumerate(texts):
+        check(f"{name} {number}", one)
+
+
+def _told(value: object) -> str:
+    shown = " ".join(repr(value).split())  # that of a model has many lines
+    return "None" if value is None else f"{shown:.40} ({type(value).__name__})"
+
+
 def read_prompt(loaded: Loaded, given: Given, number: int = 0) -> Prompt:
     """The tokens of a prompt. Where an empty text has none, a decoder begins from the vocabulary's BOS alone."""
     tokenizer = loaded.tokenizer
@@ -51,11 +100,10 @@ def read_prompt(loaded: Loaded, given: Given, number: int = 0) -> Prompt:
     return Prompt(number, before, body, after)
 
 
-def fit_prompt(loaded: Loaded, prompt: Prompt, truncate: Side | None, answer: int | None) -> Prompt:
+def fit_prompt(loaded: Loaded, prompt: Prompt, truncate: Side | None, answer: int) -> Prompt:
     """The prompt as it fits the model: unchanged, cut on the side that ``truncate`` names, or an error.
 
-    ``answer``: new tokens that a decoder's prompt must leave room for when it is cut; None: the usual number, but at
-    most half of what the model takes.
+    ``answer``: new tokens that a decoder's prompt must leave room for when it is cut.
     """
     check_choice("truncate", "left" if truncate is None else truncate, ("left", "right"))
     longest, size = loaded.config.longest, len(prompt.ids)
@@ -71,8 +119,6 @@ def fit_prompt(loaded: Loaded, prompt: Prompt, truncate: Side | None, answer: in
             f"prompt {prompt.number} has {size} tokens, and the model takes {longest}{besides}. Shorten it by "
             f"{size + writes_on - longest} tokens, or say truncate='left' (or 'right') to have that side cut off."
         )
-    if answer is None:
-        answer = min(DEFAULT_LENGTH, longest // 2)
     room = longest - own - (answer if writes_on else 0)
     if room < 1:
         raise ValueError(

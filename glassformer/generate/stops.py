@@ -1,6 +1,11 @@
-"""Where a text ends: stop strings are looked for in the text itself, however its tokens cut them."""
+"""Where a text ends: before a stop string, and after its last whole character.
 
+Stop strings are looked for in the text itself, however its tokens cut them. Tokens may end inside a character.
+"""
+
+import codecs
 from collections.abc import Iterable, Sequence
+from itertools import count
 
 from glassformer.text.tokenizer import Stream, Tokenizer
 
@@ -32,9 +37,9 @@ class Wording:
         stream = self.stream()
         return "".join([*map(stream.add, self._shown(ids)), stream.end()])
 
-    def stream(self) -> Stream:
+    def stream(self) -> "WholeCharacters":
         """A decoder of one token at a time; not to be given hidden ids."""
-        return Stream(self.tokenizer, after=self.after)
+        return WholeCharacters(self.tokenizer, self.after)
 
     def is_shown(self, token: int) -> bool:
         """Whether a token is text."""
@@ -62,6 +67,61 @@ class Wording:
 
     def _shown(self, ids: Iterable[int]) -> list[int]:
         return [token for token in ids if self.is_shown(token)]
+
+
+def _byte_of() -> dict[str, int]:
+    """The letters that stand for bytes in the names of byte-level tokens.
+
+    Bytes that can be printed stand for themselves, all others have the letters from U+0100 on, in their order.
+    """
+    printed = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = count(0x100)
+    return {chr(byte if byte in printed else next(others)): byte for byte in range(256)}
+
+
+BYTE_OF = _byte_of()
+
+
+class WholeCharacters:
+    """Decode ids as they come, like ``Stream``, but never show a character whose last bytes were not written.
+
+    A text may end there: at its length limit. U+FFFD stays where it was written as such, and where bytes stand that
+    nothing could make a character of.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, after: Iterable[int] = ()) -> None:
+        self._stream = Stream(tokenizer, after=after)
+        self._name = tokenizer.backend.id_to_token
+        decoder = repr(tokenizer.backend.decoder)
+        self._bytes_in_names, self._tokens_of_bytes = "ByteLevel" in decoder, "ByteFallback" in decoder
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._open: list[int] = []  # tokens since the last one that ended with a whole character
+
+    def add(self, token: int) -> str:
+        """Take one id and return the text that is now certain, often none."""
+        self._open.append(token)
+        self._utf8.decode(self._bytes(token))
+        if self._utf8.getstate()[0]:  # the beginning of a character
+            return ""
+        ready, self._open = self._open, []
+        return "".join(map(self._stream.add, ready))
+
+    def end(self) -> str:
+        """The text that was held back, without the beginning of a character; nothing can be added afterwards."""
+        begun = len(self._utf8.getstate()[0])  # bytes of the character that was not finished
+        if self._tokens_of_bytes:  # each is a token of its own, and would spoil those beside it if it were decoded
+            self._open = self._open[: len(self._open) - begun]
+        text = "".join([*map(self._stream.add, self._open), self._stream.end()])
+        return text.removesuffix("\ufffd") if begun and not self._tokens_of_bytes else text
+
+    def _bytes(self, token: int) -> bytes:
+        """What a token says, in bytes."""
+        name = str(self._name(token))
+        if self._tokens_of_bytes and len(name) == 6 and name.startswith("<0x"):
+            return bytes([int(name[3:5], 16)])
+        if self._bytes_in_names and all(letter in BYTE_OF for letter in name):
+            return bytes(BYTE_OF[letter] for letter in name)
+        return name.encode()
 
 
 class StopFilter:

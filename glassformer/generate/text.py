@@ -12,12 +12,23 @@ recommends for those not given (``defaults``), and besides:
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from numbers import Integral
 from typing import Any
 
 from glassformer.config import LMHead
 from glassformer.config.checks import check_positive
-from glassformer.generate.defaults import advice, settings_for
-from glassformer.generate.prompts import Given, Prompt, Side, fit_prompt, read_prompt, special_ids
+from glassformer.generate.defaults import DEFAULT_LENGTH, advice, settings_for
+from glassformer.generate.prompts import (
+    Given,
+    Prompt,
+    Side,
+    check_loaded,
+    check_prompt,
+    check_texts,
+    fit_prompt,
+    read_prompt,
+    special_ids,
+)
 from glassformer.generate.record import Written
 from glassformer.generate.settings import Settings
 from glassformer.generate.stops import StopFilter, Wording, cut_at
@@ -60,9 +71,8 @@ def generate_text(
         progress: called with how many prompts are done, and of how many.
         options: how to write, see above.
     """
+    check_texts(loaded, prompts, check_prompt, "prompt")
     check_positive(batch_size=batch_size)
-    if isinstance(prompts, str):
-        raise TypeError(f"prompts must be a list of texts, got one text, {prompts!r:.40}. Put it in brackets: [text].")
     job = _Job(loaded, keep_special, truncate, options)
     rows = [job.row(given, number) for number, given in enumerate(prompts)]
     job.check_seeds(len(rows))
@@ -81,15 +91,28 @@ def stream_text(
     """One text, piece by piece as it is written; the pieces joined are its ``Text``, which is the generator's return.
 
     No piece holds half a character, a special token, or a part of a stop string. For greedy search and a single sample.
+    What is wrong is said at once, before the first piece is asked for.
     """
+    check_loaded(loaded)
+    check_prompt("the prompt", prompt)
     job = _Job(loaded, keep_special, truncate, options)
     row = job.row(prompt, 0)
     job.check_seeds(1)
     if row.settings.samples > 1:
         raise ValueError(f"one text can be streamed at a time, not samples={row.settings.samples}; leave it at 1.")
+    if row.settings.mode == "beam":
+        raise ValueError(
+            f"a beam search decides at its end, so its text cannot be streamed; leave beam_size="
+            f"{row.settings.beam_size} at 1, or use generate_text."
+        )
+    return _pieces(job, row)
+
+
+def _pieces(job: "_Job", row: "_Row") -> Generator[str, None, Text]:
     wording = job.wording(row)
     stream, stops = wording.stream(), StopFilter(row.settings.stop)
-    tokens = write_stream(loaded.model, [row.prompt.ids], row.settings, is_done=job.is_done([row]), **job.for_writing)
+    model, is_done = job.loaded.model, job.is_done([row])
+    tokens = write_stream(model, [row.prompt.ids], row.settings, is_done=is_done, **job.for_writing)
     shown = ""
     while True:
         try:
@@ -127,7 +150,9 @@ class _Job:
         self._options = _with_numbers(loaded.tokenizer, rest)
         self._special = set() if keep_special else special_ids(loaded.tokenizer)
         advised = advice(loaded, rest.get("task")).options
-        self._answer = rest.get("max_new_tokens", advised.get("max_new_tokens"))
+        usual = rest.get("default_length", DEFAULT_LENGTH)  # of which a prompt that is cut need not leave room for all
+        usual = usual if loaded.config.longest is None else min(usual, loaded.config.longest // 2)
+        self._answer = rest.get("max_new_tokens", advised.get("max_new_tokens", usual))
         self._settings: dict[int, Settings] = {}  # by the tokens that a text begins with
 
     def row(self, given: Given, number: int) -> _Row:
@@ -183,14 +208,20 @@ def _batches(rows: Sequence[_Row], size: int) -> list[list[_Row]]:
 
 
 def _with_numbers(tokenizer: Tokenizer, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with ids where they name tokens by words."""
+    """The options with ids where they name tokens by words; a single end token or stop string is a list of one."""
     found = dict(options)
+    for name in ("eos", "stop"):
+        if isinstance(options.get(name), str | Integral):
+            found[name] = [options[name]]
+    for name in ("bad_words", "suppress", "eos", "stop"):
+        if not isinstance(found.get(name, ()), list | tuple):
+            raise TypeError(f"{name} must be a list, got {found[name]!r:.40}. Put it in brackets: {name}=[…].")
     if "bad_words" in options:
         spelt = (_spellings(tokenizer, word) if isinstance(word, str) else [word] for word in options["bad_words"])
         found["bad_words"] = [ids for some in spelt for ids in some]
     for name in ("eos", "suppress"):
-        if isinstance(options.get(name), list | tuple):
-            found[name] = [_number(tokenizer, token) for token in options[name]]
+        if name in options:
+            found[name] = [_number(tokenizer, token) for token in found[name]]
     for name in ("forced_first", "forced_last"):
         if isinstance(options.get(name), str):
             found[name] = _number(tokenizer, options[name])
@@ -202,10 +233,11 @@ def _with_numbers(tokenizer: Tokenizer, options: Mapping[str, Any]) -> dict[str,
 
 def _spellings(tokenizer: Tokenizer, word: str) -> list[list[int]]:
     """The ids of a word, at the beginning of a text and after a space."""
-    both = [tokenizer.encode(text, special=False) for text in (word, f" {word.lstrip()}")]
+    spaced = f" {word.lstrip()}" if word.strip() else word  # a line break is forbidden alone, not all spaces with it
+    both = [tokenizer.encode(text, special=False) for text in (word, spaced)]
     found = [ids for place, ids in enumerate(both) if ids and ids not in both[:place]]
     if not found:
-        raise ValueError(f"the forbidden word {word!r} gives no token; leave it out.")
+        raise ValueError(f"bad_words holds {word!r}, which gives no token to forbid; leave it out.")
     return found
 
 

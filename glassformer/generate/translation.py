@@ -6,7 +6,7 @@ A model is told its languages by tokens, or by words before the text; or it know
 from collections.abc import Sequence
 from typing import Any
 
-from glassformer.generate.prompts import Given
+from glassformer.generate.prompts import Given, check_texts
 from glassformer.generate.text import Text, generate_text
 from glassformer.hub import Loaded
 from glassformer.text.languages import Languages, languages_of
@@ -34,8 +34,7 @@ def prepare_translation(
     loaded: Loaded, texts: Sequence[str], source: str | None, target: str | None
 ) -> tuple[list[Given], dict[str, Any]]:
     """What the encoder is to read, and the options that make the decoder write the target language."""
-    if isinstance(texts, str):
-        raise TypeError(f"texts must be a list of texts, got one text, {texts!r:.40}. Put it in brackets: [text].")
+    check_texts(loaded, texts)
     if loaded.config.family != "encoder-decoder":
         raise ValueError(f"translate needs an encoder-decoder; this model's family is: {loaded.config.family}.")
     folder = loaded.place if loaded.place.is_dir() else loaded.place.parent

@@ -11,10 +11,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from glassformer.config.checks import check_positive
+from glassformer.generate.prompts import check_texts
 from glassformer.hub import Loaded
 from glassformer.nn.norm import at_least_float32
 from glassformer.tasks.batches import Batch, Progress, ask_in_batches, vectors
-from glassformer.tasks.texts import Framed, Pair, check_head, check_texts, frame, trim
+from glassformer.tasks.texts import Framed, Pair, check_head, check_pair, frame, trim
 from glassformer.tasks.windows import Window, sliding
 
 
@@ -78,7 +79,7 @@ def answer(
         batch_size: windows at a time.
         progress: called with how many are done, and of how many.
     """
-    check_texts(questions)
+    check_texts(loaded, questions, _check_question, "question")
     check_positive(top=top, max_answer_tokens=max_answer_tokens, stride=1 if stride is None else stride)
     model = loaded.model
     check_head(model.config, ("span",), "answer")
@@ -99,6 +100,10 @@ def answer(
         _answered(*pair, one, [(window, next(scores)) for window in some], limits)
         for pair, one, some in zip(questions, framed, windows, strict=True)
     ]
+
+
+def _check_question(name: str, value: object) -> None:
+    check_pair(name, value, "a pair (question, context)")
 
 
 def _windows(framed: Framed, longest: int | None, stride: int | None) -> list[Window]:

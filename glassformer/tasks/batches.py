@@ -15,7 +15,7 @@ from torch import Tensor
 from glassformer import config
 from glassformer.config.checks import check_positive
 from glassformer.models.transformer import Transformer
-from glassformer.nn.modes import evaluating
+from glassformer.nn.modes import Evaluating
 
 Answer = TypeVar("Answer")
 
@@ -73,7 +73,7 @@ def ask_in_batches(
     lengths = [len(rows[number].ids) for number in range(len(rows))]
     order = sorted(range(len(lengths)), key=lambda number: -lengths[number])
     found: dict[int, Answer] = {}
-    with evaluating(model), torch.inference_mode():
+    with Evaluating(model), torch.inference_mode():
         for first in range(0, len(order), batch_size):
             batch = _make_batch(model, rows, tuple(order[first : first + batch_size]))
             found.update(zip(batch.numbers, ask(batch), strict=True))

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 import torch
 
 from glassformer.config import TaskHead
+from glassformer.generate.prompts import check_texts
 from glassformer.hub import Loaded
 from glassformer.nn.norm import at_least_float32
 from glassformer.tasks.batches import Batch, Progress, ask_in_batches, vectors
-from glassformer.tasks.texts import Framed, Pair, Side, check_head, check_texts, fit, frame
+from glassformer.tasks.texts import Framed, Pair, Side, check_head, check_text_or_pair, fit, frame
 from glassformer.text.tokenizer import Tokenizer
 
 
@@ -51,7 +52,7 @@ def classify(
         batch_size: texts at a time.
         progress: called with how many are done, and of how many.
     """
-    check_texts(texts)
+    check_texts(loaded, texts, check_text_or_pair)
     model = loaded.model
     check_head(model.config, ("classify", "pair"), "classify")
     head = model.config.head

@@ -12,11 +12,12 @@ from torch import Tensor
 
 from glassformer.config import EmbeddingHead
 from glassformer.config.checks import check_choice
+from glassformer.generate.prompts import check_texts
 from glassformer.hub import Loaded
 from glassformer.models.heads import pool as pool_rows
 from glassformer.nn.norm import at_least_float32
 from glassformer.tasks.batches import Batch, Progress, ask_in_batches, encoded
-from glassformer.tasks.texts import Side, check_texts, fit, frame
+from glassformer.tasks.texts import Side, fit, frame
 
 
 def embed(
@@ -45,7 +46,7 @@ def embed(
         batch_size: texts at a time.
         progress: called with how many are done, and of how many.
     """
-    check_texts(texts)
+    check_texts(loaded, texts)
     model = loaded.model
     head = model.config.head if isinstance(model.config.head, EmbeddingHead) else EmbeddingHead()
     how = head.pool if pool is None else pool

@@ -13,10 +13,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from glassformer.config.checks import check_positive
+from glassformer.generate.prompts import check_texts
 from glassformer.hub import Loaded
 from glassformer.nn.norm import at_least_float32
 from glassformer.tasks.batches import Batch, Progress, ask_in_batches, encoded
-from glassformer.tasks.texts import Framed, Side, check_head, check_texts, fit, frame, trim
+from glassformer.tasks.texts import Framed, Side, check_head, fit, frame, trim
 from glassformer.text.tokenizer import Tokenizer
 
 Candidates = list[list[tuple[int, float]]]  # per blank: ids with their probabilities, falling
@@ -84,7 +85,7 @@ def fill(
         batch_size: texts at a time.
         progress: called with how many are done, and of how many.
     """
-    check_texts(texts)
+    check_texts(loaded, texts)
     check_positive(top=top)
     model, tokenizer = loaded.model, loaded.tokenizer
     check_head(model.config, ("lm", "pretraining"), "fill", ("encoder",))

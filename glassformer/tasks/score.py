@@ -19,11 +19,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from glassformer.generate.prompts import check_loaded, check_texts
 from glassformer.hub import Loaded
 from glassformer.models.transformer import Transformer
 from glassformer.nn.norm import at_least_float32
 from glassformer.tasks.batches import Batch, Progress, Row, ask_in_batches, encoded, start_token, vectors
-from glassformer.tasks.texts import Framed, Pair, check_head, check_texts, fit, frame
+from glassformer.tasks.texts import Framed, Pair, check_head, check_text_or_pair, fit, frame
 from glassformer.tasks.windows import Window, check_windows, sliding
 from glassformer.text.tokenizer import Tokenizer
 
@@ -81,7 +82,7 @@ def score(
         batch_size: windows at a time.
         progress: called with how many are done, and of how many.
     """
-    check_texts(texts)
+    check_texts(loaded, texts, check_text_or_pair)
     model, tokenizer = loaded.model, loaded.tokenizer
     check_head(model.config, ("lm",), "score")
     if model.config.family == "encoder":
@@ -112,6 +113,7 @@ def score_file(
 
     Logits are there for one window at a time, so that memory does not grow with the file but by its ids.
     """
+    check_loaded(loaded)
     model, tokenizer = loaded.model, loaded.tokenizer
     check_head(model.config, ("lm",), "score_file", ("decoder",))
     text = Path(path).read_bytes().decode("utf-8")  # bytes: no line ending is changed
@@ -134,7 +136,7 @@ def score_masked(
         batch_size: passes at a time.
         progress: called with how many are done, and of how many.
     """
-    check_texts(texts)
+    check_texts(loaded, texts)
     model, tokenizer = loaded.model, loaded.tokenizer
     check_head(model.config, ("lm", "pretraining"), "score_masked", ("encoder",))
     if tokenizer.mask is None:

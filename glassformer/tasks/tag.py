@@ -11,11 +11,12 @@ from math import inf
 
 from glassformer.config import TaskHead
 from glassformer.config.checks import check_count
+from glassformer.generate.prompts import check_text, check_texts
 from glassformer.hub import Loaded
 from glassformer.nn.norm import at_least_float32
 from glassformer.tasks.batches import Batch, Progress, Row, ask_in_batches, vectors
 from glassformer.tasks.entities import Entity, Word, join_entities
-from glassformer.tasks.texts import Framed, Token, Tokens, check_head, check_texts, frame, trim
+from glassformer.tasks.texts import Framed, Token, Tokens, check_head, frame, trim
 from glassformer.tasks.windows import overlapping
 from glassformer.text.tokenizer import Tokenizer
 
@@ -98,7 +99,7 @@ def tag(
         batch_size: windows at a time.
         progress: called with how many are done, and of how many.
     """
-    check_texts(texts)
+    check_texts(loaded, texts, _check_text_or_words)
     check_count(overlap=0 if overlap is None else overlap)
     model = loaded.model
     check_head(model.config, ("tag",), "tag")
@@ -121,6 +122,14 @@ def tag(
     return [_tagged(whole, [(part, next(labels)) for part in some]) for whole, some in zip(wholes, parts, strict=True)]
 
 
+def _check_text_or_words(name: str, value: object) -> None:
+    if isinstance(value, tuple | list):
+        for number, word in enumerate(value):
+            check_text(f"word {number} of {name}", word)
+    else:
+        check_text(name, value, "a text or a list of words")
+
+
 def _tagged(whole: _Text, found: Sequence[tuple[_Part, list[tuple[str, float]]]]) -> Tagged:
     """Each word with its label from the window in which most words stand beside it."""
     words = []
@@ -134,6 +143,11 @@ def _tagged(whole: _Text, found: Sequence[tuple[_Part, list[tuple[str, float]]]]
 def _parts(whole: _Text, longest: int | None, overlap: int | None) -> list[_Part]:
     sizes = [len(span.tokens) for span in whole.spans]
     room = sum(sizes) if longest is None else longest - whole.framed.frame
+    if longest is not None and overlap is not None and overlap >= room:
+        raise ValueError(
+            f"overlap={overlap} leaves nothing new for the next window: this model takes {longest} tokens, {room} of "
+            f"them of the text. Set overlap to {room - 1} at most."
+        )
     for span, size in zip(whole.spans, sizes, strict=True):
         if size > room:
             raise ValueError(

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 from glassformer import config
 from glassformer.config.checks import check_choice
+from glassformer.generate.prompts import check_text
 from glassformer.tasks.batches import Row
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.weights.lineage import head_kind
@@ -115,10 +116,23 @@ def trim(text: str, start: int, end: int) -> tuple[int, int]:
     return start + len(found) - len(found.lstrip()), max(start, end - len(found) + len(found.rstrip()))
 
 
-def check_texts(texts: Sequence[object]) -> None:
-    """Raise if a single text was given where a list of them is meant: its letters would be taken for texts."""
-    if isinstance(texts, str):
-        raise TypeError(f"texts must be a list of texts, got one text, {texts!r:.40}. Put it in brackets: [text].")
+def check_pair(name: str, value: object, wanted: str = "a pair (text, text)") -> None:
+    """Raise unless these are two texts; ``wanted`` says what would do."""
+    if not isinstance(value, tuple | list):
+        hint = f" Put pairs in a list: [{wanted[wanted.index('(') :]}, …]." if isinstance(value, str) else ""
+        raise TypeError(f"{name} must be {wanted}, got {value!r:.40} ({type(value).__name__}).{hint}")
+    if len(value) != 2:
+        raise ValueError(f"{name} must be {wanted}, got {len(value)} parts: {value!r:.60}.")
+    for part, one in zip(("first", "second"), value, strict=True):
+        check_text(f"the {part} part of {name}", one)
+
+
+def check_text_or_pair(name: str, value: object) -> None:
+    """Raise unless this is a text, or two."""
+    if isinstance(value, tuple | list):
+        check_pair(name, value, "a text or a pair (text, text)")
+    else:
+        check_text(name, value, "a text or a pair (text, text)")
 
 
 def check_head(facts: config.Model, needed: Sequence[str], what: str, families: Sequence[str] = ()) -> None:

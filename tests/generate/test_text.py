@@ -5,10 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
 import transformers
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import decoders
+from tokenizers.models import BPE
 
 from glassformer import hub
 from glassformer.generate import text as text_module
@@ -16,13 +19,13 @@ from glassformer.generate.chat import reply, stream_reply
 from glassformer.generate.defaults import notes_for, settings_for
 from glassformer.generate.few_shot import Example, FewShot, answer_like, read_examples
 from glassformer.generate.prompts import read_prompt
-from glassformer.generate.stops import StopFilter, cut_at
+from glassformer.generate.stops import BYTE_OF, StopFilter, WholeCharacters, Wording, cut_at
 from glassformer.generate.text import generate_text, stream_text
 from glassformer.generate.translation import prepare_translation, translate_text
 from glassformer.text.tokenizer import Tokenizer, TokenizerError
 from tests.generate.scripted import LENGTH, scripted, scripted_with
 from tests.helpers import types_unchecked
-from tests.tasks.models import make
+from tests.tasks.models import make, save_tokenizer
 from tests.text.test_tokenizer import write_llama2c
 
 HOSTILE = "日本 語😀👩‍👩‍👧 é, the end"
@@ -79,6 +82,61 @@ def test_the_stream_joins_to_the_text_and_splits_no_character(tmp_path: Path, sa
 def test_the_hostile_text_does_split_over_tokens(decoder: hub.Loaded) -> None:
     tokens = decoder.tokenizer.encode(HOSTILE, special=False)
     assert sum("\ufffd" in decoder.tokenizer.decode([token]) for token in tokens) > 8
+
+
+@pytest.mark.parametrize("says", ["日本語", "a😀", "déjà", "x 日本語 y", "\ufffd日", "日\ufffd", "👩‍👩‍👧"])
+def test_a_text_that_ends_inside_a_character_leaves_it_out(tmp_path: Path, says: str) -> None:
+    """At every length limit: the whole characters so far, U+FFFD among them if the model wrote it."""
+    loaded = scripted(tmp_path, says, after=1, end=False)
+    ids = loaded.tokenizer.encode(says, special=False)
+    assert len(ids) > len(says) / 2
+    for length in range(1, len(ids) + 1):
+        said = b"".join(WholeCharacters(loaded.tokenizer)._bytes(token) for token in ids[:length])
+        whole = says.encode()[: len(said)].decode(errors="ignore")
+        assert says.encode().startswith(said)
+        found = generate_text(loaded, [""], max_new_tokens=length)[0][0]
+        assert (found.text, found.written.ids) == (whole, ids[:length])
+        pieces, streamed = drained(stream_text(loaded, "", max_new_tokens=length))
+        assert ("".join(pieces), streamed) == (whole, found)
+        assert all(pieces)
+
+
+def with_fallback(folder: Path) -> Tokenizer:
+    """A vocabulary of a few letters and a token for every byte, whose runs the decoder judges as a whole."""
+    names = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "a", "▁"]
+    model = BPE({name: number for number, name in enumerate(names)}, [], unk_token="<unk>", byte_fallback=True)
+    backend = tokenizers.Tokenizer(model)
+    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    backend.save(str(folder / "tokenizer.json"))
+    return Tokenizer.load(folder)
+
+
+def test_tokens_of_single_bytes_end_with_the_last_whole_character(tmp_path: Path) -> None:
+    tokenizer = with_fallback(tmp_path)
+    ids = tokenizer.encode("a日本a😀\ufffd", special=False)
+    assert len(ids) == 15
+    assert tokenizer.decode(ids[:6]) == "a" + 5 * "\ufffd"
+    ends = {1: "a", 3: "a", 4: "a日", 6: "a日", 7: "a日本", 8: "a日本a", 11: "a日本a", 12: "a日本a😀", 14: "a日本a😀"}
+    for length, expected in (ends | {15: "a日本a😀\ufffd"}).items():
+        assert Wording(tokenizer).text(ids[:length]) == expected
+
+
+@pytest.mark.parametrize("fallback", [False, True])
+def test_bytes_that_cannot_become_a_character_are_not_hidden(tmp_path: Path, fallback: bool) -> None:
+    tokenizer = with_fallback(tmp_path) if fallback else save_tokenizer("bytes", tmp_path)
+    names = ["<0x80>", "<0xE6>"] if fallback else ["Ģ", "æ"]
+    stray, begun = map(tokenizer.id_of, names)
+    letter = tokenizer.id_of("a")
+    assert Wording(tokenizer).text([letter, stray]) == "a\ufffd"
+    assert Wording(tokenizer).text([letter, begun]) == "a"
+    assert Wording(tokenizer).text([begun, letter]) == "\ufffda"
+    assert Wording(tokenizer).text([letter, begun, begun]) == "a\ufffd"
+
+
+def test_every_letter_of_the_byte_level_alphabet_is_a_byte() -> None:
+    assert set(BYTE_OF) == set(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    for letter, byte in BYTE_OF.items():
+        assert tokenizers.decoders.ByteLevel().decode([letter]) == bytes([byte]).decode(errors="replace")
 
 
 def test_special_tokens_inside_a_text_are_not_shown(tmp_path: Path) -> None:
@@ -276,6 +334,56 @@ def test_one_text_is_not_a_list_of_letters(decoder: hub.Loaded) -> None:
     assert generate_text(decoder, []) == []
 
 
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        ([b"Once"], r"prompt 0 must be .*got bytes, b'Once'\. Decode them"),
+        (b"Once", "Put it in brackets"),
+        (["a", None], "prompt 1 must be a text or a list of token ids.*got None"),
+        ([1, 2], r"prompt 0 must be .*\(one list for each prompt\), got 1 \(int\)"),
+        ([["a"]], r"prompt 0 must be .*got a list that holds 'a' \(str\)"),
+        ([[1.0]], r"got a list that holds 1.0 \(float\)"),
+        ([torch.tensor([1])], r"prompt 0 must be .*\(Tensor\)"),
+        (None, "prompts must be a list, got None"),
+        ({"a": "b"}, r"prompts must be a list, got \{'a': 'b'\} \(dict\)"),
+    ],
+)
+def test_prompts_that_are_no_texts(decoder: hub.Loaded, prompts: Any, message: str) -> None:
+    with types_unchecked(), pytest.raises(TypeError, match=message):
+        generate_text(decoder, prompts)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        (["Once"], r"the prompt must be a text or a list of token ids, got a list that holds 'Once' \(str\)"),
+        (b"Once", "the prompt must be .*Decode them"),
+        (None, "the prompt must be .*got None"),
+        (1, "the prompt must be .*got 1"),
+    ],
+)
+def test_a_prompt_to_stream_that_is_no_text(decoder: hub.Loaded, prompt: Any, message: str) -> None:
+    with types_unchecked(), pytest.raises(TypeError, match=message):
+        stream_text(decoder, prompt)
+
+
+@pytest.mark.parametrize(("texts", "message"), [([None], "text 0 .*None"), ([b"a"], "Decode"), ([[1]], "text 0 must")])
+def test_texts_to_translate_or_answer_that_are_none(
+    seq2seq: tuple[hub.Loaded, Any], decoder: hub.Loaded, texts: Any, message: str
+) -> None:
+    with types_unchecked(), pytest.raises(TypeError, match=message):
+        translate_text(seq2seq[0], texts)
+    with types_unchecked(), pytest.raises(TypeError, match=message):
+        answer_like(decoder, FewShot((Example("a", "b"),)), texts)
+
+
+@pytest.mark.parametrize("call", [generate_text, stream_text, translate_text, reply, stream_reply])
+def test_what_is_not_a_loaded_model(decoder: hub.Loaded, call: Any) -> None:
+    for wrong, told in ((decoder.model, r"\(Transformer\)"), ("folder", r"'folder' \(str\)"), (None, "None")):
+        with types_unchecked(), pytest.raises(TypeError, match=rf"(?s)got .*{told}\. Give what glassformer.load"):
+            call(wrong, ["a"])
+
+
 # ---- too long
 
 
@@ -344,16 +452,62 @@ def test_words_for_tokens(tmp_path: Path) -> None:
         generate_text(loaded, [""], suppress=["no such token at all"])
 
 
+def test_one_end_token_or_stop_string_needs_no_brackets(tmp_path: Path) -> None:
+    loaded = scripted(tmp_path, " value of", after=1)
+    number = loaded.tokenizer.encode(" of", special=False)[0]
+    for options in ({"eos": number}, {"eos": " of"}, {"stop": " of"}):
+        assert generate_text(loaded, [""], **options)[0][0].text == " value"
+        assert "".join(stream_text(loaded, "", **options)) == " value"
+    shown = FewShot((Example("a", "b"),))
+    after = len(loaded.tokenizer.encode(shown.prompt("c")))
+    loaded = scripted(tmp_path / "b", " value of", after=after)
+    assert answer_like(loaded, shown, ["c"], stop=" of")[0][0].text == "value"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"bad_words": "Lily"}, r"bad_words must be a list, got 'Lily'\. Put it in brackets: bad_words="),
+        ({"bad_words": None}, "bad_words must be a list, got None"),
+        ({"suppress": 5}, "suppress must be a list, got 5"),
+        ({"suppress": "a"}, "suppress must be a list, got 'a'"),
+        ({"stop": b"a"}, "^stop must be a list, got b'a'"),
+        ({"eos": 1.0}, "^eos must be a list, got 1.0"),
+    ],
+)
+def test_lists_that_are_none(decoder: hub.Loaded, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        generate_text(decoder, ["a"], **options)
+
+
+def test_forbidden_words_of_nothing_but_space(tmp_path: Path, decoder: hub.Loaded) -> None:
+    with pytest.raises(ValueError, match="bad_words holds '', which gives no token to forbid"):
+        generate_text(decoder, ["a"], bad_words=["the", ""])
+    loaded = scripted(tmp_path, "a b\n  c", after=1)
+    (space,) = loaded.tokenizer.encode(" ", special=False)
+    assert space in loaded.tokenizer.encode("a b\n  c", special=False)
+    found = generate_text(loaded, [""], bad_words=["\n"], max_new_tokens=6)[0][0]
+    assert "\n" not in found.text
+    assert space in found.written.ids  # a line break alone is forbidden
+
+
 def test_a_misspelt_option_is_told_the_nearest(decoder: hub.Loaded) -> None:
     with pytest.raises(ValueError, match="Did you mean 'temperature'"):
         generate_text(decoder, ["a"], temperatures=1.0)
 
 
-def test_what_cannot_be_streamed_is_refused(decoder: hub.Loaded) -> None:
-    with pytest.raises(ValueError, match="cannot be streamed"):
-        list(stream_text(decoder, "a", beam_size=2))
+def test_what_cannot_be_streamed_is_refused_at_once(decoder: hub.Loaded) -> None:
+    """By the call itself: nothing is asked of the generator."""
+    with pytest.raises(ValueError, match="cannot be streamed; leave beam_size=2 at 1"):
+        stream_text(decoder, "a", beam_size=2)
     with pytest.raises(ValueError, match="one text can be streamed at a time"):
-        list(stream_text(decoder, "a", temperature=1.0, samples=2))
+        stream_text(decoder, "a", temperature=1.0, samples=2)
+    with pytest.raises(ValueError, match="Did you mean 'temperature'"):
+        stream_text(decoder, "a", temperatures=1.0)
+    with pytest.raises(ValueError, match=r"prompt 0 has .* tokens, and the model takes"):
+        stream_text(decoder, "a b " * 60)
+    with pytest.raises(TokenizerError, match="no chat template"):
+        stream_reply(decoder, [{"role": "user", "content": "Hi"}])
 
 
 # ---- encoder-decoders
@@ -520,6 +674,7 @@ def test_examples_are_written_out_and_their_separator_ends_the_answer(tmp_path: 
         ("{output} {input}\n", "comes before"),
         ("{input}\n", "once"),
         ("{input}{input}{output}\n", "once"),
+        ("{foo} {input}\n{output}\n{bar}", r"fields are \{input\} and \{output\}, .* also has \{bar\}, \{foo\}"),
     ],
 )
 def test_templates_that_cannot_work(template: str, message: str) -> None:

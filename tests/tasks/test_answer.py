@@ -5,6 +5,7 @@ import torch
 import transformers
 
 from glassformer.tasks.answer import answer
+from tests.helpers import types_unchecked
 from tests.tasks.models import LONGEST, TEXTS, make
 
 CASES = {
@@ -151,6 +152,16 @@ def test_errors(both, tmp_path) -> None:
     for wrong in ({"top": 0}, {"max_answer_tokens": 0}, {"stride": 0}):
         with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be at least 1"):
             answer(loaded, QUESTIONS, **wrong)
+    with (
+        types_unchecked(),
+        pytest.raises(
+            TypeError,
+            match=r"question 0 must be a pair \(question, context\), got 'who' .*a list: \[\(question, context\), …\]",
+        ),
+    ):
+        answer(loaded, ("who", "ada"))
+    with types_unchecked(), pytest.raises(ValueError, match=r"question 1 must be .*, got 3 parts"):
+        answer(loaded, [QUESTIONS[0], ("who", "ada", "b")])
     other, _ = make(tmp_path / "tag", "BertForTokenClassification", "words")
     with pytest.raises(ValueError, match=r"answer needs .* kind span; this one's is of the kind tag"):
         answer(other, QUESTIONS)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from glassformer.tasks.entities import Word, join_entities
 from glassformer.tasks.tag import tag
+from tests.helpers import types_unchecked
 from tests.tasks.models import TEXTS, make
 from tests.text.test_tokenizer import HOSTILE
 
@@ -143,6 +144,17 @@ def test_errors(both, tmp_path) -> None:
         tag(loaded, ["a", "xq" * 45])
     with pytest.raises(ValueError, match=r"text 0 (gives no token|has no word)"):
         tag(loaded, ["  "])
+    with types_unchecked(), pytest.raises(TypeError, match=r"word 1 of text 0 must be a text, got 3"):
+        tag(loaded, [["a", 3]])
+    room = 40 - len(loaded.tokenizer.encode("a")) + len(loaded.tokenizer.encode("a", special=False))
+    long = " ".join(TEXTS)
+    for overlap in (room, 500):
+        said = rf"overlap={overlap} leaves .*this model takes 40 tokens, {room} of .*Set overlap to {room - 1} at most"
+        with pytest.raises(ValueError, match=said):
+            tag(loaded, [long], overlap=overlap)
+    assert [word.text for word in tag(loaded, [long], overlap=room - 1)[0].words] == [
+        word.text for word in tag(loaded, [long])[0].words
+    ]
     other, _ = make(tmp_path / "span", "BertForQuestionAnswering", "words")
     with pytest.raises(ValueError, match=r"tag needs .* kind tag; this one's is of the kind span"):
         tag(other, ["a"])

@@ -4,13 +4,20 @@ from itertools import pairwise
 
 import pytest
 
+from glassformer.tasks.answer import answer
 from glassformer.tasks.batches import Batch, Row, ask_in_batches
-from glassformer.tasks.score import score
+from glassformer.tasks.classify import classify
+from glassformer.tasks.embed import embed
+from glassformer.tasks.fill import fill
+from glassformer.tasks.score import score, score_file, score_masked
+from glassformer.tasks.tag import tag
 from glassformer.tasks.texts import fit, frame, trim
 from glassformer.tasks.windows import check_windows, overlapping, sliding
+from tests.helpers import types_unchecked
 from tests.tasks.models import TEXTS, make, save_tokenizer
 from tests.text.test_tokenizer import HOSTILE
 
+TASKS = [fill, score, score_masked, embed, classify, tag, answer]
 KINDS = ["words", "angled", "bytes", "bytes with bos"]
 
 
@@ -69,6 +76,53 @@ def test_of_a_pair_the_longer_text_is_cut(tmp_path, first, second, kept) -> None
     tokenizer = save_tokenizer("words", tmp_path)
     cut = fit(frame(tokenizer, "a " * first, "b " * second, name="it"), 8, "right")
     assert (len(cut.first), len(cut.second)) == kept
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory):
+    return make(tmp_path_factory.mktemp("decoder"), "GPT2LMHeadModel", "bytes")[0]
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (None, r"(texts|questions) must be a list, got None"),
+        ("ada", r"must be a list of texts, got one text, 'ada'\. Put it in brackets"),
+        (b"ada", "must be a list of texts, got one text, b'ada'"),
+        ({"ada"}, r"must be a list, got \{'ada'\} \(set\)"),
+        ([None], r"(text|question) 0 must be a .*, got None"),
+        ([1, 2], r"(text|question) 0 must be a .*, got 1 \(int\)"),
+        ([b"ada"], "(text|question) 0 must be a .*, got b"),
+    ],
+)
+def test_what_is_no_list_of_texts(decoder, task, texts, message) -> None:
+    with types_unchecked(), pytest.raises(TypeError, match=message):
+        task(decoder, texts)
+
+
+@pytest.mark.parametrize("task", [fill, score, score_masked, embed, classify, tag])
+def test_bytes_are_to_be_decoded(decoder, task) -> None:
+    with types_unchecked(), pytest.raises(TypeError, match=r"text 1 must be a .*Decode them: .decode\('utf-8'\)"):
+        task(decoder, ["a", b"a"])
+
+
+@pytest.mark.parametrize("task", [*TASKS, score_file])
+def test_what_is_not_a_loaded_model(decoder, task) -> None:
+    for wrong, told in ((decoder.model, r"\(Transformer\)"), ("folder", "'folder'"), (None, "None")):
+        with types_unchecked(), pytest.raises(TypeError, match=rf"(?s)got .*{told}.*Give what glassformer.load"):
+            task(wrong, ["a"])
+
+
+@pytest.mark.parametrize("task", [classify, score])
+def test_a_pair_is_two_texts(decoder, task) -> None:
+    with (
+        types_unchecked(),
+        pytest.raises(ValueError, match=r"text 0 must be a text or a pair \(text, text\), got 3 parts"),
+    ):
+        task(decoder, [("a", "b", "c")])
+    with types_unchecked(), pytest.raises(TypeError, match="the second part of text 1 must be a text, got None"):
+        task(decoder, ["a", ("a", None)])
 
 
 def test_trim() -> None:
