@@ -84,7 +84,7 @@ def write_stream(
 ) -> Generator[Token, None, list[list[Written]]]:
     """Like ``write``, one token at a time; for all but beam search, whose tokens are final only at its end.
 
-    Prompts are written side by side, with a draft one after the other.
+    Prompts are written side by side, with a draft one after the other. What is wrong with them is said at once.
     """
     model = _writer(model, settings)
     if settings.mode == "beam":
@@ -94,7 +94,7 @@ def write_stream(
     _check_draft(draft, settings)
     rows = _rows(prompts, mask)
     if not rows:
-        return []
+        return _nothing()
     evaluating = Evaluating(model)
     with evaluating, torch.inference_mode():
         steps, begun, rooms = _prepare(model, rows, settings, start, path, chunk)
@@ -105,7 +105,12 @@ def write_stream(
         search = contrastive_rows(steps, begun, rooms, settings, is_done)
     else:
         search = write_rows(steps, begun, rooms, settings, is_done)
-    return (yield from _without_gradients(search, evaluating))
+    return _without_gradients(search, evaluating)
+
+
+def _nothing() -> Generator[Token, None, list[list[Written]]]:
+    yield from ()
+    return []
 
 
 def _without_gradients(

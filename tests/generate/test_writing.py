@@ -423,3 +423,10 @@ def test_a_method_patched_onto_the_model_is_used():
     model.answer = lambda hidden, mask=None: -old(hidden, mask)
     fast, slow = (write(model, [[1, 2]], settings, path=path)[0][0].ids for path in ("fast", "sdpa"))
     assert fast == slow
+
+
+def test_a_stream_says_at_once_what_is_wrong():
+    for prompts in ([[]], [[99]], [[1] * 30]):
+        with pytest.raises((ValueError, IndexError), match="prompt 0"):
+            write_stream(built("gpt2"), prompts)
+    assert list(write_stream(built("gpt2"), [])) == []
