@@ -1,62 +1,104 @@
 """``glassformer chat``: a conversation with a model that was trained for them."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import closing, suppress
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from glassformer.cli.options import AsJson, Computing, Loading, ModelName, Searching
+from glassformer.cli.errors import InputError, in_words
+from glassformer.cli.options import AsJson, Computing, Loading, ModelName, Searching, Truncate, side
 from glassformer.cli.outputs import note, people, print_json, visible
 from glassformer.cli.verbs import verb
 
 if TYPE_CHECKING:
+    from glassformer.generate.text import Text
     from glassformer.hub import Loaded
 
 RESET, EXIT = "/reset", "/exit"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Talking:
+    """How the conversation goes."""
+
+    system: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="What the model is told before the conversation.")
+    ] = None
+    stream: Annotated[bool, typer.Option(help="Show replies as they are written.")] = True
+    truncate: Truncate = None
+    as_json: AsJson = False
+
+    @property
+    def how(self) -> str:
+        """In which form replies are shown."""
+        return "json" if self.as_json else "stream" if self.stream else "whole"
+
+    @property
+    def begin(self) -> list[dict[str, str]]:
+        """The messages before the first line."""
+        return [] if self.system is None else [{"role": "system", "content": self.system}]
+
+
 @verb
-def chat(
-    model: ModelName,
-    loading: Loading,
-    searching: Searching,
-    computing: Computing,
-    system: Annotated[str | None, typer.Option(help="What the model is told before the conversation.")] = None,
-    stream: Annotated[bool, typer.Option(help="Show replies as they are written.")] = True,
-    as_json: AsJson = False,
-) -> None:
-    """Talk with MODEL, line by line. /reset begins anew, /exit or Ctrl-D ends."""
+def chat(model: ModelName, talking: Talking, loading: Loading, searching: Searching, computing: Computing) -> None:
+    """Talk with MODEL, line by line. /reset begins anew, /exit or Ctrl-D ends, Ctrl-C ends a reply."""
     from glassformer.generate.defaults import notes_for
 
+    if sys.stdin is None:
+        raise InputError("standard input is closed, so that nothing can be said to the model.")
+    side(talking.truncate)
     loaded = loading.load(model)
     if loaded.tokenizer.chat_template is None:
         raise ValueError(f"{model} has no chat template, so it is no chat model; glassformer generate continues texts.")
     options = searching.given()
-    for text in notes_for(loaded, **options):
-        note(text)
-    options |= computing.given(loading)
-    begin = [] if system is None else [{"role": "system", "content": system}]
-    messages = list(begin)
-    console = people()
-    for line in _lines(console, as_json):
+    for remark in notes_for(loaded, **options):
+        note(remark)
+    options |= {**computing.given(loading), "truncate": side(talking.truncate)}
+    _check_settings(loaded, options, talking.how)
+    _talk(loaded, options, talking)
+
+
+def _talk(loaded: "Loaded", options: dict[str, Any], talking: Talking) -> None:
+    messages, console = talking.begin, people()
+    for line in _lines(console, talking.as_json):
         if line == RESET:
-            messages = list(begin)
-            if not as_json:
+            messages = talking.begin
+            if not talking.as_json:
                 console.print("[dim]The conversation begins anew.[/]")
             continue
         messages.append({"role": "user", "content": line})
         try:
-            text = _reply(loaded, messages, options, console, "json" if as_json else "stream" if stream else "whole")
+            text = _reply(loaded, messages, options, console, talking.how)
         except ValueError as error:
             if not sys.stdin.isatty():
                 raise
+            typer.echo(f"error: {in_words(error)} ({RESET} begins anew.)", err=True)
+            text = None
+        if text is not None:
+            messages.append({"role": "assistant", "content": text})
+        else:  # the conversation goes on as if the line had not been said
             messages.pop()
-            typer.echo(f"error: {error} ({RESET} begins anew.)", err=True)
-            continue
-        messages.append({"role": "assistant", "content": text})
+
+
+def _check_settings(loaded: "Loaded", options: dict[str, Any], how: str) -> None:
+    """Raise for settings that no reply can be written with, before anything is said."""
+    from glassformer.generate.chat import REPLY_LENGTH
+    from glassformer.generate.defaults import settings_for
+    from glassformer.generate.text import FOR_WRITING, generate_text
+
+    generate_text(loaded, [], **options)  # the names of tokens
+    of_tokens = ("eos", "suppress", "bad_words", "forced_first", "forced_last", "logit_bias", "truncate", *FOR_WRITING)
+    rest = {name: value for name, value in options.items() if name not in of_tokens}
+    chosen, _ = settings_for(loaded, default_length=REPLY_LENGTH, **rest)
+    if how == "stream" and (chosen.samples > 1 or chosen.beam_size > 1):
+        raise InputError(
+            "replies are shown as they are written, which beams and several samples cannot be; say --no-stream."
+        )
 
 
 def _lines(console: Console, as_json: bool) -> Iterator[str]:
@@ -67,9 +109,9 @@ def _lines(console: Console, as_json: bool) -> Iterator[str]:
             import readline  # noqa: F401  # gives input() a line that can be edited
         if not as_json:
             console.print(f"[dim]{RESET} begins anew, {EXIT} or Ctrl-D ends.[/]")
-    while True:
+    for number in count(1):
         try:
-            line = input("> ") if is_terminal else _next_line()
+            line = input("> ") if is_terminal else _next_line(number)
         except EOFError:
             if is_terminal:
                 console.print()
@@ -80,25 +122,58 @@ def _lines(console: Console, as_json: bool) -> Iterator[str]:
             yield line.strip()
 
 
-def _next_line() -> str:
-    line = sys.stdin.readline()
+def _next_line(number: int) -> str:
+    line = sys.stdin.buffer.readline()
     if not line:
         raise EOFError
-    return line
+    try:
+        return line.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError:
+        raise InputError(
+            f"line {number} of standard input is not UTF-8; convert it, for instance with iconv."
+        ) from None
+
+
+def _remembered(pieces: Generator[str, None, "Text"], said: list[str]) -> Generator[str, None, "Text"]:
+    """The same pieces; what was said is known also of a reply that is broken off."""
+    while True:
+        try:
+            piece = next(pieces)
+        except StopIteration as end:
+            return end.value
+        said.append(piece)
+        yield piece
+
+
+@contextmanager
+def _stopped_by_ctrl_c() -> Iterator[None]:
+    """On a terminal Ctrl-C ends the reply, not the conversation."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not sys.stdin.isatty():
+            raise
 
 
 def _reply(
     loaded: "Loaded", messages: list[dict[str, str]], options: dict[str, Any], console: Console, how: str
-) -> str:
+) -> str | None:
+    """Let the model reply and print it; None where Ctrl-C came before its first word."""
     from glassformer.cli.texts import show_pieces
     from glassformer.generate.chat import reply, stream_reply
 
     if how == "stream":
-        with closing(stream_reply(loaded, messages, **options)) as pieces:
-            text = show_pieces(pieces, None).text
+        said: list[str] = []
+        whole = None
+        with closing(stream_reply(loaded, messages, **options)) as pieces, _stopped_by_ctrl_c():
+            whole = show_pieces(_remembered(pieces, said), None).text
         console.print("\n" if sys.stdout.isatty() else "")
-        return text
-    found = reply(loaded, messages, **options)
+        return "".join(said) or whole
+    found = None
+    with _stopped_by_ctrl_c():
+        found = reply(loaded, messages, **options)
+    if found is None:
+        return None
     if how == "json":
         written = found.written
         counts = {"prompt_tokens": found.prompt_tokens, "new_tokens": len(written.ids)}

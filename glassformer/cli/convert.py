@@ -1,56 +1,94 @@
 """``glassformer convert``: from one format of models to another."""
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from glassformer.cli.errors import plain_errors
+from glassformer.cli.errors import InputError
+from glassformer.cli.verbs import verb
+from glassformer.config.checks import check_choice
+
+if TYPE_CHECKING:
+    from glassformer.hub import Loaded, Options
+
+TYPES = ("float32", "bfloat16", "float16", "float64")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Checks:
+    """What is refused; the names are those of ``hub.load``."""
+
+    strict: Annotated[bool, typer.Option(help="Refuse keys of config.json that the lineage does not know.")] = False
+    allow_pickle: Annotated[bool, typer.Option(help="Open .bin, .pt and .pth files, for their tensors alone.")] = False
+    check_finite: Annotated[bool, typer.Option(help="Refuse weights with NaN or infinities.")] = False
+
+
+@verb
 def convert(
-    source: Annotated[
-        str, typer.Argument(help="A folder, a GGUF or llama2.c file, or a name in the Hugging Face cache.")
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE", help="A folder, a GGUF or llama2.c file, or a name in the Hugging Face cache."
+        ),
     ],
-    folder: Annotated[Path, typer.Argument(help="Where to write; made if it is not there.")],
-    to: Annotated[str, typer.Option(help="hf: for Hugging Face. glassformer: facts and part names of our own.")] = "hf",
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write; made if it is not there.")],
+    checks: Checks,
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="hf|glassformer", help="hf: for Hugging Face. glassformer: facts and part names of our own."
+        ),
+    ] = "hf",
     dtype: Annotated[
-        str | None, typer.Option(help="float32, bfloat16, float16 or float64; as stored unless given.")
+        str | None,
+        typer.Option(metavar="TYPE", help="float32, bfloat16, float16 or float64; as stored unless given."),
     ] = None,
-    head: Annotated[str | None, typer.Option(help="Another head than the source's own: lm, classify, none …")] = None,
-    strict: Annotated[bool, typer.Option(help="Refuse keys of config.json that the lineage does not know.")] = False,
-    allow_pickle: Annotated[bool, typer.Option(help="Open .bin, .pt and .pth files, for their tensors alone.")] = False,
-    check_finite: Annotated[bool, typer.Option(help="Refuse weights with NaN or infinities.")] = False,
+    head: Annotated[
+        str | None, typer.Option(metavar="KIND", help="Another head than the source's own: lm, classify, none …")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over a model that FOLDER holds already.")] = False,
 ) -> None:
     """Load SOURCE, with every weight accounted for, and write it to FOLDER."""
-    with plain_errors():
-        import torch
+    check_choice("--to", to, ("glassformer", "hf"))
+    if dtype is not None:
+        check_choice("--dtype", dtype, TYPES)
+    _check_folder(model, folder, force)
+    import torch
 
-        from glassformer import hub
-        from glassformer.config.checks import check_choice
-        from glassformer.text.pieces import TokenizerError
+    from glassformer import hub
 
-        check_choice("--to", to, ("glassformer", "hf"))
-        types = {
-            "float32": torch.float32,
-            "bfloat16": torch.bfloat16,
-            "float16": torch.float16,
-            "float64": torch.float64,
-        }
-        if dtype is not None:
-            check_choice("--dtype", dtype, types)
-        options: hub.Options = {"strict": strict, "allow_pickle": allow_pickle, "check_finite": check_finite}
-        if head is not None:
-            options["head"] = head
-        loaded = hub.load(source, dtype=None if dtype is None else getattr(torch, dtype), **options)
-        try:
-            tokenizer = loaded.tokenizer
-        except TokenizerError as error:
-            tokenizer = None
-            typer.echo(f"no tokenizer is written: {error}", err=True)
-        hub.save(loaded, folder, to=to, tokenizer=tokenizer)
+    options: Options = asdict(checks)  # type: ignore[assignment]
+    if head is not None:
+        options["head"] = head
+    _write(hub.load(model, dtype=None if dtype is None else getattr(torch, dtype), **options), folder, to)
+
+
+def _write(loaded: "Loaded", folder: Path, to: str) -> None:
+    from glassformer import hub
+    from glassformer.text.pieces import TokenizerError
+
+    try:
+        tokenizer = loaded.tokenizer
+    except TokenizerError as error:
+        tokenizer = None
+        typer.echo(f"no tokenizer is written: {error}", err=True)
+    hub.save(loaded, folder, to=to, tokenizer=tokenizer)
     for name, reason in loaded.report.spare.items():
         typer.echo(f"left out {name}: {reason}", err=True)
     for key in loaded.report.foreign:
         typer.echo(f"config.json has a key of its own that plays no part: {key}", err=True)
     typer.echo(f"wrote {folder}")
+
+
+def _check_folder(model: str, folder: Path, force: bool) -> None:
+    """Raise where a model would be lost: the source itself, or one that lies in the folder already."""
+    place = Path(model).expanduser()
+    if place.exists() and folder.exists() and place.samefile(folder):
+        raise InputError(f"{folder} is SOURCE itself; name another folder to write to.")
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; name a folder to write to.")
+    held = [name for name in ("config.json", "glassformer.json") if (folder / name).exists()]
+    if held and not force:
+        raise InputError(f"{folder} holds a model already ({held[0]}); name another folder, or write over it: --force.")

@@ -1,9 +1,53 @@
-"""Errors as a user of the program meets them: one paragraph, exit code 2, no traceback; 130 where the user ends it."""
+"""Errors as a user of the program meets them: one paragraph, exit code 2, no traceback; 130 where the user ends it.
 
+The library speaks of arguments (``beam_size=5``) and counts from 0; the program has options (``--beam-size 5``) and
+counts from 1. What turns the one into the other is here alone.
+"""
+
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import typer
+
+# Options by the library's names: those whose name can be nothing else, then words that are options only before a "=".
+NAMES = (
+    "max_new_tokens", "min_new_tokens", "beam_size", "top_beams", "length_penalty", "length_rule", "early_stopping",
+    "beam_groups", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "no_repeat_ngram", "bad_words",
+    "logit_bias", "forced_first", "forced_last", "contrastive_alpha", "top_alternatives", "batch_size", "allow_pickle",
+    "check_finite", "keep_special", "max_answer_tokens",
+)  # fmt: skip
+WORDS = (
+    "temperature", "samples", "seed", "stop", "eos", "suppress", "diversity", "path", "chunk", "draft", "truncate",
+    "blank", "several", "window", "stride", "top", "overlap", "pool", "normalise", "strict", "head", "dtype", "device",
+    "to", "source", "target", "record",
+)  # fmt: skip
+SPELT = {"bad_words": "--bad-word", "source": "--from", "target": "--to"}
+VALUES = {"early_stopping": {"True": "yes", "False": "no"}}
+# Whole phrases of the library that say the remedy in Python.
+PHRASES = (
+    (r"^(\S+): (neither .*?)To fetch it from the hub, say download=True\.", r"\1: \2Fetch it first: hf download \1."),
+    (r"\buse (write|generate_text)\b", "leave out --stream"),
+    (r"not samples=(\d+); leave it at 1", r"not samples=\1; leave out --stream, or --samples"),
+    (r" glassformer\.load\(\.\.\., head=.*? weights\.", ""),
+    (r" Load their folder, or hand in the config as well: load\(.*?\)\.", " Name their folder."),
+    (r"score_masked is its measure", "score it with --masked"),
+    (r"^score_masked needs", "--masked needs"),
+    (r"^score_file needs", "--whole needs"),
+    (r"translate into: target\.", "translate into: --to."),
+    (r"say both languages, source and target", "say both languages, --from and --to"),
+    (r"Task\(([^)]*)\)", r"--prefix \1"),
+)  # fmt: skip
+_GIVEN = re.compile(
+    rf"(?<![\w'\"./=-])({'|'.join((*NAMES, *WORDS))})=('[^']*'|\"[^\"]*\"|-?\d+(?:\.\d+)?(?:e-?\d+)?|\w+)?"
+)
+_NAMED = re.compile(rf"(?<![\w'\"./=-])({'|'.join(NAMES)})(?!\w)")
+_SUBJECT = re.compile(rf"^({'|'.join(WORDS)})(?= must )")
+_COUNTED = re.compile(r"\b(text|prompt|question|source|pair) (\d+)\b")
+
+
+class InputError(ValueError):
+    """An error in the program's own words."""
 
 
 @contextmanager
@@ -15,6 +59,63 @@ def plain_errors() -> Iterator[None]:
         raise
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
-    except (ValueError, OSError, ImportError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from error
+    except (ValueError, TypeError, IndexError, OSError, ImportError, MemoryError) as error:
+        _end(in_words(error), error)
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError" and "can't allocate memory" not in str(error):
+            raise
+        _end("there is not enough memory; take a smaller --batch-size, a shorter text or --dtype bfloat16.", error)
+
+
+def in_words(error: BaseException, before: int = 0) -> str:
+    """What an error says, with the program's options and numbers; ``before``: texts that came before those counted."""
+    if isinstance(error, InputError):
+        return str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{_text(error.filename)}: {_reason(error)}."
+    said = str(error) or type(error).__name__
+    for pattern, remedy in PHRASES:
+        said = re.sub(pattern, remedy, said)
+    said = _GIVEN.sub(_with_value, said)
+    said = _NAMED.sub(lambda found: option(found[1]), said)
+    said = _SUBJECT.sub(lambda found: option(found[1]), said)
+    return _COUNTED.sub(lambda found: f"{found[1]} {int(found[2]) + before + 1}", said)
+
+
+@contextmanager
+def counting(before: int) -> Iterator[None]:
+    """Let errors about texts that are handed on in parts have the numbers of the input."""
+    try:
+        yield
+    except (ValueError, TypeError, IndexError) as error:
+        raise InputError(in_words(error, before)) from error
+
+
+def option(name: str) -> str:
+    """An option as the program spells it, by the library's name."""
+    return SPELT.get(name, "--" + name.replace("_", "-"))
+
+
+def _with_value(found: re.Match[str]) -> str:
+    name, value = found[1], (found[2] or "").strip("'\"")
+    value = VALUES.get(name, {}).get(value, value)
+    return option(name) if value in ("", "None", "True") else f"{option(name)} {value}"
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "there is no such file"
+    if isinstance(error, IsADirectoryError):
+        return "this is a folder, not a file"
+    if isinstance(error, PermissionError):
+        return "permission is denied"
+    return str(error.strerror or type(error).__name__).lower()
+
+
+def _text(name: str | bytes | int) -> str:
+    return name.decode(errors="replace") if isinstance(name, bytes) else str(name)
+
+
+def _end(said: str, error: BaseException) -> None:
+    typer.echo(f"error: {said}", err=True)
+    raise typer.Exit(2) from error

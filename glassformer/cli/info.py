@@ -11,6 +11,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from glassformer.cli.errors import plain_errors
+from glassformer.cli.outputs import percent, print_table
 from glassformer.config import Model, count, from_dict, to_dict
 from glassformer.families import by_model_type, preset, presets
 from glassformer.inspect.parts import Part, part_tree
@@ -19,7 +20,10 @@ from glassformer.weights.reader import OWN_CONFIG, read_config
 
 
 def info(
-    model: Annotated[str | None, typer.Argument(help="A published model's name, or a model's folder.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="MODEL", help="A published model's name, or a model's folder, GGUF or llama2.c file."),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="For machines: the facts and the number of parameters.")
     ] = False,
@@ -39,6 +43,8 @@ def info(
 
 def _facts(name: str) -> Model:
     folder = Path(name)
+    if folder.is_file():
+        return _facts_of_file(folder)
     if not folder.is_dir():
         return preset(name)
     if (folder / OWN_CONFIG).is_file():
@@ -46,6 +52,19 @@ def _facts(name: str) -> Model:
     config = read_config(folder / "config.json")
     lineage = by_model_type(config)
     return lineage.facts(config, choose_kind(lineage, config))
+
+
+def _facts_of_file(path: Path) -> Model:
+    """The facts that a GGUF or llama2.c file states; its weights are not read, but for whether the head is tied."""
+    from glassformer.weights.convert import settle_tie
+    from glassformer.weights.source import open_source
+
+    with open_source(path) as source:
+        if source.is_ours:
+            return from_dict(Model, source.config["model"])
+        lineage = by_model_type(source.config)
+        kind = choose_kind(lineage, source.config)
+        return settle_tie(lineage, lineage.facts(source.config, kind), kind, source.shapes, source.read)
 
 
 def _list(console: Console, as_json: bool) -> None:
@@ -67,7 +86,7 @@ def _list(console: Console, as_json: bool) -> None:
         cited = f"{one.paper.authors} {one.paper.year}: {one.paper.title}"
         table.add_row(one.name, one.facts.family, f"{one.parameters:,}", "" if cited == paper else cited)
         paper = cited
-    console.print(table)
+    print_table(table)
     console.print(f"\n{len(known)} models. [bold]glassformer info NAME[/bold] shows one.")
 
 
@@ -89,7 +108,7 @@ def _line(name: str, part: Part, whole: int, copies: int = 1) -> Text:
     if part.times > 1:
         line.append(f" × {part.times} = {part.parameters * part.times:,}")
     if part.parameters != whole:
-        line.append(f"  {100 * part.parameters * part.times * copies / whole:.1f} %", "dim")
+        line.append(f"  {percent(part.parameters * part.times * copies / whole)}", "dim")
     if part.says:
         line.append(f"  {part.says}", "cyan")
     return line

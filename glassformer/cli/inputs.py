@@ -1,9 +1,11 @@
 """Texts from arguments, a file or standard input."""
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from glassformer.cli.errors import InputError
 from glassformer.cli.options import Reading
 
 Pair = tuple[str, str]
@@ -15,8 +17,7 @@ def read_texts(texts: Sequence[str] | None, reading: Reading) -> list[str]:
         raise ValueError("texts are given both as arguments and by --file; give them once.")
     if texts:
         return list(texts)
-    if reading.file is None and sys.stdin.isatty():
-        raise ValueError("no text is given: put it after the model's name, or give --file, or pipe it in.")
+    _check_somebody_writes(reading)
     where = "standard input" if reading.file is None else str(reading.file)
     found = _lines(_bytes(reading.file), where, reading.skip_empty)
     if not found:
@@ -30,8 +31,7 @@ def read_whole(texts: Sequence[str] | None, reading: Reading) -> str:
         if reading.file is not None or len(texts) > 1:
             raise ValueError("one text is needed: as one argument, or by --file, or on standard input.")
         return texts[0]
-    if reading.file is None and sys.stdin.isatty():
-        raise ValueError("no text is given: put it after the model's name, or give --file, or pipe it in.")
+    _check_somebody_writes(reading)
     where = "standard input" if reading.file is None else str(reading.file)
     return _decoded(_bytes(reading.file), where)
 
@@ -53,6 +53,22 @@ def pairs(texts: Sequence[str], seconds: Sequence[str] | None, *, tsv: bool) -> 
             raise ValueError(f"--tsv: line {number} must be two texts with one TAB between them, got {text!r:.60}.")
         found.append((first, second))
     return found
+
+
+def check_room(path: Path, name: str) -> None:
+    """Raise unless a file can be written there; before a model is loaded, not after its work is done."""
+    folder = path.parent
+    if path.is_dir():
+        raise InputError(f"{name} {path}: this is a folder; name a file in it.")
+    if not folder.is_dir():
+        raise InputError(f"{name} {path}: there is no folder {folder}.")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise InputError(f"{name} {path}: this may not be written.")
+
+
+def _check_somebody_writes(reading: Reading) -> None:
+    if reading.file is None and (sys.stdin is None or sys.stdin.isatty()):
+        raise InputError("no text is given: put it after the model's name, or give --file, or pipe it in.")
 
 
 def _bytes(path: Path | None) -> bytes:

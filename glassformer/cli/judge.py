@@ -11,7 +11,7 @@ from rich.text import Text
 
 from glassformer.cli.inputs import pairs, read_texts, read_whole
 from glassformer.cli.options import Common, ModelName, Texts, Truncate, side
-from glassformer.cli.outputs import bar, people, print_json, visible
+from glassformer.cli.outputs import bar, people, percent, print_json, visible
 from glassformer.cli.verbs import verb
 
 if TYPE_CHECKING:
@@ -24,7 +24,9 @@ COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 class Pairing:
     """Where the second texts of pairs come from."""
 
-    pair: Annotated[list[str] | None, typer.Option(help="The second text of a pair, one for each text.")] = None
+    pair: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="The second text of a pair, one for each text.")
+    ] = None
     tsv: Annotated[bool, typer.Option("--tsv", help="Each text is a pair with a TAB between.")] = False
 
 
@@ -44,7 +46,9 @@ def fill(
     common: Common,
     texts: Texts = None,
     top: Annotated[int, typer.Option(min=1, help="Guesses for each blank.")] = 5,
-    blank: Annotated[str | None, typer.Option(help="What stands for a blank; else the model's mask token.")] = None,
+    blank: Annotated[
+        str | None, typer.Option(metavar="STRING", help="What stands for a blank; else the model's mask token.")
+    ] = None,
     truncate: Truncate = None,
 ) -> None:
     """Fill the blanks of texts with the likeliest words."""
@@ -129,7 +133,13 @@ def answer(
     limits: Limits,
     texts: Annotated[list[str] | None, typer.Argument(metavar="CONTEXT", help="Where the answer stands.")] = None,
     question: Annotated[
-        str | None, typer.Option("--question", "-q", help='Else JSON lines with "question" and "context".')
+        str | None,
+        typer.Option(
+            "--question",
+            "-q",
+            metavar="TEXT",
+            help='The context is then all of --file or standard input. Else JSON lines with "question" and "context".',
+        ),
     ] = None,
 ) -> None:
     """Find answers in texts: a context from arguments, --file or standard input, as a whole; or many as JSON lines."""
@@ -178,7 +188,7 @@ def _table(rows: Sequence[tuple[float, str | Text]]) -> Table:
     table.add_column(overflow="fold")
     for chance, what in rows:
         shown = Text(visible(what)) if isinstance(what, str) else what
-        table.add_row(f"{100 * chance:.1f} %", "█" * round(10 * chance) or "▏", shown)
+        table.add_row(percent(chance), "█" * round(10 * chance) or "▏", shown)
     return table
 
 

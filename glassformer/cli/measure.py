@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,10 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from glassformer.cli.inputs import pairs, read_texts
+from glassformer.cli.errors import InputError
+from glassformer.cli.inputs import check_room, pairs, read_texts, read_whole
 from glassformer.cli.judge import Pairing
 from glassformer.cli.options import Common, ModelName, Texts, Truncate, side
-from glassformer.cli.outputs import bar, people, print_json, visible
+from glassformer.cli.outputs import bar, people, print_json, print_table, visible
 from glassformer.cli.verbs import verb
 from glassformer.config.checks import check_choice
 
@@ -25,11 +27,16 @@ if TYPE_CHECKING:
     from glassformer.tasks.score import Score, Total
 
 
+FIRST = 6  # numbers of a vector that people see
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scoring:
     """How texts are scored."""
 
-    whole: Annotated[bool, typer.Option("--whole", help="--file is one long text, read in windows.")] = False
+    whole: Annotated[
+        bool, typer.Option("--whole", help="A file or standard input is one long text, read in windows.")
+    ] = False
     masked: Annotated[bool, typer.Option("--masked", help="Mask each token in its turn: for encoders.")] = False
     tokens: Annotated[bool, typer.Option("--tokens", help="Show the score of every token.")] = False
     window: Annotated[int | None, typer.Option(min=2, help="Tokens that the model sees at once.")] = None
@@ -48,6 +55,10 @@ def score(model: ModelName, common: Common, pairing: Pairing, how: Scoring, text
     The last line is about all texts together, averaged over their tokens.
     """
     if how.whole:
+        if how.tokens or how.masked or pairing.pair or pairing.tsv:
+            raise InputError(
+                "--whole gives one number for a long text; leave out --tokens, --masked, --pair and --tsv."
+            )
         _score_whole(model, common, texts, how)
         return
     if how.masked and any(how.windows.values()):
@@ -71,7 +82,7 @@ def score(model: ModelName, common: Common, pairing: Pairing, how: Scoring, text
     if how.tokens:
         for one in found:
             _print_tokens(console, one)
-    console.print(_table([*((one.text, one.total) for one in found), *([("all", total)] if len(found) > 1 else [])]))
+    print_table(_table([*((one.text, one.total) for one in found), *([("all", total)] if len(found) > 1 else [])]))
 
 
 def _masked_scores(
@@ -87,16 +98,20 @@ def _masked_scores(
 def _score_whole(model: str, common: Common, texts: Sequence[str] | None, how: Scoring) -> None:
     from glassformer.tasks.score import score_file
 
+    if texts:
+        raise InputError("--whole reads one long text: --file F or standard input, and no texts beside it.")
     file = common.reading.file
-    if texts or file is None:
-        raise ValueError("--whole reads one file: --file F, and no texts beside it.")
+    text = read_whole(None, common.reading)
     loaded = common.loading.load(model)
-    with bar("reading", 2) as progress:  # how many windows there are is seen when it is read
-        total = score_file(loaded, file, batch_size=common.batch_size, progress=progress, **how.windows)
+    with TemporaryDirectory() as folder, bar("reading", 2) as progress:  # the number of windows is seen as it is read
+        path = file or Path(folder) / "standard input"
+        if file is None:
+            path.write_bytes(text.encode())
+        total = score_file(loaded, path, batch_size=common.batch_size, progress=progress, **how.windows)
     if common.as_json:
-        print_json({"file": str(file), "total": total})
+        print_json({"file": None if file is None else str(file), "total": total})
     else:
-        people().print(_table([(str(file), total)]))
+        print_table(_table([(path.name if file is None else str(file), total)]))
 
 
 def _row(one: "Score", with_tokens: bool) -> dict[str, Any]:
@@ -110,7 +125,7 @@ def _table(rows: "Sequence[tuple[str, Total]]") -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("log-prob", "tokens", "perplexity", "bits per byte"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("text", no_wrap=True, overflow="ellipsis")
+    table.add_column("text", no_wrap=True)
     for number, (text, total) in enumerate(rows):
         last = number == len(rows) - 1 and number > 0
         numbers = [
@@ -133,11 +148,12 @@ def _print_tokens(console: Console, one: "Score") -> None:
     for token in one.tokens:
         if token.end <= reached:  # of the frame, or a part of a character that is there already
             continue
+        line.append(visible(one.text[reached : token.start]))  # white space that belongs to no token
         surprise = 0.0 if token.logprob is None else -token.logprob
         style = "" if surprise < 3 else "yellow" if surprise < 6 else "red"
         line.append(visible(one.text[max(reached, token.start) : token.end]), style)
         reached = token.end
-    console.print(line)
+    console.print(line.append(visible(one.text[reached:])))
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("log-prob", justify="right")
     table.add_column("token")
@@ -166,6 +182,7 @@ def embed(model: ModelName, common: Common, how: Embedding, texts: Texts = None)
     out, pool = how.out, how.pool
     if out is not None:
         check_choice("the end of --out", out.suffix, (".npy", ".safetensors"))
+        check_room(out, "--out")
     check_choice("--pool", "mean" if pool is None else pool, ("mean", "first", "last"))
     lines = read_texts(texts, common.reading)
     from glassformer.tasks.embed import embed as embed_texts
@@ -180,10 +197,13 @@ def embed(model: ModelName, common: Common, how: Embedding, texts: Texts = None)
         for text, vector in zip(lines, vectors.tolist(), strict=True):
             print_json({"text": text, "vector": vector})
         return
-    console = people()
-    console.print(f"{len(lines):,} vectors of {vectors.shape[1]} numbers" + (f" in {out}" if out else ""), markup=False)
-    if 1 < len(lines) <= 20:
-        console.print(_likeness(lines, vectors))
+    many = "1 vector" if len(lines) == 1 else f"{len(lines):,} vectors"
+    people().print(f"{many} of {vectors.shape[1]} numbers" + (f" in {out}" if out else ""), markup=False)
+    if len(lines) == 1:
+        some = "  ".join(f"{value:.4f}" for value in vectors[0, :FIRST].tolist())
+        people().print(some + (" …" if vectors.shape[1] > FIRST else ""), markup=False)
+    elif len(lines) <= 20:
+        print_table(_likeness(lines, vectors))
 
 
 def _save(path: Path, vectors: "Tensor") -> None:
@@ -205,7 +225,7 @@ def _likeness(lines: Sequence[str], vectors: "Tensor") -> Table:
     table.add_column("")
     for number in range(len(lines)):
         table.add_column(str(number + 1), justify="right", no_wrap=True)
-    table.add_column("text", overflow="ellipsis", no_wrap=True)
+    table.add_column("text", no_wrap=True)
     for number, (text, row) in enumerate(zip(lines, (unit @ unit.T).tolist(), strict=True)):
         cells = [Text(f"{value:.2f}", "dim" if place == number else "") for place, value in enumerate(row)]
         table.add_row(str(number + 1), *cells, Text(visible(text)))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from glassformer.cli.errors import InputError
 from glassformer.config.checks import check_choice
 
 if TYPE_CHECKING:
@@ -37,9 +38,15 @@ class Loading:
 
     dtype: Annotated[
         str | None,
-        typer.Option(help="float32, bfloat16, float16 or float64; as stored unless given.", rich_help_panel=LOADING),
+        typer.Option(
+            metavar="TYPE",
+            help="float32, bfloat16, float16 or float64; as stored unless given.",
+            rich_help_panel=LOADING,
+        ),
     ] = None
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps …", rich_help_panel=LOADING)] = None
+    device: Annotated[
+        str | None, typer.Option(metavar="DEVICE", help="cpu, cuda, cuda:1 or mps.", rich_help_panel=LOADING)
+    ] = None
     allow_pickle: Annotated[
         bool,
         typer.Option(
@@ -65,12 +72,14 @@ class Loading:
 def _check_device(name: str) -> None:
     import torch
 
+    if name.partition(":")[0] not in ("cpu", "cuda", "mps", "xpu"):
+        raise InputError(f"--device {name} cannot be used here: say cpu, cuda, cuda:1 or mps.")
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(
-            f"--device {name!r} cannot be used here: {reason}. The CPU always can: --device cpu."
+        raise InputError(
+            f"--device {name} cannot be used here: {reason.rstrip('.')}. The CPU always can: --device cpu."
         ) from error
 
 
@@ -79,7 +88,14 @@ class Reading:
     """Where texts come from, besides the arguments."""
 
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="Texts from a file, one per line.", rich_help_panel=READING)
+        Path | None,
+        typer.Option(
+            "--file",
+            "-f",
+            metavar="FILE",
+            help="From a file: one text per line, or all of it where one text is asked for.",
+            rich_help_panel=READING,
+        ),
     ] = None
     skip_empty: Annotated[
         bool, typer.Option("--skip-empty", help="Pass over empty lines, else an error.", rich_help_panel=READING)
@@ -101,18 +117,35 @@ class Searching:
     """The settings of ``generate.settings.Settings`` under the same names; None is as the model's folder recommends."""
 
     max_new_tokens: Annotated[
-        int | None, typer.Option(help="The text ends here at the latest.", rich_help_panel=LENGTH)
+        int | None,
+        typer.Option(
+            help="The text ends here at the latest: as the model's folder advises, else 64 (in a chat 512).",
+            rich_help_panel=LENGTH,
+        ),
     ] = None
     min_new_tokens: Annotated[int | None, typer.Option(help="And not before.", rich_help_panel=LENGTH)] = None
     stop: Annotated[
         list[str] | None,
-        typer.Option(help=r"A string that ends the text; \n is a line break. Repeatable.", rich_help_panel=LENGTH),
+        typer.Option(
+            metavar="STRING",
+            help=r"A string that ends the text; \n is a line break. Repeatable.",
+            rich_help_panel=LENGTH,
+        ),
     ] = None
     eos: Annotated[
-        list[str] | None, typer.Option(help="A token, or its number, that ends the text.", rich_help_panel=LENGTH)
+        list[str] | None,
+        typer.Option(
+            metavar="TOKEN", help="A token, or its number, that ends the text. Repeatable.", rich_help_panel=LENGTH
+        ),
     ] = None
-    beam_size: Annotated[int | None, typer.Option(help="Partial texts side by side.", rich_help_panel=BEAMS)] = None
-    top_beams: Annotated[int | None, typer.Option(help="Show so many of the best.", rich_help_panel=BEAMS)] = None
+    beam_size: Annotated[
+        int | None,
+        typer.Option(help="Partial texts side by side; 1, no beams, unless given or advised.", rich_help_panel=BEAMS),
+    ] = None
+    top_beams: Annotated[
+        int | None,
+        typer.Option(help="Show so many of the best; needs beams, as all that follow.", rich_help_panel=BEAMS),
+    ] = None
     length_penalty: Annotated[
         float | None, typer.Option(help="Above 0 favours long texts, below 0 short ones.", rich_help_panel=BEAMS)
     ] = None
@@ -136,7 +169,9 @@ class Searching:
     diversity: Annotated[float | None, typer.Option(help="How much they do.", rich_help_panel=BEAMS)] = None
     temperature: Annotated[
         float | None,
-        typer.Option(help="0 is the likeliest token each time, above it tokens are drawn.", rich_help_panel=DRAWING),
+        typer.Option(
+            help="0, the default: the likeliest token each time; above it tokens are drawn.", rich_help_panel=DRAWING
+        ),
     ] = None
     top_k: Annotated[int | None, typer.Option(help="Draw among the k likeliest.", rich_help_panel=DRAWING)] = None
     top_p: Annotated[
@@ -157,18 +192,22 @@ class Searching:
         int | None, typer.Option(help="No run of so many tokens occurs twice.", rich_help_panel=RULES)
     ] = None
     bad_words: Annotated[
-        list[str] | None, typer.Option("--bad-word", help="A word never written. Repeatable.", rich_help_panel=RULES)
+        list[str] | None,
+        typer.Option("--bad-word", metavar="WORD", help="A word never written. Repeatable.", rich_help_panel=RULES),
     ] = None
     logit_bias: Annotated[
         list[str] | None,
         typer.Option(metavar="TOKEN=VALUE", help="Added to a token's logit. Repeatable.", rich_help_panel=RULES),
     ] = None
     suppress: Annotated[
-        list[str] | None, typer.Option(help="A token never written. Repeatable.", rich_help_panel=RULES)
+        list[str] | None,
+        typer.Option(metavar="TOKEN", help="A token never written. Repeatable.", rich_help_panel=RULES),
     ] = None
-    forced_first: Annotated[str | None, typer.Option(help="The first token.", rich_help_panel=RULES)] = None
+    forced_first: Annotated[
+        str | None, typer.Option(metavar="TOKEN", help="The first token.", rich_help_panel=RULES)
+    ] = None
     forced_last: Annotated[
-        str | None, typer.Option(help="The token at the last allowed place.", rich_help_panel=RULES)
+        str | None, typer.Option(metavar="TOKEN", help="The token at the last allowed place.", rich_help_panel=RULES)
     ] = None
     contrastive_alpha: Annotated[
         float | None,
@@ -218,6 +257,7 @@ class Computing:
 
     def given(self, loading: Loading) -> dict[str, Any]:
         """The options for ``generate_text``."""
+        check_choice("--path", self.path, ("fast", "sdpa", "eager"))
         found: dict[str, Any] = {"path": self.path}
         if self.chunk is not None:
             found["chunk"] = self.chunk

@@ -9,13 +9,32 @@ from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+
+def on_terminal() -> bool:
+    """Whether a person reads standard output; else it is a pipe or a file."""
+    return sys.stdout.isatty()
+
+
+def somebody_sees_notes() -> bool:
+    """Whether a person reads standard error."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def percent(chance: float) -> str:
+    """A chance in per cent, with as many digits as a small one needs to be seen."""
+    value = 100 * chance
+    return f"{value:.1f} %" if value >= 0.05 or value == 0 else f"{value:.1g} %"
 
 
 def people() -> Console:
     """Standard output for people; text is not cut to the width of a pipe."""
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    return Console(highlight=False, soft_wrap=not on_terminal())
 
 
 def print_json(row: Any) -> None:
@@ -24,6 +43,22 @@ def print_json(row: Any) -> None:
     text = json.dumps(_plain(row), ensure_ascii=encoding != "utf8", allow_nan=False)
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
+
+
+def print_table(table: Table) -> None:
+    """A table for people whose last column is text: that alone is cut on a narrow terminal, never a number."""
+    console = people()
+    *numbers, text = table.columns
+    widths = [max(map(_width, (column.header, *column.cells)), default=0) + 2 for column in numbers]
+    room = max(12, console.width - sum(widths))
+    for cell in text.cells:
+        if isinstance(cell, Text):  # others are folded
+            cell.truncate(room, overflow="ellipsis")
+    Console(highlight=False, width=max(console.width, sum(widths) + room)).print(table)
+
+
+def _width(cell: RenderableType) -> int:
+    return cell.cell_len if isinstance(cell, Text) else cell_len(str(cell))
 
 
 def note(text: str) -> None:
@@ -37,15 +72,20 @@ def visible(text: str, keep: str = "\n\t") -> str:
 
 
 @contextmanager
-def bar(what: str, total: int) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on standard error while something takes long, to be called with (done, all); None where nobody sees it."""
-    if not sys.stderr.isatty() or total < 2:
+def bar(what: str, total: int, before: int | None = None) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on standard error while something takes long, to be called with (done, all); None where nobody sees it.
+
+    ``before``: how many were done already, where the work is handed on in parts.
+    """
+    if not somebody_sees_notes() or total < 2:
         yield None
         return
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda done, every: progress.update(task, completed=done, total=every)
+        task = progress.add_task(what, total=total, completed=before or 0)
+        yield lambda done, every: progress.update(
+            task, completed=done + (before or 0), total=every if before is None else total
+        )
 
 
 def _plain(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from math import exp
@@ -13,7 +13,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text as Styled
 
-from glassformer.cli.outputs import bar, people, print_json, visible
+from glassformer.cli.errors import counting
+from glassformer.cli.outputs import (
+    bar,
+    note,
+    on_terminal,
+    people,
+    percent,
+    print_json,
+    somebody_sees_notes,
+    visible,
+)
+from glassformer.generate.prompts import fit_prompt, read_prompt
 from glassformer.generate.text import Text, generate_text, stream_text
 from glassformer.hub import Loaded
 from glassformer.text.tokenizer import Tokenizer
@@ -21,6 +32,8 @@ from glassformer.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from glassformer.cli.write import Job
     from glassformer.generate.prompts import Given
+
+SLICE = 8  # batches between two prints: enough for prompts of one length to be found
 
 WHY = {
     "eos": "ended by itself",
@@ -33,63 +46,109 @@ WHY = {
 def print_texts(
     loaded: Loaded, given: Sequence["Given"], shown: Sequence[str], options: dict[str, Any], job: "Job"
 ) -> None:
-    """Write everything, then print it."""
-    with bar("writing", len(given)) as progress:
-        size = job.computing.batch_size
-        found = generate_text(loaded, given, batch_size=size, progress=progress, **options)
+    """Write some prompts after the other, and print each as soon as those before it are there."""
+    goes_on, recorded = _goes_on(loaded, given, shown), []
+    step = SLICE * job.computing.batch_size
+    if len(given) > step and options["truncate"] is None:
+        with counting(0):  # a prompt that does not fit is found before an hour's work, not after it
+            for number, one in enumerate(given):
+                fit_prompt(loaded, read_prompt(loaded, one, number), None, 0)
+    for first in range(0, len(given), step):
+        part = given[first : first + step]
+        with bar("writing", len(given), first) as progress, counting(first):
+            found = generate_text(loaded, part, batch_size=job.computing.batch_size, progress=progress, **options)
+        for number, texts in enumerate(found, start=first):
+            bare = texts if goes_on else [replace(text, text=text.text.removeprefix(" ")) for text in texts]
+            _print_prompt(number, bare, shown, goes_on, job, loaded.tokenizer)
+        if job.showing.record is not None:
+            recorded += found
     if job.showing.record is not None:
-        _save_record(job.showing.record, shown, found, loaded.tokenizer)
-    console, goes_on = people(), _goes_on(loaded, given, shown)
-    for number, (prompt, texts) in enumerate(zip(shown, found, strict=True)):
-        for place, text in enumerate(texts):
-            if loaded.config.encoder is None and not goes_on:
-                text = replace(text, text=text.text.lstrip(" "))
-            if job.showing.as_json:
-                print_json(_row(number, place, prompt, text, loaded.tokenizer))
-                continue
-            if len(found) > 1 or len(texts) > 1:
-                _heading(console, (number, len(found)), (place, len(texts)), text)
-            console.print(Styled.assemble(_prompt(prompt, goes_on), visible(text.text)))
-            if any(text.written.alternatives):
-                console.print(_alternatives(text, loaded.tokenizer))
+        _save_record(job.showing.record, shown, recorded, loaded.tokenizer)
+
+
+def _print_prompt(
+    number: int, texts: Sequence[Text], shown: Sequence[str], goes_on: bool, job: "Job", tokenizer: Tokenizer
+) -> None:
+    """All that was written for one prompt."""
+    console = people()
+    for place, text in enumerate(texts):
+        if job.showing.as_json:
+            print_json(_row(number, place, shown[number], text, tokenizer))
+            continue
+        if on_terminal() and (len(shown) > 1 or len(texts) > 1):
+            _heading(console, (number, len(shown)), (place, len(texts)), text)
+        one_per_line = not (goes_on or on_terminal() or len(shown) == len(texts) == 1)
+        words = visible(text.text.replace("\n", " ") if one_per_line else text.text)
+        console.print(Styled.assemble(_prompt(shown[number], goes_on), words))
+        if any(text.written.alternatives):
+            console.print(_alternatives(text, tokenizer))
+        if len(shown) == len(texts) == 1:
+            _note_end(text)
+
+
+def _note_end(text: Text) -> None:
+    """Say, where a person sees it, what a text does not show: that it was cut off, or that its prompt was."""
+    if not somebody_sees_notes():
+        return
+    if text.written.ended == "length":
+        note(f"stopped after {len(text.written.ids)} tokens (--max-new-tokens).")
+    elif text.written.ended == "context":
+        note(f"stopped after {len(text.written.ids)} tokens, where the model's positions end.")
+    if text.cut_tokens:
+        note(f"{text.cut_tokens} tokens of the text were cut off (--truncate).")
 
 
 def stream_texts(
     loaded: Loaded, given: Sequence["Given"], shown: Sequence[str], options: dict[str, Any], job: "Job"
 ) -> None:
     """Write one text after the other and print each piece as it comes."""
-    if job.showing.record is not None:
-        raise ValueError("--record takes down a whole search; leave out --stream.")
     console, goes_on = people(), _goes_on(loaded, given, shown)
     for number, (one, prompt) in enumerate(zip(given, shown, strict=True)):
-        if not job.showing.as_json:
-            if len(given) > 1:
+
+        def begin(number: int = number, prompt: str = prompt) -> None:
+            if job.showing.as_json:
+                return
+            if len(given) > 1 and on_terminal():
                 console.print(f"[dim]── {number + 1} of {len(given)}[/]")
             console.print(_prompt(prompt, goes_on), end="")
             sys.stdout.flush()
-        with closing(stream_text(loaded, one, **options)) as pieces:
-            bare = _stripped(pieces) if loaded.config.encoder is None and not goes_on else pieces
-            text = show_pieces(bare, number if job.showing.as_json else None)
+
+        with closing(stream_text(loaded, one, **options)) as pieces, counting(number):
+            bare = pieces if goes_on else _stripped(pieces)
+            text = show_pieces(bare, number if job.showing.as_json else None, begin)
         if job.showing.as_json:
             print_json(_row(number, 0, prompt, text, loaded.tokenizer))
-        else:
-            console.print()
+            continue
+        console.print()
+        if len(given) == 1:
+            _note_end(text)
 
 
-def show_pieces(pieces: Generator[str, None, Text], number: int | None) -> Text:
-    """Print pieces of text at once, as JSON objects if they have a number; return the whole text."""
+def show_pieces(
+    pieces: Generator[str, None, Text], number: int | None, begin: Callable[[], None] = lambda: None
+) -> Text:
+    """Print pieces of text at once, as JSON objects if they have a number; return the whole text.
+
+    ``begin`` is called when the first piece is there, and so not if what was asked for is refused.
+    """
+    begun = False
     try:
         while True:
             piece = next(pieces)
+            if not begun:
+                begin()
+                begun = True
             if number is None:
                 sys.stdout.write(visible(piece))
                 sys.stdout.flush()
             else:
                 print_json({"number": number, "piece": piece})
     except StopIteration as end:
+        if not begun:
+            begin()
         return end.value
     except KeyboardInterrupt:
-        if number is None:
+        if number is None and begun:
             sys.stdout.write("\n")  # what was shown so far keeps its line
         raise
 
@@ -101,11 +160,11 @@ def _stripped(pieces: Generator[str, None, Text]) -> Generator[str, None, Text]:
         try:
             piece = next(pieces)
         except StopIteration as end:
-            return replace(end.value, text=end.value.text.lstrip(" "))
-        piece = piece if begun else piece.lstrip(" ")
+            return replace(end.value, text=end.value.text.removeprefix(" "))
+        shown = piece if begun else piece.removeprefix(" ")
         begun = begun or bool(piece)
-        if piece:
-            yield piece
+        if shown:
+            yield shown
 
 
 def _goes_on(loaded: Loaded, given: Sequence["Given"], shown: Sequence[str]) -> bool:
@@ -114,7 +173,9 @@ def _goes_on(loaded: Loaded, given: Sequence["Given"], shown: Sequence[str]) -> 
 
 
 def _prompt(prompt: str, goes_on: bool) -> Styled:
-    """What a text goes on from, on the same line; what it answers, on a line of its own."""
+    """What a text goes on from, on the same line; what it answers, on a line of its own, and in a pipe not at all."""
+    if not goes_on and not on_terminal():
+        return Styled()
     return Styled(visible(prompt), "bold cyan") if goes_on else Styled(visible(prompt) + "\n", "dim")
 
 
@@ -134,16 +195,13 @@ def _alternatives(text: Text, tokenizer: Tokenizer) -> Table:
     for token, log_prob, others in zip(written.ids, written.log_probs, written.alternatives, strict=True):
         line = Styled("   ").join(
             Styled.assemble(
-                (_in_sight(tokenizer, one.token), "bold" if one.token == token else ""), f" {_share(one.log_prob)}"
+                (_in_sight(tokenizer, one.token), "bold" if one.token == token else ""),
+                f" {percent(exp(one.log_prob))}",
             )
             for one in others
         )
-        table.add_row(Styled(_in_sight(tokenizer, token), "bold"), _share(log_prob), line)
+        table.add_row(Styled(_in_sight(tokenizer, token), "bold"), percent(exp(log_prob)), line)
     return table
-
-
-def _share(log_prob: float) -> str:
-    return f"{100 * exp(log_prob):.1f} %"
 
 
 def _in_sight(tokenizer: Tokenizer, token: int) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, get_type_hints
 
-from glassformer.cli.errors import plain_errors
+from glassformer.cli.errors import InputError, option, plain_errors
 
 
 def verb(function: Callable[..., None]) -> Callable[..., None]:
@@ -19,12 +19,27 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
 
     def run(**given: Any) -> None:
         with plain_errors():
+            check_utf8(given)
             function(**{name: _gathered(name, hints[name], given) for name in asked})
 
     run.__name__, run.__doc__ = function.__name__, function.__doc__
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+def check_utf8(given: Mapping[str, Any]) -> None:
+    """Raise if a text on the command line is not UTF-8: Python hands its bytes on as lone surrogates."""
+    for name, value in given.items():
+        texts = value if isinstance(value, list) else [value]
+        for number, text in enumerate(texts, start=1):
+            if name == "model" or not isinstance(text, str):  # a folder may have any name
+                continue
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                what = f"text {number}" if name == "texts" else option(name)
+                raise InputError(f"{what} is not UTF-8; convert it, for instance with iconv.") from None
 
 
 def _spread(name: str, hint: Any, default: Any) -> list[inspect.Parameter]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from glassformer.cli.inputs import read_texts
+from glassformer.cli.inputs import check_room, read_texts
 from glassformer.cli.options import (
     READING,
     AsJson,
@@ -52,6 +52,15 @@ class Job:
     searching: Searching
     computing: Computing
 
+    def load(self, model: str) -> "Loaded":
+        """The model; but first raise for what can be seen to be wrong without it."""
+        side(self.showing.truncate)
+        if self.showing.record is not None:
+            if self.showing.stream:
+                raise ValueError("--record takes down a whole search; leave out --stream.")
+            check_room(self.showing.record, "--record")
+        return self.loading.load(model)
+
     def write(
         self, loaded: "Loaded", given: Sequence["Given"], shown: Sequence[str], more: dict[str, Any] | None = None
     ) -> None:
@@ -83,14 +92,25 @@ def generate(
     texts: Texts = None,
     examples: Annotated[
         Path | None,
-        typer.Option(help="Show the task by examples: JSON lines with input and output.", rich_help_panel=READING),
+        typer.Option(
+            metavar="FILE.jsonl",
+            help="Show the task by examples: JSON lines with input and output.",
+            rich_help_panel=READING,
+        ),
     ] = None,
     template: Annotated[
         str | None,
-        typer.Option(help=r"How examples are written: {input}\n{output}\n\n unless given.", rich_help_panel=READING),
+        typer.Option(
+            metavar="STRING",
+            help=r"How examples are written: {input}\n{output}\n\n unless given.",
+            rich_help_panel=READING,
+        ),
     ] = None,
 ) -> None:
-    """Let MODEL continue texts; an encoder-decoder answers them."""
+    """Let MODEL continue texts; an encoder-decoder answers them.
+
+    What is not said is as generation_config.json in the model's folder recommends, where there is one.
+    """
     if template is not None and examples is None:
         raise ValueError("--template says how --examples are written, and there are none.")
     prompts = read_texts(texts, job.reading)
@@ -101,7 +121,7 @@ def generate(
 
         shown = FewShot(read_examples(examples), TEMPLATE if template is None else unescaped(template))
         given, more = [shown.prompt(text) for text in prompts], {"stop": [shown.separator]}
-    job.write(job.loading.load(model), given, prompts, more)
+    job.write(job.load(model), given, prompts, more)
 
 
 @verb
@@ -109,12 +129,16 @@ def translate(
     model: ModelName,
     job: Job,
     texts: Texts = None,
-    source: Annotated[str | None, typer.Option("--from", help="The language of the texts: en, eng_Latn …")] = None,
-    target: Annotated[str | None, typer.Option("--to", help="The language to translate into.")] = None,
+    source: Annotated[
+        str | None, typer.Option("--from", metavar="LANGUAGE", help="The language of the texts: en, eng_Latn …")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option("--to", metavar="LANGUAGE", help="The language to translate into.")
+    ] = None,
 ) -> None:
     """Translate texts with an encoder-decoder. One that knows many languages must be told both."""
     lines = read_texts(texts, job.reading)
-    loaded = job.loading.load(model)
+    loaded = job.load(model)
     from glassformer.generate.translation import prepare_translation
 
     given, more = prepare_translation(loaded, lines, source, target)
@@ -134,7 +158,7 @@ def summarise(
     from glassformer.cli.inputs import read_whole
 
     lines = [read_whole(texts, job.reading)] if whole else read_texts(texts, job.reading)
-    loaded = job.loading.load(model)
+    loaded = job.load(model)
     _write_task(job, loaded, lines, "summarization", needed=False)
 
 
@@ -143,14 +167,18 @@ def task(
     model: ModelName,
     job: Job,
     texts: Texts = None,
-    name: Annotated[str | None, typer.Option(help="A task that the model's config.json states.")] = None,
-    prefix: Annotated[str | None, typer.Option(help="Or the words before each text: 'cola sentence: '.")] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="TASK", help="A task that the model's config.json states.")
+    ] = None,
+    prefix: Annotated[
+        str | None, typer.Option(metavar="STRING", help="Or the words before each text: 'cola sentence: '.")
+    ] = None,
 ) -> None:
     """Text to text: a task told by the words before each text."""
     if (name is None) == (prefix is None):
         raise ValueError("say the task once: --name of one that the model's config.json states, or --prefix.")
     lines = read_texts(texts, job.reading)
-    loaded = job.loading.load(model)
+    loaded = job.load(model)
     if prefix is not None:
         job.write(loaded, [text if text.startswith(prefix) else prefix + text for text in lines], lines)
     else:

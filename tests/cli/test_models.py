@@ -10,6 +10,7 @@ import transformers
 from glassformer import hub
 from tests.cli.test_cli import run
 from tests.helpers import randomise
+from tests.weights.test_foreign import llama, write_llama2c
 
 SIZES = {"vocab_size": 31, "n_embd": 12, "n_layer": 2, "n_head": 3, "n_positions": 16}
 IDS = torch.arange(8).reshape(1, 8)
@@ -43,6 +44,17 @@ def test_info_draws_one_model_as_a_tree(folder: Path) -> None:
     assert "2 layers" in run("info", str(folder)).stdout
 
 
+def test_info_reads_the_facts_of_a_single_file(tmp_path: Path) -> None:
+    path = write_llama2c(tmp_path / "model.bin", llama(tied=True))
+    said = json.loads(run("info", str(path), "--json").stdout)
+    assert said["parameters"] == sum(p.numel() for p in hub.load(path).model.parameters())
+    assert "rotary" in run("info", str(path)).stdout
+    (tmp_path / "words.txt").write_text("words")
+    wrong = run("info", str(tmp_path / "words.txt"))
+    assert wrong.returncode == 2
+    assert wrong.stderr.startswith("error: ")
+
+
 def test_info_of_nonsense_names_the_nearest() -> None:
     wrong = run("info", "gpt2-xll")
     assert wrong.returncode == 2
@@ -62,6 +74,21 @@ def test_convert_there_and_back(folder: Path, tmp_path: Path) -> None:
     half = run("convert", str(folder), str(tmp_path / "half"), "--dtype", "bfloat16")
     assert half.returncode == 0
     assert {p.dtype for p in hub.load(tmp_path / "half").model.parameters()} == {torch.bfloat16}
+
+
+def test_convert_writes_over_nothing_unless_told(folder: Path, tmp_path: Path) -> None:
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    same = run("convert", str(folder), str(folder), "--force", "--dtype", "float16")
+    assert same.returncode == 2
+    assert "is SOURCE itself" in same.stderr
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    there = str(tmp_path / "there")
+    assert run("convert", str(folder), there).returncode == 0
+    again = run("convert", str(folder), there, "--dtype", "float16")
+    assert again.returncode == 2
+    assert "--force" in again.stderr
+    assert run("convert", str(folder), there, "--dtype", "float16", "--force").returncode == 0
+    assert {p.dtype for p in hub.load(there).model.parameters()} == {torch.float16}
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,17 @@ def test_a_reader_that_leaves_ends_the_program_quietly(endless: Path) -> None:
     assert (process.returncode, errors) == (1, b"")
 
 
+def test_bytes_that_are_not_utf8_and_a_closed_input_are_refused(folder: Path) -> None:
+    for command, message in (
+        ([*PROGRAM, "generate", folder, b"caf\xe9"], b"error: text 1 is not UTF-8"),
+        (["sh", "-c", '"$@" <&-', "sh", *PROGRAM, "generate", folder], b"error: no text is given"),
+        (["sh", "-c", '"$@" <&-', "sh", *PROGRAM, "chat", folder], b"error: standard input is closed"),
+    ):
+        result = subprocess.run(command, capture_output=True, check=False)
+        assert result.returncode == 2
+        assert result.stderr.startswith(message)
+
+
 def test_help_of_a_verb_does_not_import_torch() -> None:
     code = (
         "import sys\nfrom glassformer.cli.main import app\n"

@@ -102,7 +102,40 @@ def test_scores_of_texts_and_of_all_together(decoder: hub.Loaded, tmp_path: Path
     assert "perplexity" in shown
     assert "all" in shown
     assert "--file F" in refused(run("score", decoder.place, "a", "--whole"))
-    assert "stride=50 must be less" in refused(run("score", decoder.place, "a b c", "--stride", "50"))
+    assert "--stride 50 must be less than --window" in refused(run("score", decoder.place, "a b c", "--stride", "50"))
+
+
+def test_a_long_text_is_scored_from_standard_input_too(decoder: hub.Loaded, tmp_path: Path) -> None:
+    path = tmp_path / "long.txt"
+    path.write_text("The value of the function is returned.\n" * 9)
+    by_file = run("score", decoder.place, "--whole", "--file", path, "--json")
+    by_pipe = run("score", decoder.place, "--whole", "--json", given=path.read_text())
+    assert rows(by_pipe)[0]["total"] == rows(by_file)[0]["total"]
+    assert "leave out --tokens" in refused(run("score", decoder.place, "--whole", "--tokens", given="a b"))
+
+
+def test_numbers_are_whole_on_a_narrow_terminal(decoder: hub.Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    texts = ["The value of the function", "Python has lists"]
+    shown = run("score", decoder.place, *texts).stdout
+    for one in score(decoder, texts):
+        assert f"{one.total.logprob:.2f}" in shown
+        assert f"{one.total.perplexity:,.3f}" in shown
+    assert "The value o…" in shown
+    alike = run("embed", decoder.place, *(f"The value {number}" for number in range(9))).stdout
+    assert alike.count("1.00") >= 9
+    assert "1,557,611,200" in run("info").stdout
+
+
+def test_one_vector_shows_its_first_numbers(decoder: hub.Loaded) -> None:
+    first = embed(decoder, ["a"])[0, :6].tolist()
+    shown = "  ".join(f"{value:.4f}" for value in first)
+    assert run("embed", decoder.place, "a").stdout == f"1 vector of 24 numbers\n{shown} …\n"
+
+
+def test_masked_tokens_keep_the_spaces_between_them(masked: hub.Loaded) -> None:
+    shown = run("score", masked.place, " the value is ", "--masked", "--tokens").stdout
+    assert shown.startswith(" the value is \n")
 
 
 def test_a_text_of_one_token_has_no_perplexity_and_the_json_is_valid(decoder: hub.Loaded) -> None:
@@ -129,6 +162,7 @@ def test_vectors_are_printed_and_saved(masked: hub.Loaded, tmp_path: Path, suffi
     assert numpy.array_equal(stored, expected.numpy())
     assert "1.00" in run("embed", masked.place, *texts).stdout
     assert "must be one of" in refused(run("embed", masked.place, "a", "--out", tmp_path / "x.txt"))
+    assert "there is no folder" in refused(run("embed", "nowhere", "a", "--out", tmp_path / "none/x.npy"))
     assert "must be one of" in refused(run("embed", masked.place, "a", "--pool", "largest"))
 
 

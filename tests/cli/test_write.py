@@ -1,6 +1,7 @@
 """``glassformer generate``, ``translate``, ``summarise``, ``task`` and ``chat``: what goes in and what is printed."""
 
 import json
+from collections.abc import Generator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from glassformer import hub
 from glassformer.cli import texts as printing
 from glassformer.cli.main import app
 from glassformer.cli.options import Searching
+from glassformer.generate.record import Written
 from glassformer.generate.settings import Settings
-from glassformer.generate.text import generate_text
+from glassformer.generate.text import Text, generate_text
 from tests.generate.scripted import scripted
 from tests.tasks.models import make
 
@@ -81,15 +83,29 @@ def test_two_lines_in_two_json_objects_out(folder: Path) -> None:
 
 def test_people_see_prompt_and_text(folder: Path) -> None:
     assert run("generate", folder, "a").stdout == f"a{SAYS}\n"
+    assert run("generate", folder, "a", "b").stdout == f"a{SAYS}\nb{SAYS}\n"
+
+
+def test_a_terminal_gets_headings_and_a_pipe_none(
+    folder: Path, seq2seq: hub.Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = ("task", seq2seq.place, "Python has lists", "a", "--prefix", "x ", "--max-new-tokens", "3")
+    piped = run(*answers).stdout
+    assert piped.count("\n") == 2
+    assert "Python has lists" not in piped
+    monkeypatch.setattr(printing, "on_terminal", lambda: True)
     many = run("generate", folder, "a", "b").stdout
     assert many.count(SAYS) == 2
     assert "ended by itself" in many
+    assert run("generate", folder, "a", "b", "--stream").stdout == f"── 1 of 2\na{SAYS}\n── 2 of 2\nb{SAYS}\n"
+    shown = run(*answers).stdout
+    assert shown.count("Python has lists\n") == 1
+    assert shown.count("── ") == 2
 
 
 def test_a_stream_shows_the_same_text(folder: Path) -> None:
     assert run("generate", folder, "a", "--stream").stdout == f"a{SAYS}\n"
-    many = run("generate", folder, "a", "b", "--stream").stdout
-    assert many == f"── 1 of 2\na{SAYS}\n── 2 of 2\nb{SAYS}\n"
+    assert run("generate", folder, "a", "b", "--stream").stdout == f"a{SAYS}\nb{SAYS}\n"
 
 
 def test_a_stream_is_flushed_piece_by_piece(folder: Path) -> None:
@@ -126,6 +142,52 @@ def test_alternatives_and_record(decoder: hub.Loaded, tmp_path: Path) -> None:
     table = run("generate", decoder.place, "The", *options).stdout
     assert table.count("likeliest") == 2
     assert "%" in table
+
+
+def test_texts_are_printed_as_they_are_finished_in_the_order_of_the_input(
+    decoder: hub.Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed: list[int] = []
+    before: list[int] = []
+    monkeypatch.setattr(printing, "print_json", lambda row: printed.append(row["number"]))
+
+    def remember(loaded: hub.Loaded, given: Any, **options: Any) -> Any:
+        before.append(len(printed))
+        return generate_text(loaded, given, **options)
+
+    monkeypatch.setattr(printing, "generate_text", remember)
+    prompts = "".join(f"{'The value ' * (1 + number % 3)}\n" for number in range(20))
+    arguments = ("--json", "--batch-size", "1", "--max-new-tokens", "1")
+    assert run("generate", decoder.place, *arguments, given=prompts).exit_code == 0
+    assert printed == list(range(20))
+    assert before == [0, 8, 16]
+
+
+def test_a_prompt_of_a_later_slice_is_refused_first_and_by_its_own_number(decoder: hub.Loaded) -> None:
+    prompts = "a\n" * 9 + "word " * 60 + "\n"
+    assert "prompt 10 has" in refused(run("generate", decoder.place, "--batch-size", "1", "--json", given=prompts))
+
+
+def test_a_text_that_was_cut_off_says_so_on_a_terminal(decoder: hub.Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(printing, "note", said.append)
+    arguments = ("generate", decoder.place, "word " * 60, "--truncate", "left", "--max-new-tokens", "3", "--suppress=0")
+    run(*arguments)
+    assert said == []  # nobody sees standard error
+    monkeypatch.setattr(printing, "somebody_sees_notes", lambda: True)
+    run(*arguments)
+    assert said[0] == "stopped after 3 tokens (--max-new-tokens)."
+    assert "were cut off (--truncate)" in said[1]
+
+
+def test_the_space_before_an_answer_is_not_a_part_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    whole = printing.show_pieces(printing._stripped(_says(" ", " a", " b")), None)
+    assert whole.text == capsys.readouterr().out == " a b"
+
+
+def _says(*pieces: str) -> Generator[str, None, Text]:
+    yield from pieces
+    return Text("".join(pieces), Written([], [], 0.0, "eos"), 1)
 
 
 # ---- every option arrives
@@ -198,7 +260,7 @@ def test_a_file_is_read_line_by_line(folder: Path, tmp_path: Path) -> None:
     assert "line 2 of" in refused(run("generate", folder, "--file", path))
     assert "holds no text" in refused(run("generate", folder, "--skip-empty", given="\n"))
     assert "give them once" in refused(run("generate", folder, "a", "--file", path))
-    assert "No such file" in refused(run("generate", folder, "--file", tmp_path / "none"))
+    assert "none: there is no such file." in refused(run("generate", folder, "--file", tmp_path / "none"))
 
 
 def test_row_24_bos_once_whatever_the_user_writes(tmp_path: Path) -> None:
@@ -216,7 +278,8 @@ def test_an_empty_argument_begins_from_bos(folder: Path) -> None:
 
 def test_prompts_that_are_too_long(decoder: hub.Loaded) -> None:
     words = "word " * 60
-    assert "truncate='left'" in refused(run("generate", decoder.place, words))
+    assert "error: prompt 1 has" in (said := refused(run("generate", decoder.place, words)))
+    assert "--truncate left" in said
     (row,) = rows(run("generate", decoder.place, words, "--truncate", "left", "--max-new-tokens", "5", "--json"))
     assert row["prompt_tokens"] == decoder.config.longest - 5
     assert row["cut_tokens"] > 0
@@ -230,7 +293,7 @@ def test_examples_show_a_task(tmp_path: Path) -> None:
     more = ("--examples", path, "--template", "{input} = {output}; ", "--json")
     assert rows(run("generate", folder, "2", *more))[0]["text"] == "two"
     assert [row.get("text", "two") for row in rows(run("generate", folder, "2", *more, "--stream"))][-1] == "two"
-    assert run("generate", folder, "2", *more[:-1], "--stream").stdout == "2\ntwo\n"
+    assert run("generate", folder, "2", *more[:-1], "--stream").stdout == "two\n"
     path.write_text('{"input": "1"}\n')
     assert "examples.jsonl, line 1" in refused(run("generate", folder, "2", *more))
     assert "--examples" in refused(run("generate", folder, "2", "--template", "x"))
@@ -248,7 +311,14 @@ def test_examples_show_a_task(tmp_path: Path) -> None:
         (("--truncate", "middle"), "truncate must be one of"),
         (("--logit-bias", "5"), "TOKEN=VALUE"),
         (("--early-stopping", "perhaps"), "never"),
-        (("--beam-size", "2", "--stream"), "cannot be streamed"),
+        (("--device", "meta"), "say cpu, cuda, cuda:1 or mps"),
+        (("--beam-size", "2", "--stream"), "leave out --stream"),
+        (("--samples", "2", "--temperature", "1", "--stream"), "--samples"),
+        (("--beam-size", "5", "--temperature", "1.0"), "--beam-size 5 searches, --temperature 1.0 draws"),
+        (("--record", "nowhere/x.json"), "--record nowhere/x.json: there is no folder nowhere."),
+        (("--stop", "caf\udce9"), "--stop is not UTF-8"),
+        (("--bad-word", "caf\udce9"), "--bad-word is not UTF-8"),
+        (("caf\udce9",), "text 2 is not UTF-8"),
         (("--record", "x.json", "--stream"), "leave out --stream"),
         (("--draft", "nowhere/at/all"), "no such folder or file"),
     ],
@@ -274,18 +344,19 @@ def test_tasks_by_name_and_by_prefix(seq2seq: hub.Loaded) -> None:
         assert row["prompt"] == "Python has lists"
         return str(row["text"])
 
-    expected = generate_text(seq2seq, ["summarize: Python has lists"], max_new_tokens=5)[0][0].text
+    expected = generate_text(seq2seq, ["summarize: Python has lists"], max_new_tokens=5)[0][0].text.removeprefix(" ")
     place, words = str(seq2seq.place), "Python has lists"
     assert text("summarise", place, words) == expected
     assert text("task", place, words, "--name", "summarization") == expected
     assert text("task", place, words, "--prefix", "summarize: ", "--max-new-tokens", "5") == expected
-    expected = generate_text(seq2seq, ["translate English to German: Python has lists"], max_new_tokens=4)[0][0].text
+    german = ["translate English to German: Python has lists"]
+    expected = generate_text(seq2seq, german, max_new_tokens=4)[0][0].text.removeprefix(" ")
     assert text("translate", place, words, "--from", "en", "--to", "de") == expected
     streamed = run("translate", place, words, "--from", "en", "--to", "de", "--stream").stdout
-    assert streamed == f"{words}\n{expected}\n"
+    assert streamed == f"{expected}\n"
     assert "states summarization, translation_en_to_de" in refused(run("task", place, words, "--name", "summary"))
     assert "say the task once" in refused(run("task", place, words))
-    assert "say both languages" in refused(run("translate", place, words, "--to", "de"))
+    assert "say both languages, --from and --to;" in refused(run("translate", place, words, "--to", "de"))
 
 
 def test_a_whole_file_is_summarised_as_one_text(seq2seq: hub.Loaded, tmp_path: Path) -> None:
@@ -326,6 +397,33 @@ def test_chat_from_a_pipe_line_by_line(chatty: Path) -> None:
     assert told[0]["prompt_tokens"] > found[0]["prompt_tokens"]
     whole = run("chat", chatty, "--no-stream", given="Hi\n")
     assert whole.stdout == "Hello 😀\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "arguments", "message"),
+    [
+        (b"Hi\n\xff\n", ("--no-stream", "--max-new-tokens", "1"), "line 2 of standard input is not UTF-8"),
+        (b"", ("--temperature", "-1"), "--temperature must be 0"),
+        (b"", ("--beam-size", "2"), "--no-stream"),
+        (b"", ("--eos", "no such token"), "no such token"),
+        (b"", ("--truncate", "middle"), "--truncate must be one of"),
+        (b"", ("--system", "caf\udce9"), "--system is not UTF-8"),
+    ],
+)
+def test_a_conversation_that_cannot_be_is_refused(
+    chatty: Path, given: bytes, arguments: tuple[str, ...], message: str
+) -> None:
+    result = run("chat", chatty, *arguments, given=given)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: ")
+    assert message in result.stderr
+
+
+def test_long_conversations_can_be_cut(chatty: Path) -> None:
+    long = "Hi " * 3000 + "\n"
+    assert "--truncate left" in refused(run("chat", chatty, given=long))
+    (row,) = rows(run("chat", chatty, "--truncate", "left", "--max-new-tokens", "2", "--json", given=long))
+    assert row["new_tokens"] <= 2
 
 
 def test_a_model_without_a_template_does_not_chat(folder: Path) -> None:

@@ -1,0 +1,84 @@
+"""Errors in the program's words, and what is asked before a model is loaded."""
+
+from pathlib import Path
+
+import pytest
+import typer
+
+from glassformer.cli import chat as talking
+from glassformer.cli.errors import InputError, counting, in_words, plain_errors
+from glassformer.cli.outputs import percent
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("say truncate='left' (or 'right')", "say --truncate left (or 'right')"),
+        ("beam_size=5 searches, temperature=1.0 draws;", "--beam-size 5 searches, --temperature 1.0 draws;"),
+        ("set top_beams=2.", "set --top-beams 2."),
+        ("blank= lets another string", "--blank lets another string"),
+        ("Say several=True for yes", "Say --several for yes"),
+        ("early_stopping=True needs", "--early-stopping yes needs"),
+        ("bad_words names 7", "--bad-word names 7"),
+        ("leave out source=None and target='de'.", "leave out --from and --to de."),
+        ("temperature must be 0 or more", "--temperature must be 0 or more"),
+        ("no room at temperature 0", "no room at temperature 0"),
+        ("Another prefix: Task('words: ').", "Another prefix: --prefix 'words: '."),
+        ("no next token; score_masked is its measure.", "no next token; score it with --masked."),
+        ("kind none. glassformer.load(..., head='lm') can choose another if the folder has its weights.", "kind none."),
+        (
+            "a/b: neither here nor in the cache. To fetch it from the hub, say download=True.",
+            "a/b: neither here nor in the cache. Fetch it first: hf download a/b.",
+        ),
+        ("text 0 has no blank", "text 1 has no blank"),
+        ("question 9 has 3 tokens", "question 10 has 3 tokens"),
+        ("/a/path=x/top_k=3", "/a/path=x/top_k=3"),
+    ],
+)
+def test_the_library_s_words_become_the_program_s(said: str, shown: str) -> None:
+    assert in_words(ValueError(said)) == shown
+
+
+def test_parts_of_the_input_count_on_and_own_words_stay() -> None:
+    with pytest.raises(InputError, match=r"^prompt 17 is long; set --beam-size 2$"), counting(16):
+        raise ValueError("prompt 0 is long; set beam_size=2")
+    with pytest.raises(InputError, match=r"^text 1 has top_k=2$"), counting(16):
+        raise InputError("text 1 has top_k=2")
+
+
+def test_files_are_told_by_path_and_reason(tmp_path: Path) -> None:
+    for path, reason in ((tmp_path / "none", "there is no such file"), (tmp_path, "this is a folder, not a file")):
+        with pytest.raises((FileNotFoundError, IsADirectoryError)) as caught:
+            path.read_bytes()
+        assert in_words(caught.value) == f"{path}: {reason}."
+
+
+@pytest.mark.parametrize(
+    "error", [TypeError("x"), IndexError("x"), RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes")]
+)
+def test_what_input_can_cause_is_a_paragraph(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as caught, plain_errors():
+        raise error
+    assert caught.value.exit_code == 2
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_faults_stay_tracebacks() -> None:
+    with pytest.raises(RuntimeError, match="shapes"), plain_errors():
+        raise RuntimeError("shapes do not fit")
+
+
+@pytest.mark.parametrize(
+    ("chance", "shown"), [(1, "100.0 %"), (0.123, "12.3 %"), (3.4e-5, "0.003 %"), (3e-9, "3e-07 %"), (0, "0.0 %")]
+)
+def test_small_chances_are_seen(chance: float, shown: str) -> None:
+    assert percent(chance) == shown
+
+
+def test_ctrl_c_ends_a_reply_on_a_terminal_and_the_program_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(talking.sys.stdin, "isatty", lambda: True, raising=False)
+    with talking._stopped_by_ctrl_c():
+        raise KeyboardInterrupt
+    monkeypatch.setattr(talking.sys.stdin, "isatty", lambda: False, raising=False)
+    with pytest.raises(KeyboardInterrupt), talking._stopped_by_ctrl_c():
+        raise KeyboardInterrupt
