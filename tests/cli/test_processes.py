@@ -29,6 +29,10 @@ def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make(tmp_path_factory.mktemp("endless"), "LlamaForCausalLM", "bytes", **length)[0].place
 
 
+def hear_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_lines_through_a_pipe(folder: Path) -> None:
     result = subprocess.run([*PROGRAM, "generate", folder, "--json"], input=b"a\nb\n", capture_output=True, check=False)
     assert (result.returncode, result.stderr) == (0, b"")
@@ -43,7 +47,9 @@ def test_json_is_whole_where_the_terminal_knows_ascii_alone(folder: Path) -> Non
 
 def test_ctrl_c_ends_a_stream_cleanly_and_keeps_what_was_shown(endless: Path) -> None:
     command = [*PROGRAM, "generate", endless, "The", "--stream", *FOR_EVER]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    # Whoever runs the tests in the background has Ctrl-C ignored, and so would their children.
+    with subprocess.Popen(command, **pipes, preexec_fn=hear_ctrl_c) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         shown = process.stdout.read(40)  # waits until something was written

@@ -214,7 +214,9 @@ def loop_improbability(kind: str, options: dict[str, Any], texts: int = 1000) ->
     return improbability(*(torch.tensor(column, dtype=torch.float64) for column in zip(*cells, strict=True)))
 
 
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize(
+    "name", [name if number < 2 else pytest.param(name, marks=pytest.mark.slow) for number, name in enumerate(LOOPS)]
+)
 def test_whole_texts_have_the_distribution_of_the_model_alone(name: str) -> None:
     assert loop_improbability(*LOOPS[name]) > SURE
 

@@ -3,6 +3,9 @@
 from importlib import import_module
 from pathlib import Path
 
+import pytest
+from _pytest.mark import ParameterSet
+
 from tests.parity.harness import Case
 
 CASES: list[Case] = [
@@ -12,3 +15,8 @@ CASES: list[Case] = [
 ]
 # One of each class name's beginning: where narrower types are tried too, which `make parity` does for all of them.
 FIRST: set[str] = {case.id for case in {case.architecture.split("For")[0]: case for case in reversed(CASES)}.values()}
+
+
+def one_of_each(cases: list[Case]) -> list[ParameterSet]:
+    """The cases as parameters of a test: the first of each class at once, the others with the long tests."""
+    return [pytest.param(case, id=case.id, marks=() if case.id in FIRST else pytest.mark.slow) for case in cases]

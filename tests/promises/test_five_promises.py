@@ -18,7 +18,7 @@ from glassformer.families import lineages
 from glassformer.models.transformer import Transformer
 from glassformer.nn.cache import KVCache
 from tests.helpers import PATHS, largest_difference, randomise
-from tests.parity.cases import CASES, FIRST
+from tests.parity.cases import CASES, FIRST, one_of_each
 from tests.parity.harness import LENGTHS, TARGET_LENGTHS, Case, pad_rows, rows
 
 BOUNDS = {torch.float64: 1e-10, torch.float32: 5e-4, torch.bfloat16: 0.35}  # of logits around 3
@@ -108,7 +108,7 @@ def test_what_stands_in_padding_does_not_matter(case: Case) -> None:
 DECODERS = [case for case in CASES if facts_of(case).decoder is not None and look(facts_of(case), "decoder.causal")]
 
 
-@pytest.mark.parametrize("case", DECODERS, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", one_of_each(DECODERS))
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("side", ["right", "left", "none"])
 def test_row_08_cached_chunks_equal_one_pass(case: Case, path: Any, side: str) -> None:
@@ -139,7 +139,7 @@ def test_row_08_cached_chunks_equal_one_pass(case: Case, path: Any, side: str) -
             assert largest_difference(pieces[shown], whole[shown]) < BOUNDS[torch.float64], size
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", one_of_each(CASES))
 def test_save_and_load_is_bitwise(case: Case, tmp_path: Path) -> None:
     model = built(case, torch.float32)
     hub.save(model, tmp_path)
