@@ -71,7 +71,7 @@ def gap(one: list[Tensor], other: list[Tensor]) -> float:
     return max(largest_difference(a, b) for a, b in zip(one, other, strict=True))
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", one_of_each(CASES))
 def test_row_01_padding_and_neighbours_change_nothing(case: Case) -> None:
     for dtype in BOUNDS if case.id in FIRST else (torch.float64,):
         model = built(case, dtype)
@@ -93,7 +93,7 @@ def test_row_01_padding_and_neighbours_change_nothing(case: Case) -> None:
                 assert gap(alone, together) < BOUNDS[dtype], (dtype, "alone", number)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", one_of_each(CASES))
 def test_what_stands_in_padding_does_not_matter(case: Case) -> None:
     model = built(case)
     given, mask = inputs(model, "left", 2)
