@@ -79,16 +79,20 @@ class Loaded:
     place: Path
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def folder(self) -> Path:
+        """Where what belongs to the model lies: its folder, or that of its file."""
+        return self.place if self.place.is_dir() else self.place.parent
+
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the folder or file; read when first asked for."""
         if "tokenizer.ggml.model" in self.metadata:
             return Tokenizer.from_gguf(self.metadata)
-        folder = self.place if self.place.is_dir() else self.place.parent
-        beside = sorted(folder.glob("tok*.bin"))  # what llama2.c calls them
+        beside = sorted(self.folder.glob("tok*.bin"))  # what llama2.c calls them
         if self.place.suffix == ".bin" and len(beside) == 1:
             return Tokenizer.from_llama2c(beside[0])
-        return Tokenizer.load(folder)
+        return Tokenizer.load(self.folder)
 
 
 def load(

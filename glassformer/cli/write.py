@@ -190,6 +190,6 @@ def _write_task(job: Job, loaded: "Loaded", lines: Sequence[str], name: str, *, 
 
     if loaded.config.family != "encoder-decoder":
         raise ValueError(f"this needs an encoder-decoder; the model's family is: {loaded.config.family}.")
-    tasks = tasks_of(loaded.place if loaded.place.is_dir() else loaded.place.parent)
+    tasks = tasks_of(loaded.folder)
     found = find_task(tasks, name) if needed or name in tasks else Task("")
     job.write(loaded, [found.write(text) for text in lines], lines, {"task": found.options})

@@ -23,7 +23,7 @@ from torch import Tensor
 from glassformer.generate.best import largest
 from glassformer.generate.filters import Filters, NothingLeftError, check_logits
 from glassformer.generate.record import Alternative, Ended, Fate, Node, Record, Written
-from glassformer.generate.search import IsDone, alternatives, rectangle
+from glassformer.generate.search import IsDone, alternatives, ending, rectangle
 from glassformer.generate.settings import Settings
 from glassformer.generate.steps import Steps
 from glassformer.nn.norm import at_least_float32
@@ -230,7 +230,8 @@ def _choose(
             others[candidate.beam],
             length,
         )
-        why = _ending(search, beam, settings, is_done)
+        stops = None if is_done is None else lambda beam=beam: is_done(search.prompt, beam.ids)
+        why = ending(beam.token, length, search.room, settings, stops)
         fate: Fate = "dropped"
         if why is not None and rank < size:
             fate = "ended"
@@ -249,17 +250,6 @@ def _choose(
     group.is_over = _is_over(group, kept, length, longest, settings)
     if not group.is_over:
         group.beams = kept + [replace(kept[0], score=-torch.inf)] * (size - len(kept))
-
-
-def _ending(search: Search, beam: Beam, settings: Settings, is_done: IsDone | None) -> Ended | None:
-    """Why a text is at its end; None if it is not."""
-    if beam.token in settings.eos:
-        return "eos"
-    if is_done is not None and is_done(search.prompt, beam.ids):
-        return "stop"
-    if beam.length >= settings.max_new_tokens:
-        return "length"
-    return "context" if beam.length >= search.room else None
 
 
 def _is_over(group: Group, kept: Sequence[Beam], length: int, longest: int, settings: Settings) -> bool:

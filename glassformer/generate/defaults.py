@@ -46,8 +46,7 @@ class Advice:
 
 def advice(loaded: Loaded, task: Mapping[str, Any] | None = None) -> Advice:
     """What the folder of a model recommends; ``task`` is what its ``config.json`` says of one task, and goes first."""
-    folder = loaded.place if loaded.place.is_dir() else loaded.place.parent
-    path, said = _read(folder)
+    path, said = _read(loaded.folder)
     found = published({**said, **(task or {})})
     unknown = found.pop("unknown")
     notes = []
@@ -66,6 +65,7 @@ def settings_for(
     begun: int | None = None,
     default_length: int = DEFAULT_LENGTH,
     task: Mapping[str, Any] | None = None,
+    advised: Advice | None = None,
     **options: Any,
 ) -> tuple[Settings, list[str]]:
     """The settings to write with, and notes on recommendations that are not followed.
@@ -76,9 +76,10 @@ def settings_for(
             or of an encoder-decoder's start. Unless given, none and one.
         default_length: new tokens where neither user nor folder says how many.
         task: recommendations for one task, as ``config.json`` writes them.
+        advised: ``advice(loaded, task)``, for whoever has read it already.
         options: the user's; see ``settings.Settings``.
     """
-    advised = advice(loaded, task)
+    advised = advice(loaded, task) if advised is None else advised
     if begun is None:
         begun = 0 if loaded.config.encoder is None else 1
     kept, notes = _kept(advised, options)

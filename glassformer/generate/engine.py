@@ -37,6 +37,7 @@ KNOWN = {
     Transformer, Embed, Stack, Block, Attention, FeedForward, Linear, Embedding, LayerNorm, RMSNorm, LMHead,
     nn.ModuleList, nn.Dropout,
 }  # fmt: skip
+METHODS = {kind: frozenset(name for name in dir(kind) if callable(getattr(kind, name))) for kind in KNOWN}
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "silu": F.silu,
@@ -53,7 +54,7 @@ def is_plain(model: Transformer) -> bool:
         return False
     return all(
         type(part) in KNOWN
-        and not any(callable(getattr(type(part), name, None)) for name in part.__dict__)  # no method of its own
+        and part.__dict__.keys().isdisjoint(METHODS[type(part)])  # no method of its own
         and not part._forward_hooks
         and not part._forward_pre_hooks
         for part in model.modules()

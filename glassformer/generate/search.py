@@ -8,6 +8,7 @@ Shapes: ``R`` rows that are still being written, ``V`` vocabulary.
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from jaxtyping import Float, Int
@@ -60,17 +61,28 @@ class Row:
 
     def ended(self, settings: Settings, is_done: IsDone | None) -> Ended | None:
         """Why this text is at its end; None if it is not."""
-        if self.ids[-1] in settings.eos:
-            return "eos"
-        if is_done is not None and is_done(self.prompt, self.ids):
-            return "stop"
-        if len(self.ids) >= settings.max_new_tokens:
-            return "length"
-        return "context" if len(self.ids) >= self.room else None
+        stops = None if is_done is None else partial(is_done, self.prompt, self.ids)
+        return ending(self.ids[-1], len(self.ids), self.room, settings, stops)
 
     def written(self, why: Ended) -> Written:
         """The text as it stands."""
         return Written(self.ids, self.log_probs, sum(self.log_probs), why, self.alternatives, self.record)
+
+
+def ending(
+    token: int, length: int, room: int, settings: Settings, has_stopped: Callable[[], bool] | None
+) -> Ended | None:
+    """Why a text of this length that ends with this token is at its end; None if it is not.
+
+    ``has_stopped``: whether a stop string came, asked only where the token itself does not end the text.
+    """
+    if token in settings.eos:
+        return "eos"
+    if has_stopped is not None and has_stopped():
+        return "stop"
+    if length >= settings.max_new_tokens:
+        return "length"
+    return "context" if length >= room else None
 
 
 def write_rows(
@@ -121,10 +133,9 @@ class Chooser:
     def __init__(self, settings: Settings, who: Iterable[tuple[int, int]], logits: Float[Tensor, "R V"]) -> None:
         self.settings = settings
         self.filters = Filters(settings, logits.shape[-1], logits.device)
-        seeds = settings.seed
         self.numbers = {key: number for number, key in enumerate(who)}
-        of = (lambda prompt: seeds[prompt]) if isinstance(seeds, tuple) else (lambda _: seeds)
-        self.dice = Dice([(of(prompt), sample) for prompt, sample in self.numbers]) if settings.temperature else None
+        streams = [(settings.seed_of(prompt), sample) for prompt, sample in self.numbers]
+        self.dice = Dice(streams) if settings.temperature else None
 
     def __call__(self, logits: Float[Tensor, "R V"], rows: Sequence[Row], written: int) -> list[tuple[Token, float]]:
         """The next token of each row, and the number it was chosen by."""
@@ -137,11 +148,14 @@ class Chooser:
             scores = self.filters.edit(wide, histories, written)
         chosen = self._pick(scores, rows)
         at = chosen.unsqueeze(-1)
-        log_probs = (wide.gather(-1, at).squeeze(-1) - total).tolist()
+        picked = wide.gather(-1, at).squeeze(-1)
+        log_probs = (picked - total).tolist()
         if not all(abs(value) < torch.inf for value in log_probs):  # NaN compares false
             check_logits(wide)
-        scored = scores.gather(-1, at).squeeze(-1).tolist()
-        others = alternatives(wide - total.unsqueeze(-1), self.settings.top_alternatives)
+        scored = (picked if scores is wide else scores.gather(-1, at).squeeze(-1)).tolist()
+        others: list[list[Alternative]] = [[] for _ in rows]
+        if self.settings.top_alternatives:  # else the whole vocabulary would be gone through for nothing
+            others = alternatives(wide - total.unsqueeze(-1), self.settings.top_alternatives)
         return [
             (Token(row.prompt, row.sample, token, log_prob, other), score)
             for row, token, log_prob, other, score in zip(rows, chosen.tolist(), log_probs, others, scored, strict=True)

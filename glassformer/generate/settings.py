@@ -127,6 +127,10 @@ class Settings:
         _check_ids(self)
         _check_together(self)
 
+    def seed_of(self, prompt: int) -> int:
+        """The seed of one of the prompts."""
+        return self.seed[prompt] if isinstance(self.seed, tuple) else self.seed
+
     @property
     def mode(self) -> Mode:
         """Which search these settings ask for."""

@@ -93,7 +93,6 @@ def speculative_rows(
     texts: list[list[Written]] = []
     for number, prompt in enumerate(prompts):
         target, source = steps.alone(number), None if sources is None else sources[number]
-        seed = settings.seed[number] if isinstance(settings.seed, tuple) else settings.seed
         room = min(settings.max_new_tokens, rooms[number])
         ids = torch.tensor([list(prompt)], device=steps.device)
         cache, _ = target.read(ids, None, room, forgets=False)
@@ -102,7 +101,7 @@ def speculative_rows(
         for sample in range(settings.samples):
             draft.begin(settings, filters.vocab_size, source)
             row = Row(number, sample, list(prompt), rooms[number], record=Record() if settings.record else None)
-            judge = _Judge(target, cache, filters, Dice([(seed, sample)]))
+            judge = _Judge(target, cache, filters, Dice([(settings.seed_of(number), sample)]))
             texts[-1].append((yield from _write(judge, draft, row, is_done)))
     return texts
 

@@ -15,7 +15,6 @@ from itertools import groupby
 from numbers import Integral
 from typing import Any
 
-from glassformer.config import LMHead
 from glassformer.config.checks import check_positive
 from glassformer.generate.defaults import DEFAULT_LENGTH, advice, settings_for
 from glassformer.generate.prompts import (
@@ -31,6 +30,7 @@ from glassformer.generate.prompts import (
 )
 from glassformer.generate.record import Written
 from glassformer.generate.settings import Settings
+from glassformer.generate.steps import check_writes
 from glassformer.generate.stops import StopFilter, Wording, cut_at
 from glassformer.generate.writing import write, write_stream
 from glassformer.hub import Loaded
@@ -141,18 +141,16 @@ class _Job:
     """What one call asks for."""
 
     def __init__(self, loaded: Loaded, keep_special: bool, truncate: Side | None, options: Mapping[str, Any]) -> None:
-        if loaded.config.decoder is None or not isinstance(loaded.config.head, LMHead):
-            what = "has no decoder" if loaded.config.decoder is None else "has another head"
-            raise ValueError(f"text is written by a decoder with a language-model head, and this model {what}.")
+        check_writes(loaded.model)
         self.loaded, self.keep_special, self.truncate = loaded, keep_special, truncate
         self.for_writing = {name: options[name] for name in FOR_WRITING if options.get(name) is not None}
         rest = {name: value for name, value in options.items() if name not in FOR_WRITING}
         self._options = _with_numbers(loaded.tokenizer, rest)
         self._special = set() if keep_special else special_ids(loaded.tokenizer)
-        advised = advice(loaded, rest.get("task")).options
+        self._advised = advice(loaded, rest.get("task"))
         usual = rest.get("default_length", DEFAULT_LENGTH)  # of which a prompt that is cut need not leave room for all
         usual = usual if loaded.config.longest is None else min(usual, loaded.config.longest // 2)
-        self._answer = rest.get("max_new_tokens", advised.get("max_new_tokens", usual))
+        self._answer = rest.get("max_new_tokens", self._advised.options.get("max_new_tokens", usual))
         self._settings: dict[int, Settings] = {}  # by the tokens that a text begins with
 
     def row(self, given: Given, number: int) -> _Row:
@@ -160,7 +158,7 @@ class _Job:
         prompt = fit_prompt(self.loaded, read_prompt(self.loaded, given, number), self.truncate, self._answer)
         begun = len(prompt.ids) if self.loaded.config.encoder is None else len(self.for_writing.get("start", (0,)))
         if begun not in self._settings:
-            self._settings[begun], _ = settings_for(self.loaded, begun=begun, **self._options)
+            self._settings[begun], _ = settings_for(self.loaded, begun=begun, advised=self._advised, **self._options)
         return _Row(prompt, self._settings[begun])
 
     def check_seeds(self, prompts: int) -> None:
@@ -173,7 +171,7 @@ class _Job:
         """The texts for rows whose settings are the same."""
         settings = batch[0].settings
         if isinstance(settings.seed, tuple):
-            settings = replace(settings, seed=tuple(settings.seed[row.prompt.number] for row in batch))
+            settings = replace(settings, seed=tuple(settings.seed_of(row.prompt.number) for row in batch))
         prompts = [row.prompt.ids for row in batch]
         found = write(self.loaded.model, prompts, settings, is_done=self.is_done(batch), **self.for_writing)
         return [[self._text(row, written) for written in some] for row, some in zip(batch, found, strict=True)]

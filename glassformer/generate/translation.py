@@ -37,11 +37,10 @@ def prepare_translation(
     check_texts(loaded, texts)
     if loaded.config.family != "encoder-decoder":
         raise ValueError(f"translate needs an encoder-decoder; this model's family is: {loaded.config.family}.")
-    folder = loaded.place if loaded.place.is_dir() else loaded.place.parent
-    languages = languages_of(loaded.tokenizer, folder)
+    languages = languages_of(loaded.tokenizer, loaded.folder)
     if languages.ids:
         return [languages.source(text, source) for text in texts], _first_tokens(languages, target)
-    tasks = {name: task for name, task in tasks_of(folder).items() if task.prefix.startswith("translate ")}
+    tasks = {name: task for name, task in tasks_of(loaded.folder).items() if task.prefix.startswith("translate ")}
     if tasks:
         task = _task(tasks, source, target)
         return [task.write(text) for text in texts], {"task": task.options}

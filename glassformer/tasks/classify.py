@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import torch
 
 from glassformer.config import TaskHead
-from glassformer.generate.prompts import check_texts
+from glassformer.generate.prompts import Side, check_texts
 from glassformer.hub import Loaded
 from glassformer.nn.norm import at_least_float32
 from glassformer.tasks.batches import Batch, Progress, ask_in_batches, vectors
-from glassformer.tasks.texts import Framed, Pair, Side, check_head, check_text_or_pair, fit, frame
+from glassformer.tasks.texts import Framed, Pair, check_head, check_text_or_pair, fit, frame
 from glassformer.text.tokenizer import Tokenizer
 
 

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from glassformer.config import EmbeddingHead
 from glassformer.config.checks import check_choice
-from glassformer.generate.prompts import check_texts
+from glassformer.generate.prompts import Side, check_texts
 from glassformer.hub import Loaded
 from glassformer.models.heads import pool as pool_rows
 from glassformer.nn.norm import at_least_float32
 from glassformer.tasks.batches import Batch, Progress, ask_in_batches, encoded
-from glassformer.tasks.texts import Side, fit, frame
+from glassformer.tasks.texts import fit, frame
 
 
 def embed(

@@ -13,11 +13,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from glassformer.config.checks import check_positive
-from glassformer.generate.prompts import check_texts
+from glassformer.generate.prompts import Side, check_texts
 from glassformer.hub import Loaded
 from glassformer.nn.norm import at_least_float32
 from glassformer.tasks.batches import Batch, Progress, ask_in_batches, encoded
-from glassformer.tasks.texts import Framed, Side, check_head, fit, frame, trim
+from glassformer.tasks.texts import Framed, check_head, fit, frame, trim
 from glassformer.text.tokenizer import Tokenizer
 
 Candidates = list[list[tuple[int, float]]]  # per blank: ids with their probabilities, falling

@@ -5,16 +5,15 @@ A text can then be cut, or looked at window by window, and keep its frame. Error
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from glassformer import config
 from glassformer.config.checks import check_choice
-from glassformer.generate.prompts import check_text
+from glassformer.generate.prompts import Side, check_text
 from glassformer.tasks.batches import Row
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.weights.lineage import head_kind
 
-Side = Literal["left", "right"]
 Pair = tuple[str, str]
 
 
