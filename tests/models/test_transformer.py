@@ -838,6 +838,7 @@ def in_a_process_of_its_own(*names: str) -> str:
     return result.stdout.strip() or result.stderr[-2000:]
 
 
+@pytest.mark.slow
 def test_an_encoder_and_a_decoder_compile_to_one_graph():
     """An encoder-decoder does so in tests/promises/test_half_precision.py."""
     assert in_a_process_of_its_own("roberta", "llama") == "one graph"

@@ -110,7 +110,7 @@ DECODERS = [case for case in CASES if facts_of(case).decoder is not None and loo
 
 @pytest.mark.parametrize("case", one_of_each(DECODERS))
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("side", ["right", "left", "none"])
+@pytest.mark.parametrize("side", ["right", "left", pytest.param("none", marks=pytest.mark.slow)])
 def test_row_08_cached_chunks_equal_one_pass(case: Case, path: Any, side: str) -> None:
     model = built(case)
     given, mask = inputs(model, "right" if side == "none" else side, 0)
@@ -152,7 +152,7 @@ def test_save_and_load_is_bitwise(case: Case, tmp_path: Path) -> None:
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("case", DECODERS, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", one_of_each(DECODERS))
 def test_row_06_no_token_sees_a_later_one(case: Case) -> None:
     """Row 6 of the known silent bugs, for every causal model: change a token and nothing before it changes a bit."""
     model = built(case)

@@ -6,7 +6,7 @@ import torch
 from glassformer.config import BlockSparse, Model
 from glassformer.nn.cache import KVCache
 from tests.helpers import PATHS, largest_difference, types_unchecked
-from tests.parity.cases import CASES
+from tests.parity.cases import CASES, one_of_each
 from tests.parity.harness import Case
 from tests.promises.test_five_promises import built, facts_of
 
@@ -24,7 +24,7 @@ PACKABLE = [case for case in CASES if can_be_packed(facts_of(case))]
 LENGTHS = (5, 3, 6)
 
 
-@pytest.mark.parametrize("case", PACKABLE, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", one_of_each(PACKABLE))
 def test_row_12_packed_documents_are_each_as_if_alone(case: Case) -> None:
     model = built(case)
     generator = torch.Generator().manual_seed(3)

@@ -27,7 +27,14 @@ print(high_water() - before, sum(p.nbytes for p in loaded.model.parameters()))
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the high-water mark of memory is read from /proc")
-@pytest.mark.parametrize(("to", "dtype"), [("hf", None), ("glassformer", None), ("hf", "bfloat16")])
+@pytest.mark.parametrize(
+    ("to", "dtype"),
+    [
+        ("hf", None),
+        pytest.param("glassformer", None, marks=pytest.mark.slow),
+        pytest.param("hf", "bfloat16", marks=pytest.mark.slow),
+    ],
+)
 def test_loading_holds_the_weights_about_once(tmp_path: Path, to: str, dtype: str | None) -> None:
     facts = change(change(preset("gpt2"), "decoder.layers", 8), "vocab", 12_000)
     for name, page in (("large", facts), ("small", change(change(facts, "decoder.layers", 1), "vocab", 300))):
