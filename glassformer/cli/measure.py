@@ -129,7 +129,7 @@ def _table(rows: "Sequence[tuple[str, Total]]") -> Table:
     for number, (text, total) in enumerate(rows):
         last = number == len(rows) - 1 and number > 0
         numbers = [
-            f"{total.logprob:.2f}",
+            f"{total.log_prob:.2f}",
             f"{total.predicted:,}",
             _number(total.perplexity),
             _number(total.bits_per_byte),
@@ -149,7 +149,7 @@ def _print_tokens(console: Console, one: "Score") -> None:
         if token.end <= reached:  # of the frame, or a part of a character that is there already
             continue
         line.append(visible(one.text[reached : token.start]))  # white space that belongs to no token
-        surprise = 0.0 if token.logprob is None else -token.logprob
+        surprise = 0.0 if token.log_prob is None else -token.log_prob
         style = "" if surprise < 3 else "yellow" if surprise < 6 else "red"
         line.append(visible(one.text[max(reached, token.start) : token.end]), style)
         reached = token.end
@@ -159,7 +159,7 @@ def _print_tokens(console: Console, one: "Score") -> None:
     table.add_column("token")
     for token in one.tokens:
         table.add_row(
-            "—" if token.logprob is None else f"{token.logprob:.3f}", Text(visible(token.token).replace("\n", "⏎"))
+            "—" if token.log_prob is None else f"{token.log_prob:.3f}", Text(visible(token.token).replace("\n", "⏎"))
         )
     console.print(table)
 

@@ -37,17 +37,17 @@ class TokenScore:
     id: int
     start: int  # the characters [start, end) of the text that it covers; none for a token that is not in the text
     end: int
-    logprob: float | None
+    log_prob: float | None
 
 
 @dataclass(frozen=True)
 class Total:
     """What is said of all predicted tokens together; the averages are None where none was predicted."""
 
-    logprob: float  # sum of the log-probabilities
+    log_prob: float  # sum of the log-probabilities
     predicted: int  # how many tokens were predicted
     bytes: int  # of UTF-8, of the text that was predicted
-    perplexity: float | None  # exp of the mean of −logprob
+    perplexity: float | None  # exp of the mean of −log_prob
     bits_per_byte: float | None
 
 
@@ -161,7 +161,7 @@ def summarise(scores: Iterable[Score]) -> Total:
     """All texts together: every predicted token counts once, however many are in its text."""
     totals = [one.total for one in scores]
     predicted, size = (sum(numbers) for numbers in ([one.predicted for one in totals], [one.bytes for one in totals]))
-    return _averaged([one.logprob for one in totals], predicted, size)
+    return _averaged([one.log_prob for one in totals], predicted, size)
 
 
 class _Slices:

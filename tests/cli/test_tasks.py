@@ -119,7 +119,7 @@ def test_numbers_are_whole_on_a_narrow_terminal(decoder: hub.Loaded, monkeypatch
     texts = ["The value of the function", "Python has lists"]
     shown = run("score", decoder.place, *texts).stdout
     for one in score(decoder, texts):
-        assert f"{one.total.logprob:.2f}" in shown
+        assert f"{one.total.log_prob:.2f}" in shown
         assert f"{one.total.perplexity:,.3f}" in shown
     assert "The value o…" in shown
     alike = run("embed", decoder.place, *(f"The value {number}" for number in range(9))).stdout

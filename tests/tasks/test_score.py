@@ -45,7 +45,7 @@ def test_short_texts_have_the_references_loss(both) -> None:
         with torch.no_grad():
             loss = float(theirs(ids, labels=ids).loss)  # in float32, whatever the model is in
         assert found.total.predicted == ids.shape[1] - 1
-        assert found.total.logprob / found.total.predicted == pytest.approx(-loss, abs=2e-6)
+        assert found.total.log_prob / found.total.predicted == pytest.approx(-loss, abs=2e-6)
         assert found.total.perplexity == pytest.approx(math.exp(loss), rel=2e-6)
 
 
@@ -69,11 +69,11 @@ def test_windows_equal_the_loop_written_out(both, window, stride) -> None:
     assert len(ids) > 3 * LONGEST
     (found,) = score(loaded, [LONG], window=window, stride=stride)
     expected = by_hand(theirs, ids, window or LONGEST, stride or LONGEST // 2)
-    assert found.tokens[0].logprob is None
+    assert found.tokens[0].log_prob is None
     assert [token.id for token in found.tokens] == ids
-    assert [token.logprob for token in found.tokens[1:]] == pytest.approx(expected, abs=1e-9)
+    assert [token.log_prob for token in found.tokens[1:]] == pytest.approx(expected, abs=1e-9)
     assert found.total.predicted == len(ids) - 1
-    assert found.total.logprob == pytest.approx(math.fsum(expected), abs=1e-9)
+    assert found.total.log_prob == pytest.approx(math.fsum(expected), abs=1e-9)
 
 
 def test_batches_and_order_do_not_matter(both) -> None:
@@ -87,7 +87,7 @@ def test_batches_and_order_do_not_matter(both) -> None:
         ):
             for a, b in zip(one, other, strict=True):
                 assert (a.text, a.total.predicted, a.total.bytes) == (b.text, b.total.predicted, b.total.bytes)
-                assert a.total.logprob == pytest.approx(b.total.logprob, abs=1e-9)
+                assert a.total.log_prob == pytest.approx(b.total.log_prob, abs=1e-9)
             assert summarise(one).perplexity == pytest.approx(summarise(other).perplexity, rel=1e-12)
 
 
@@ -102,7 +102,7 @@ def test_all_texts_together_average_over_tokens_not_over_texts(both) -> None:
         count += len(ids) - 1
     assert together.predicted == count
     assert together.perplexity == pytest.approx(math.exp(losses / count), rel=1e-9)
-    means = [s.total.logprob / s.total.predicted for s in score(loaded, SHORT) if s.total.predicted]
+    means = [s.total.log_prob / s.total.predicted for s in score(loaded, SHORT) if s.total.predicted]
     assert together.perplexity != pytest.approx(math.exp(-sum(means) / len(means)), rel=1e-3)  # the wrong average
 
 
@@ -118,7 +118,7 @@ def test_characters_and_bytes(both) -> None:
     emoji = [token for token in inside if "😀" in text[token.start : token.end]]
     assert len(emoji) > 1  # the bytes of one character, each token with the whole of it
     assert found.total.bytes == len(text.encode())  # without BOS the first token is a part of 日, the rest predicted
-    assert found.total.bits_per_byte == pytest.approx(-found.total.logprob / math.log(2) / found.total.bytes)
+    assert found.total.bits_per_byte == pytest.approx(-found.total.log_prob / math.log(2) / found.total.bytes)
     (plain,) = score(loaded, ["Python has lists"])
     assert plain.total.bytes == 16 - (0 if framed else plain.tokens[0].end)
 
@@ -131,7 +131,7 @@ def test_a_file_is_one_stream(both, tmp_path) -> None:
     for size in (1, 8):
         found = score_file(loaded, path, window=16, stride=8, batch_size=size)
         assert found.predicted == len(ids) - 1
-        assert found.logprob == pytest.approx(math.fsum(by_hand(theirs, ids, 16, 8)), abs=1e-9)
+        assert found.log_prob == pytest.approx(math.fsum(by_hand(theirs, ids, 16, 8)), abs=1e-9)
 
 
 def test_logits_are_never_held_for_more_than_a_window(both, tmp_path, monkeypatch) -> None:
@@ -159,10 +159,10 @@ def test_pairs_have_the_references_loss(translator) -> None:
         with torch.no_grad():
             loss = float(theirs(inputs, labels=labels).loss)
         assert one.total.predicted == labels.shape[1]
-        assert one.total.logprob == pytest.approx(-loss * labels.shape[1], abs=1e-8)
+        assert one.total.log_prob == pytest.approx(-loss * labels.shape[1], abs=1e-8)
         assert (one.source, one.text) == (source, text)
     for a, b in zip(found, score(loaded, pairs[::-1], batch_size=1)[::-1], strict=True):
-        assert a.total.logprob == pytest.approx(b.total.logprob, abs=1e-9)
+        assert a.total.log_prob == pytest.approx(b.total.log_prob, abs=1e-9)
 
 
 def test_pseudo_log_likelihood_masks_each_token_in_turn(tmp_path) -> None:
@@ -176,7 +176,7 @@ def test_pseudo_log_likelihood_masks_each_token_in_turn(tmp_path) -> None:
             masked[place] = loaded.tokenizer.mask
             with torch.no_grad():
                 expected.append(float(theirs(masked[None]).logits[0, place].log_softmax(-1)[ids[place]]))
-        assert [t.logprob for t in found.tokens] == [None, *(pytest.approx(e, abs=1e-9) for e in expected), None]
+        assert [t.log_prob for t in found.tokens] == [None, *(pytest.approx(e, abs=1e-9) for e in expected), None]
         assert found.total.predicted == len(expected)
         assert found.total.bytes == len(text.encode())
     with pytest.raises(ValueError, match="score_masked is its measure"):
@@ -188,9 +188,9 @@ def test_pseudo_log_likelihood_masks_each_token_in_turn(tmp_path) -> None:
 def test_half_precision_is_scored_in_float32(both) -> None:
     loaded, _ = both
     half = load(loaded.place, dtype=torch.bfloat16)
-    assert {token.logprob for token in score(half, TEXTS)[0].tokens[1:]} != set()
+    assert {token.log_prob for token in score(half, TEXTS)[0].tokens[1:]} != set()
     for token in score(half, TEXTS)[0].tokens[1:]:
-        assert float(torch.tensor(token.logprob).bfloat16()) != token.logprob
+        assert float(torch.tensor(token.log_prob).bfloat16()) != token.log_prob
 
 
 def test_errors(both, translator) -> None:
