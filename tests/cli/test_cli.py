@@ -64,6 +64,7 @@ def test_a_terminal_gets_a_live_bar_and_ctrl_c_ends_it_cleanly() -> None:
     pid, terminal = pty.fork()
     if pid == 0:  # pragma: no cover  # the child becomes the program
         os.environ.update(COLUMNS="100", TERM="xterm")
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # tests that run in the background inherit that it is ignored
         os.execv(sys.executable, [sys.executable, "-m", "glassformer", "demo", "--seconds", "600"])
     output = b""
     interrupted = False

@@ -332,7 +332,7 @@ def test_a_model_without_tokenizer_or_head(tmp_path: Path) -> None:
     transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "bare")
     assert "tokenizer" in refused(run("generate", tmp_path / "bare", "a"))
     encoder, _ = make(tmp_path / "encoder", "BertForMaskedLM", "words")
-    assert "this model has no decoder" in refused(run("generate", encoder.place, "a"))
+    assert "this one has no decoder" in refused(run("generate", encoder.place, "a"))
 
 
 # ---- encoder-decoders

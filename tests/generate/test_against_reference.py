@@ -27,7 +27,7 @@ from glassformer.config import LMHead
 from glassformer.generate.settings import Settings
 from glassformer.generate.writing import write
 from glassformer.models.transformer import Transformer
-from tests.parity.cases import CASES, FIRST
+from tests.parity.cases import CASES, FIRST, one_of_each
 from tests.parity.harness import Case, Pair, pad_rows, rows
 from tests.promises.test_five_promises import facts_of
 
@@ -106,7 +106,7 @@ class Greedy:
         return [text.ids for [text] in texts]
 
 
-@pytest.mark.parametrize("case", WRITERS, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", one_of_each(WRITERS))
 def test_greedy_search_equals_the_reference(case: Case, tmp_path: Path) -> None:
     it = Greedy.make(case, tmp_path)
     assert it.write(*pad_rows(it.tokens, "left", fill=3), chunk=7) == it.expected

@@ -108,9 +108,18 @@ def test_what_stands_in_padding_does_not_matter(case: Case) -> None:
 DECODERS = [case for case in CASES if facts_of(case).decoder is not None and look(facts_of(case), "decoder.causal")]
 
 
+QUICK = {("sdpa", "left"), ("sdpa", "right"), ("eager", "left")}
+
+
 @pytest.mark.parametrize("case", one_of_each(DECODERS))
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("side", ["right", "left", pytest.param("none", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("path", "side"),
+    [
+        pytest.param(path, side, marks=() if (path, side) in QUICK else pytest.mark.slow)
+        for path in PATHS
+        for side in ("right", "left", "none")
+    ],
+)
 def test_row_08_cached_chunks_equal_one_pass(case: Case, path: Any, side: str) -> None:
     model = built(case)
     given, mask = inputs(model, "right" if side == "none" else side, 0)
