@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from glassformer.generate.translation import translate_text as translate_text
     from glassformer.hub import load as load
     from glassformer.hub import save as save
+    from glassformer.inspect.account.account import account as account
     from glassformer.inspect.parameters import num_parameters as num_parameters
     from glassformer.models.encoder import Embeddings as Embeddings
     from glassformer.models.encoder import TransformerEncoder as TransformerEncoder
@@ -59,6 +60,7 @@ _HOME = {
     "generate.text": ("generate_text", "stream_text"),
     "generate.translation": ("translate_text",),
     "hub": ("load", "save"),
+    "inspect.account.account": ("account",),
     "inspect.parameters": ("num_parameters",),
     "models.encoder": ("Embeddings", "TransformerEncoder", "TransformerForSequenceClassification"),
     "models.language_model": ("TransformerLM",),

@@ -1,7 +1,7 @@
 """``glassformer demo``: train a small byte-level language model on text this machine already has, then let it write."""
 
 import codecs
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
@@ -11,14 +11,19 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from glassformer.cli.outputs import visible
+from glassformer.families.cs336 import CS336
 
 if TYPE_CHECKING:
-    from glassformer.models.language_model import TransformerLM
-    from glassformer.train import loop
+    from glassformer.models.transformer import Transformer
+    from glassformer.train.loop import Report
 
 # Chosen by trying: of the models that a minute on two cores can train on half a megabyte, this one writes best.
 CONTEXT, BATCH = 128, 16
 LAYERS, WIDTH, HEADS = 3, 128, 4
+SIZES = {
+    "vocab_size": 256, "context_length": CONTEXT, "d_model": WIDTH, "num_layers": LAYERS, "num_heads": HEADS,
+    "d_ff": 384,
+}  # fmt: skip
 LEARNING_RATE = 6e-3
 HELD_OUT = 0.05  # share of the text that training never sees
 
@@ -74,38 +79,39 @@ def run(console: Console, wishes: Wishes) -> None:
     _write(console, model, wishes)
 
 
-def _train(console: Console, wishes: Wishes) -> "TransformerLM":
+def _train(console: Console, wishes: Wishes) -> "Transformer":
     import torch
 
-    from glassformer.data.batches import random_windows
+    from glassformer.data.batches import RandomWindows
+    from glassformer.data.objectives.next_token import NextToken
     from glassformer.inspect.parameters import num_parameters
-    from glassformer.models.language_model import TransformerLM
+    from glassformer.models.transformer import Transformer
     from glassformer.text.corpora import python_documentation
-    from glassformer.train.loop import evaluate, train
+    from glassformer.train.loop import Settings, Trainer, evaluate
     from glassformer.train.optim import adamw
 
     corpus = torch.frombuffer(bytearray(python_documentation()), dtype=torch.uint8)
     end = corpus.numel() - int(corpus.numel() * HELD_OUT)
     torch.manual_seed(wishes.seed)
-    model = TransformerLM(256, CONTEXT, WIDTH, LAYERS, HEADS)
-    test = list(islice(random_windows(corpus[end:], BATCH, CONTEXT, seed=wishes.seed), 4))
-    before = evaluate(model, test)
+    model, objective = Transformer(CS336.facts(SIZES, "lm")), NextToken()
+    test = list(islice(RandomWindows(corpus[end:], BATCH, CONTEXT, seed=wishes.seed), 4))
+    before = evaluate(model, objective, test).loss
     console.print(
         f"A Transformer language model of [bold]{num_parameters(model):,}[/] parameters ({LAYERS} blocks, "
         f"width {WIDTH}, {HEADS} heads) reads {end:,} bytes of Python's documentation, byte by byte.\n"
     )
-    batches = random_windows(corpus[:end], BATCH, CONTEXT, seed=wishes.seed)
-    reports = train(model, batches, adamw(model, LEARNING_RATE), steps=wishes.steps, seconds=wishes.seconds)
-    last = _show(console, reports)
+    batches = RandomWindows(corpus[:end], BATCH, CONTEXT, seed=wishes.seed)
+    settings = Settings(steps=wishes.steps, seconds=wishes.seconds)
+    steps, tokens, seconds = _show(console, Trainer(model, objective, batches, [adamw(model, LEARNING_RATE)], settings))
     console.print(
-        f"\n{last.step:,} steps, {last.tokens:,} bytes in {last.seconds:.0f} s. Loss on text it has not seen: "
-        f"{before:.2f} → [bold]{evaluate(model, test):.2f}[/] nats per byte (guessing blindly: 5.55)."
+        f"\n{steps:,} steps, {tokens:,} bytes in {seconds:.0f} s. Loss on text it has not seen: "
+        f"{before:.2f} → [bold]{evaluate(model, objective, test).loss:.2f}[/] nats per byte (guessing blindly: 5.55)."
     )
     return model
 
 
-def _show(console: Console, reports: "Iterator[loop.Progress]") -> "loop.Progress":
-    """A live bar in a terminal; elsewhere a line for every tenth of the run. Returns the last report."""
+def _show(console: Console, reports: "Iterable[Report]") -> tuple[int, int, float]:
+    """A live bar in a terminal; elsewhere a line for every tenth of the run. Returns steps, tokens and seconds."""
     figures = "loss {loss:.2f}  {speed:,.0f} tokens/s  {left:.0f} s left"
     bar = Progress(
         BarColumn(),
@@ -113,19 +119,21 @@ def _show(console: Console, reports: "Iterator[loop.Progress]") -> "loop.Progres
         console=console,
         disable=not console.is_terminal,
     )
-    next_line = 0.0
+    next_line = seconds = 0.0
     with bar:
         task = bar.add_task("", total=1.0)
         for report in reports:
-            text = figures.format(loss=report.loss, speed=report.tokens_per_second, left=report.seconds_left)
+            seconds += report.seconds
+            left = seconds * (1 - report.fraction) / report.fraction
+            text = figures.format(loss=report.loss, speed=report.tokens_seen / seconds, left=left)
             bar.update(task, completed=report.fraction, description=text)
             if not console.is_terminal and (report.fraction >= next_line or report.fraction >= 1):
                 next_line = report.fraction + 0.1
                 console.print(f"step {report.step:5d}  {text}")
-    return report
+    return report.step, report.tokens_seen, seconds
 
 
-def _write(console: Console, model: "TransformerLM", wishes: Wishes) -> None:
+def _write(console: Console, model: "Transformer", wishes: Wishes) -> None:
     """Print the model's bytes as they come: characters of several bytes whole, control characters made harmless."""
     import torch
 

@@ -3,7 +3,6 @@
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -12,6 +11,7 @@ import glassformer
 from glassformer.cli.options import AsJson
 from glassformer.cli.outputs import people, print_json
 from glassformer.cli.verbs import verb
+from glassformer.inspect.account.measure import main_memory, processor
 
 PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "transformers", "huggingface_hub", "gguf", "jinja2")
 
@@ -35,16 +35,16 @@ def env(as_json: AsJson = False) -> None:
 def _facts() -> dict[str, Any]:
     import torch
 
-    cuda = torch.cuda.is_available()
+    cuda, size = torch.cuda.is_available(), main_memory()
     return {
         "glassformer": glassformer.__version__,
         "python": platform.python_version(),
         **{name: _version(name) for name in PACKAGES},
         "system": platform.platform(),
-        "processor": _processor(),
+        "processor": processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "memory_gib": _memory(),
+        "memory_gib": None if size is None else round(size / 2**30, 1),
         "gpus": [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())] if cuda else [],
         "cuda": torch.version.cuda,
         "mps": torch.backends.mps.is_available(),
@@ -55,21 +55,4 @@ def _version(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:
-        return None
-
-
-def _processor() -> str:
-    described = Path("/proc/cpuinfo")
-    if described.is_file():
-        for line in described.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def _memory() -> float | None:
-    """GiB of main memory; None where the system does not say."""
-    try:
-        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
-    except (AttributeError, ValueError, OSError):
         return None

@@ -1,7 +1,6 @@
 """``glassformer info``: the published models, or one of them (or a folder's) as a tree of its parts."""
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,11 +11,10 @@ from rich.tree import Tree
 
 from glassformer.cli.errors import plain_errors
 from glassformer.cli.outputs import percent, print_table
-from glassformer.config import Model, count, from_dict, to_dict
-from glassformer.families import by_model_type, preset, presets
+from glassformer.config import Model, count, to_dict
+from glassformer.families import presets
+from glassformer.inspect.facts import facts_of
 from glassformer.inspect.parts import Part, part_tree
-from glassformer.weights.lineage import choose_kind
-from glassformer.weights.reader import OWN_CONFIG, read_config
 
 
 def info(
@@ -34,37 +32,11 @@ def info(
         if model is None:
             _list(console, as_json)
             return
-        facts = _facts(model)
+        facts = facts_of(model)
         if as_json:
             typer.echo(json.dumps({"name": model, "parameters": count(facts), "model": to_dict(facts)}, indent=2))
             return
         console.print(_tree(model, facts))
-
-
-def _facts(name: str) -> Model:
-    folder = Path(name)
-    if folder.is_file():
-        return _facts_of_file(folder)
-    if not folder.is_dir():
-        return preset(name)
-    if (folder / OWN_CONFIG).is_file():
-        return from_dict(Model, read_config(folder / OWN_CONFIG)["model"])
-    config = read_config(folder / "config.json")
-    lineage = by_model_type(config)
-    return lineage.facts(config, choose_kind(lineage, config))
-
-
-def _facts_of_file(path: Path) -> Model:
-    """The facts that a GGUF or llama2.c file states; its weights are not read, but for whether the head is tied."""
-    from glassformer.weights.convert import settle_tie
-    from glassformer.weights.source import open_source
-
-    with open_source(path) as source:
-        if source.is_ours:
-            return from_dict(Model, source.config["model"])
-        lineage = by_model_type(source.config)
-        kind = choose_kind(lineage, source.config)
-        return settle_tie(lineage, lineage.facts(source.config, kind), kind, source.shapes, source.read)
 
 
 def _list(console: Console, as_json: bool) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 import glassformer
+from glassformer.cli.account import account
 from glassformer.cli.chat import chat
 from glassformer.cli.convert import convert
 from glassformer.cli.demo import demo
@@ -23,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (demo, info, convert):
+for verb in (demo, info, account, convert):
     app.command(rich_help_panel="Models")(verb)
 for verb in (generate, translate, summarise, task, chat):
     app.command(rich_help_panel="Writing")(verb)

@@ -1,1 +1,1 @@
-"""Looking at models from outside: what they hold and what they hold."""
+"""Looking at models from outside: what they hold and what they cost."""

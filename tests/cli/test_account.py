@@ -1,0 +1,397 @@
+"""``glassformer account`` as a user meets it: the numbers of a well-known exercise, data for programs, wrong wishes."""
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import transformers
+from typer.testing import CliRunner, Result
+
+from glassformer import Transformer, hub, preset
+from glassformer.cli.main import app
+from glassformer.config import change
+from tests.cli.test_cli import run
+from tests.inspect.test_plot import words
+
+REPOSITORY = Path(__file__).parents[2]
+KEYS = {
+    "name", "family", "mode", "batch", "context", "source", "dtype", "attention", "causal", "optimizer", "parameters",
+    "flops", "memory_bytes", "tokens", "forward_flops", "backward_flops", "recomputed_flops", "elementwise",
+    "bytes_moved", "shares", "crossings", "kv_cache_bytes", "kv_cache_bytes_per_token", "memory", "parts",
+}  # fmt: skip
+PART_KEYS = {
+    "path", "parameters", "flops", "share", "forward_flops", "recomputed_flops", "elementwise", "bytes_moved",
+    "activation_bytes", "weights", "products", "parts",
+}  # fmt: skip
+MEMORY_KEYS = {
+    "weights", "gradients", "optimizer", "kv_cache", "kv_cache_per_token", "activations", "checkpointed", "peak",
+    "held",
+}  # fmt: skip
+SIZES = {"vocab_size": 31, "n_embd": 12, "n_layer": 2, "n_head": 3, "n_positions": 16}
+
+
+def ask(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["account", *map(str, arguments)], color=False)
+
+
+def told(*arguments: object) -> object:
+    result = ask(*arguments, "--json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def squeezed(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_the_exercise() -> None:
+    shown = ask("cs336-xl")
+    assert (shown.exit_code, shown.stderr) == (0, "")
+    said = squeezed(shown.stdout)
+    for expected in (
+        "blocks × 48 1,966,233,600 4,348.654 96.4 %",
+        "in all 2,127,057,600 4,513.337 100.0 %",
+        "in all 4,513,336,524,800 100.0 % 100.0 %",
+        "ffn 3,019,898,880,000 66.9 % 69.4 %",
+        "weights 8.508 GB",
+        "the feed-forward network's from context 9,600 on",
+        "dense",
+    ):
+        assert expected in said, expected
+    longer = ask("cs336-xl", "--context", 16384)
+    assert "149,522,795,724,800" in longer.stdout
+    assert "attention 82,463,372,083,200 55.2 % 56.1 %" in squeezed(longer.stdout)
+    assert "positions for 1,024 tokens; 16,384 are counted on paper" in squeezed(longer.stderr)
+    assert "positions for" not in longer.stdout
+
+
+def test_json_has_what_is_promised() -> None:
+    data = told("gpt2-xl")
+    assert set(data) == KEYS
+    assert (data["parameters"], data["flops"], data["memory_bytes"]) == (
+        1_557_611_200,
+        3_506_703_564_800,
+        6_230_444_800,
+    )
+    assert set(data["memory"]) == MEMORY_KEYS
+    assert set(data["parts"][1]) == PART_KEYS
+    up = next(part for part in data["parts"] if part["path"] == "decoder")["parts"][0]["parts"][7]
+    while up["parts"]:
+        up = next(part for part in up["parts"] if part["path"].endswith(("ffn", "up")))
+    assert up["path"] == "decoder.blocks.7.ffn.up"
+    assert up["weights"] == {"decoder.blocks.7.ffn.up.weight": [6400, 1600], "decoder.blocks.7.ffn.up.bias": [6400]}
+    [product] = up["products"]
+    expected = {"m": 1024, "n": 1600, "p": 6400, "times": 1, "pairs": None, "runs": 1, "flops": 20_971_520_000}
+    assert product == {"name": "decoder.blocks.7.ffn.up"} | expected
+    assert data["crossings"][1] == {"rival": "ffn", "axis": "context", "value": 6400}
+    assert data["shares"]["head"]["of_layers"] is None
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """One model's config.json as Hugging Face writes it, and a folder of our own."""
+    theirs, ours = tmp_path_factory.mktemp("theirs"), tmp_path_factory.mktemp("ours")
+    transformers.GPT2Config(**SIZES, architectures=["GPT2LMHeadModel"]).save_pretrained(theirs)
+    hub.save(Transformer(change(preset("bert-tiny"), "encoder.layers", 1)), ours)
+    return theirs, ours
+
+
+def test_folders(folders: tuple[Path, Path]) -> None:
+    theirs, ours = folders
+    data = told(theirs, "--train", "--batch", 2, "--dtype", "bfloat16", "--optimizer", "adamw-8bit")
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**SIZES))
+    assert data["parameters"] == sum(parameter.numel() for parameter in model.parameters())
+    assert (data["mode"], data["context"], data["batch"], data["name"]) == ("train", 16, 2, str(theirs))
+    assert data["memory"]["weights"] == 2 * data["parameters"]
+    assert told(ours)["family"] == "encoder"
+
+
+def test_loads() -> None:
+    written = told("llama-3.2-1b", "--decode", "--batch", 3, "--context", 100, "--dtype", "bfloat16", "--depth", 0)
+    assert written["tokens"] == 3
+    assert written["kv_cache_bytes"] == 3 * 100 * written["kv_cache_bytes_per_token"] == 3 * 100 * 16 * 2 * 8 * 64 * 2
+    pairs = told("t5-small", "--source", 20, "--context", 10, "--depth", 0)
+    assert (pairs["source"], pairs["context"]) == (20, 10)
+    dense, exact = (told("gpt2", "--causal", causal, "--depth", 0)["shares"] for causal in ("dense", "exact"))
+    assert exact["attention"]["flops"] * 2 * 1024 == dense["attention"]["flops"] * 1025
+    assert exact["ffn"]["flops"] == dense["ffn"]["flops"]
+    eager, fused = (
+        told("gpt2", "--train", "--attention", kernel, "--depth", 0)["memory"] for kernel in ("eager", "fused")
+    )
+    assert eager["activations"] > fused["activations"]
+
+
+def test_csv_has_a_row_per_part() -> None:
+    rows = list(csv.DictReader(io.StringIO(ask("gpt2", "--csv").stdout)))
+    assert rows[0]["path"] == "gpt2"
+    assert int(rows[0]["parameters"]) == 124_439_808
+    by_path = {row["path"]: row for row in rows}
+    assert len(by_path) == len(rows)
+    blocks = [int(by_path[f"decoder.blocks.{number}"]["flops"]) for number in range(12)]
+    assert sum(blocks) == int(by_path["decoder.blocks"]["flops"])
+    several = list(csv.DictReader(io.StringIO(ask("gpt2", "gpt2-xl", "--csv").stdout)))
+    assert [row["name"] for row in several] == ["gpt2", "gpt2-xl"]
+    assert float(several[0]["ffn_share"]) == pytest.approx(0.398, abs=5e-4)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--compare", "cs336-small", "cs336-xl"),
+        ("cs336-small", "cs336-xl"),
+        ("--compare", "cs336-small", "--compare", "cs336-xl"),
+        ("cs336-small", "--compare", "cs336-xl"),
+    ],
+)
+def test_models_side_by_side(arguments: tuple[str, ...]) -> None:
+    shown = squeezed(ask(*arguments).stdout)
+    assert "cs336-small cs336-xl parameters 190,460,160 2,127,057,600" in shown
+    assert "of the layers alone projections 21.4 % 23.1 % attention 14.3 % 7.4 % ffn 64.3 % 69.4 %" in shown
+    assert "attention ≥ ffn from 4,608 9,600" in shown
+    assert [one["name"] for one in told(*arguments, "--depth", 0)] == ["cs336-small", "cs336-xl"]
+
+
+def test_compare_draws(tmp_path: Path) -> None:
+    path = tmp_path / "shares.svg"
+    drawn = ask("--compare", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "--plot", path)
+    assert drawn.exit_code == 0, drawn.stderr
+    assert path.name in drawn.stderr
+    assert {"gpt2-medium", "57.4", "3.507 TFLOP"} <= set(words(path))
+
+
+def test_sweeps(tmp_path: Path) -> None:
+    sweep = ("cs336-xl", "--sweep", "context=8192..16384")
+    shown = ask(*sweep, "--plot", tmp_path / "a.png")
+    assert "16,384 149.523 10.8 % 55.2 % 32.3 % 1.8 %" in squeezed(shown.stdout)
+    assert "the feed-forward network's from context 9,600 on" in shown.stdout
+    assert (tmp_path / "a.png").exists()
+    data = told(*sweep, "--depth", 0)
+    assert (data["sweep"], [one["context"] for one in data["accounts"]]) == ("context", [8192, 16384])
+    assert data["accounts"][-1]["flops"] == 149_522_795_724_800
+    assert data["crossings"][0] == {"rival": "projections", "axis": "context", "value": 3200}
+    rows = list(csv.DictReader(io.StringIO(ask("t5-small", "--sweep", "source=8,32", "--csv").stdout)))
+    assert [row["source"] for row in rows] == ["8", "32"]
+    batches = told("gpt2", "--sweep", "batch=1..2", "--depth", 0)
+    assert batches["accounts"][1]["flops"] == 2 * batches["accounts"][0]["flops"]
+
+
+def test_explain() -> None:
+    shown = squeezed(ask("gpt2-xl", "--explain", "blocks.0.ffn").stdout)
+    for expected in (
+        "up.weight hidden × width = 6,400 × 1,600 = 10,240,000",
+        "up.bias hidden = 6,400",
+        "up 2 · batch·tokens · width · hidden = 2 · 1,024 · 1,600 · 6,400 = 20,971,520,000 (20.97 GFLOP)",
+        "in all 41,943,040,000 (41.94 GFLOP), 1.2 % of the model's",
+    ):
+        assert expected in shown, expected
+    memory = squeezed(ask("gpt2", "--explain", "memory").stdout)
+    assert "weights parameters · bytes of a number = 124,439,808 · 4 = 497,759,232 (497.8 MB)" in memory
+    data = told("gpt2", "--explain", "blocks.0.ffn")
+    assert data["subject"] == "decoder.blocks.0.ffn"
+    line = {"what": "up.bias", "formula": "hidden", "numbers": "3,072", "value": 3072}
+    assert line in data["sections"][0]["lines"]
+    assert data["sections"][0]["total"] == 2 * 768 * 3072 + 768 + 3072
+
+
+def test_on_a_device() -> None:
+    shown = ask("cs336-small", "--hardware", "H100", "--dtype", "bfloat16")
+    assert "H100 is taken to be H100 SXM" in shown.stderr
+    assert "Time on H100 SXM" in shown.stdout
+    assert "tokens/s" in shown.stdout
+    data = told("gpt2", "--flops", "1e12", "--bandwidth", "1e30", "--depth", 0)["roofline"]
+    assert data["seconds"] == pytest.approx(291_648_307_200 / 1e12)
+    assert (data["bound"], data["compute_share"]) == ("compute", pytest.approx(1))
+    written = told("gpt2", "--decode", "--hardware", "h100-sxm", "--depth", 0)["roofline"]
+    assert written["bound"] == "memory"
+    assert sum(one["seconds"] for one in written["work"]) == pytest.approx(written["seconds"])
+    several = squeezed(ask("gpt2", "distilgpt2", "--hardware", "T4").stdout)
+    assert "bound by" in several
+
+
+def test_a_training_run() -> None:
+    wish = (
+        "cs336-xl",
+        "--devices",
+        64,
+        "--hardware",
+        "H100 SXM",
+        "--parallel",
+        "fsdp",
+        "--mfu",
+        0.5,
+        "--tokens",
+        "300e9",
+    )
+    shown = squeezed(ask(*wish, "--dtype", "bfloat16").stdout)
+    assert "weights weight_bytes / devices = 4,254,115,200 / 64 = 66.47 MB" in shown
+    assert "It fits." in shown
+    plan = told(*wish, "--dtype", "bfloat16", "--depth", 0)["plan"]
+    assert (plan["devices"], plan["parallel"], plan["mfu"], plan["tokens"]) == (64, "fsdp", 0.5, 300e9)
+    assert plan["tokens_per_second"] == pytest.approx(64 * 989.4e12 * 0.5 / (3 * 4_513_336_524_800 / 1024))
+    assert plan["fits"] is True
+    assert squeezed(ask("gpt3-175b", "--devices", 1, "--hardware", "T4").stdout).count("It does not fit.") == 1
+
+
+def test_devices_are_listed_with_their_sources() -> None:
+    shown = ask("--list-hardware").stdout
+    assert "H100 SXM" in shown
+    assert "whitepaper" in shown
+    assert {"name", "flops_per_second", "bytes_per_second", "memory_bytes", "source"} == set(told("--list-hardware")[0])
+
+
+def test_this_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    from glassformer.inspect.account import measure
+
+    monkeypatch.setattr(measure, "PRODUCT_SECONDS", 1e-4)
+    monkeypatch.setattr(measure, "LARGEST_COPY", 2**20)
+    alone = ask("--measure")
+    assert "float32 products" in alone.stdout
+    assert "memory traffic" in alone.stdout
+    assert told("gpt2", "--measure", "--depth", 0)["roofline"]["seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "name a model: glassformer account gpt2-xl"),
+        (("--measure", "--explain", "flops"), "name a model"),
+        (("gpt2-xll",), "'gpt2-xl'"),
+        (("gpt2", "--explain", "blocks.0.fnn"), "Did you mean decoder.blocks.0.ffn"),
+        (("gpt2", "--hardware", "H1000"), "Did you mean 'H100 SXM'"),
+        (("gpt2", "--hardware", "A100"), "'A100 SXM 40GB' or 'A100 SXM 80GB'"),
+        (("gpt2", "--hardware", "H1000"), "say --flops and --bandwidth"),
+        (("gpt2", "--plot", "shares"), "Say shares.svg"),
+        (("gpt2", "--plot", "shares.pdf"), ".svg or .png"),
+        (("gpt2", "--sweep", "context"), "context=1024..65536"),
+        (("gpt2", "--sweep", "contxt=1..2"), "Did you mean 'context'"),
+        (("gpt2", "--sweep", "source=1..2"), "vary the context"),
+        (("gpt2", "--sweep", "context=1..2", "--context", "3"), "leave out the first"),
+        (("gpt2", "gpt2-xl", "--sweep", "context=1..2"), "--sweep is about one model"),
+        (("gpt2", "--explain", "flops", "--csv"), "leave out --csv"),
+        (("gpt2", "--explain", "flops", "--sweep", "batch=1,2"), "choose one"),
+        (("gpt2", "--json", "--csv"), "choose one"),
+        (("gpt2", "--train", "--decode"), "choose one"),
+        (("gpt2", "--source", "4"), "say --context"),
+        (("bert-tiny", "--decode"), "bert-tiny is an encoder"),
+        (("gpt2", "--optimizer", "adamw"), "add --train"),
+        (("gpt2", "--train", "--optimizer", "adam"), "Did you mean 'adamw'"),
+        (("gpt2", "--dtype", "float31"), "--dtype must be one of"),
+        (("gpt2", "--dtype", "float64", "--hardware", "T4"), "take --dtype float32"),
+        (("gpt2", "--attention", "flash"), "--attention must be one of eager, fused"),
+        (("gpt2", "--causal", "half"), "--causal must be one of dense, exact"),
+        (("gpt2", "--flops", "1e12"), "needs --flops and --bandwidth"),
+        (("gpt2", "--flops", "-1", "--bandwidth", "1"), "--flops must be a finite number above 0"),
+        (("gpt2", "--hardware", "T4", "--measure"), "choose one"),
+        (("gpt2", "--hardware", "TPU v4"), "has no peak for float32"),
+        (("gpt2", "--devices", "4"), "--devices needs their kind"),
+        (("gpt2", "--tokens", "1e9"), "say on how many devices: --devices"),
+        (("gpt2", "--devices", "4", "--hardware", "T4", "--mfu", "2"), "at most 1"),
+        (("gpt2", "--devices", "4", "--hardware", "T4", "--parallel", "pipeline"), "--parallel must be one of"),
+    ],
+)
+def test_nonsense_is_one_paragraph_and_code_2(arguments: tuple[str, ...], message: str) -> None:
+    refused = ask(*arguments)
+    assert refused.exit_code == 2
+    assert refused.stdout == ""
+    [*notes, said] = refused.stderr.strip().splitlines()
+    assert said.startswith("error: ")
+    assert message in said
+    assert all(line.startswith("note: ") for line in notes)
+
+
+@pytest.mark.parametrize("name", ["--batch", "--context", "--source", "--devices"])
+@pytest.mark.parametrize("value", ["0", "-3", "many"])
+def test_sizes_are_whole_numbers_from_1(name: str, value: str) -> None:
+    refused = ask("t5-small", name, value)
+    assert refused.exit_code == 2
+    assert f"Invalid value for '{name}'" in refused.stderr
+
+
+def test_heads_that_do_not_divide(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2", "n_embd": 768, "n_head": 7}))
+    refused = ask(tmp_path)
+    assert refused.exit_code == 2
+    assert "n_head=7 does not divide n_embd=768; values near it that do: 4, 6, 8" in refused.stderr
+
+
+def test_matplotlib_is_asked_for_by_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    refused = ask("gpt2", "--plot", tmp_path / "a.svg")
+    assert refused.exit_code == 2
+    assert "pip install 'glassformer[plot]'" in refused.stderr
+    assert refused.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["cs336-xl", "--context", "16384"],
+        ["gpt2-xl", "--json"],
+        ["gpt2", "--explain", "blocks.0.ffn"],
+        ["gpt2", "gpt2-xl", "--csv"],
+        ["gpt2", "--sweep", "context=64..256"],
+        ["gpt2", "--train", "--hardware", "H100 SXM", "--devices", "2"],
+    ],
+)
+def test_nothing_heavy_is_imported(arguments: list[str]) -> None:
+    code = (
+        "import sys\nfrom glassformer.cli.main import app\n"
+        f"try:\n    app(['account', *{arguments!r}])\nexcept SystemExit as end:\n    assert not end.code\n"
+        "heavy = ('torch', 'numpy', 'matplotlib', 'transformers')\n"
+        "print([name for name in heavy if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines()[-1] == "[]"
+    assert done.stdout
+
+
+def test_in_a_process_of_its_own() -> None:
+    shown = run("account", "cs336-xl", "--depth", "1")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "4,513,336,524,800" in shown.stdout
+    assert "\x1b" not in shown.stdout
+
+
+def test_the_documentation_shows_what_is_printed(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.inspect.accounting_page", str(tmp_path)]
+    subprocess.run(command, check=True, cwd=REPOSITORY, capture_output=True)
+    docs, again = REPOSITORY / "docs", tmp_path / "accounting.md"
+    page = (docs / again.name).read_text(encoding="utf-8")
+    assert again.read_text(encoding="utf-8") == page, "run python -m tests.inspect.accounting_page"
+    drawn = sorted(tmp_path.glob("*.svg"))
+    assert len(drawn) == 2
+    for path in drawn:
+        assert words(path) == words(docs / "images" / path.name)
+
+
+@pytest.mark.parametrize("mode", [(), ("--train",), ("--decode",)])
+def test_a_run_on_this_machine_stands_beside_the_estimate(tmp_path: Path, mode: tuple[str, ...]) -> None:
+    hub.save(Transformer(change(change(preset("gpt2"), "decoder.layers", 1), "vocab", 64)), tmp_path)
+    found = told(tmp_path, "--context", 8, "--batch", 2, "--run", "--flops", 1e15, "--bandwidth", 1e12, *mode)
+    assert isinstance(found, dict)
+    run_here = found["run"]
+    assert run_here["seconds"] > 0
+    assert run_here["tokens_per_second"] == pytest.approx(found["tokens"] / run_here["seconds"])
+    assert run_here["flops_per_second"] == pytest.approx(found["flops"] / run_here["seconds"])
+    assert run_here["share_of_peak"] == pytest.approx(run_here["flops_per_second"] / 1e15)
+    assert "Run on this machine" in ask(tmp_path, "--context", 8, "--run", *mode).stdout
+
+
+def test_a_run_of_a_plan_and_of_several(tmp_path: Path) -> None:
+    hub.save(Transformer(change(change(preset("gpt2"), "decoder.layers", 1), "vocab", 64)), tmp_path)
+    own = ("--flops", 1e15, "--bandwidth", 1e12)
+    assert "Run on this machine" in ask(tmp_path, "--context", 8, "--run", "--devices", 2, *own).stdout
+    assert "time, run here" in ask(tmp_path, tmp_path, "--context", 8, "--run").stdout
+
+
+def test_what_cannot_be_run_is_refused() -> None:
+    large = ask("gpt3-175b", "--run")
+    assert (large.exit_code, large.stdout) == (2, "")
+    assert "needs 700.8 GB to run" in squeezed(large.stderr)
+    swept = ask("gpt2", "--run", "--sweep", "context=8,16")
+    assert swept.exit_code == 2
+    assert "leave out --sweep" in squeezed(swept.stderr)

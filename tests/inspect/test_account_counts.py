@@ -1,0 +1,384 @@
+"""FLOPs and parameters of an account against what a real model does: exactly equal, down to the shapes of products.
+
+Every lineage, every kind of head, both paths of attention, forward, training and decoding; and any page of facts.
+"""
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+import torch
+import torch.nn.functional as F
+from _pytest.mark import ParameterSet
+
+from glassformer.config import BlockSparse, Model, change
+from glassformer.families import lineages, presets
+from glassformer.generate.engine import Engine, is_plain
+from glassformer.inspect.account import Account, account
+from glassformer.inspect.account.attention import Looking
+from glassformer.inspect.parameters import num_parameters
+from glassformer.models.transformer import Transformer
+from glassformer.nn.cache import KVCache
+from glassformer.nn.masks import Mask
+from tests.inspect.counting import Multiplied, Products, inputs, loss, small, without_dropout
+from tests.pages import PAGES, any_page, encoder_decoder, model, stack
+from tests.pages import attention as attention_facts
+from tests.parity.cases import CASES, FIRST
+from tests.parity.harness import Case
+
+PATHS = {"fused": "sdpa", "eager": "eager"}
+SHAPES = [(1, 7, 9), (3, 12, 5)]  # rows, tokens, tokens of the source
+FIRST_SIZES = {preset.lineage.name: name for name, preset in reversed(presets().items())}
+
+
+def sizes_of(*at_once: str, decoders: bool = False) -> list[ParameterSet]:
+    """The first published size of every lineage; those of these lineages at once, the others with the long tests."""
+    assert set(at_once) <= FIRST_SIZES.keys()
+    chosen = {lineage: name for lineage, name in FIRST_SIZES.items() if not decoders or presets()[name].facts.decoder}
+    marks = {lineage: () if lineage in at_once else pytest.mark.slow for lineage in chosen}
+    return [pytest.param(name, id=name, marks=marks[lineage]) for lineage, name in chosen.items()]
+
+
+def heads_of(cases: list[Case]) -> list[ParameterSet]:
+    """The cases as parameters: one head of each lineage at once, the others and most bodies without a head later."""
+    at_once = [case.id for case in cases if case.id in FIRST and not case.architecture.endswith("Model")]
+    at_once.append("bert-BertModel")  # its answer is a pooled vector
+    return [pytest.param(case, id=case.id, marks=() if case.id in at_once else pytest.mark.slow) for case in cases]
+
+
+def page_of(case: Case) -> Model:
+    """The facts of a tiny model, without dropout."""
+    for lineage in lineages().values():
+        for kind, form in lineage.heads.items():
+            if form.architecture == case.architecture:
+                return without_dropout(lineage.facts(case.config, kind))
+    raise LookupError(case.architecture)
+
+
+def blocks(semantics: str) -> Model:
+    """Blocks of two tokens: more than 14 are not attended in full."""
+    return model(
+        encoder=stack(attention=attention_facts(windows=(BlockSparse(block=2, random=1, semantics=semantics),)))
+    )
+
+
+SPARSE = {semantics: blocks(semantics) for semantics in ("reference", "set")}
+
+
+def passed(built: Transformer, path: str, shape: tuple[int, int, int]) -> Products:
+    """The products of one pass."""
+    given = inputs(built.config, *shape)
+    with Products() as products, torch.no_grad():
+        built(**given, path=path)
+    return products
+
+
+def trained(built: Transformer, path: str, shape: tuple[int, int, int]) -> tuple[int, Products]:
+    """FLOPs of the pass forward in a step of training, and the products of the whole step."""
+    given = inputs(built.config, *shape)
+    with Products() as products:
+        answer = built(**given, path=path)
+        forward = products.flops
+        loss(answer).backward()
+    return forward, products
+
+
+def check(facts: Model, shape: tuple[int, int, int]) -> None:
+    """Parameters, and FLOPs of a pass and of a step of training on both paths."""
+    built = Transformer(facts).train()
+    sizes = dict(zip(("batch", "context", "source"), shape, strict=True))
+    for kernel, path in PATHS.items():
+        books = account(facts, **sizes, attention=kernel, mode="train")
+        forward, products = trained(built, path, shape)
+        assert books.parameters == num_parameters(built)
+        assert books.forward_flops == forward, kernel
+        assert books.flops == 3 * forward
+        assert books.flops + books.recomputed_flops == products.flops, kernel
+        assert kernel == "fused" or books.recomputed_flops == 0
+        assert account(facts, **sizes, attention=kernel).flops == forward
+
+
+# ---- the counter itself
+
+
+def test_the_counter_sees_every_kind_of_product():
+    a, b, c = torch.ones(3, 5), torch.ones(5, 7), torch.ones(2, 3, 5)
+    with Products() as products:
+        a @ b
+        torch.addmm(torch.ones(7), a, b)
+        c @ b  # one product of six rows
+        torch.einsum("bij,bjk->bik", c, torch.ones(2, 5, 7))
+        torch.baddbmm(torch.ones(2, 3, 7), c, torch.ones(2, 5, 7))
+        F.linear(a, b.T)
+        a @ torch.ones(5)
+        torch.linalg.vecdot(a, a)  # no product of matrices
+        a * a
+    assert products.shapes == {(3, 5, 7): 1 + 1 + 2 + 2 + 1, (6, 5, 7): 1, (3, 5, 1): 1}
+    assert products.flops == 2 * 105 * 7 + 2 * 210 + 2 * 15
+    with torch.inference_mode(), Products() as inside:
+        c @ b
+        F.scaled_dot_product_attention(*[torch.ones(2, 4, 6, 8)] * 3)
+    assert inside.found == [Multiplied(6, 5, 7), Multiplied(6, 8, 6, 8), Multiplied(6, 6, 8, 8)]
+
+
+def test_the_counter_sees_attention_and_its_way_back():
+    q, k, v = (torch.ones(2, heads, tokens, 8, requires_grad=True) for heads, tokens in ((4, 5), (2, 9), (2, 9)))
+    with Products() as products:
+        F.scaled_dot_product_attention(q, k, v, enable_gqa=True).sum().backward()
+    one = 2 * (2 * 4) * 5 * 9 * 8
+    assert [product.flops for product in products.found] == [one] * 7
+
+
+@pytest.mark.parametrize("refused", [lambda x: x @ x, lambda x: F.conv1d(x[None, None], x[None, None])])
+def test_the_counter_stops_at_what_it_does_not_know(refused):
+    with pytest.raises(AssertionError, match="nobody counts it"), Products():
+        refused(torch.ones(4))
+
+
+# ---- every lineage
+
+
+@pytest.mark.parametrize("case", heads_of(CASES))
+def test_every_lineage_and_head(case):
+    check(page_of(case), SHAPES[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_every_lineage_and_head_with_one_row(case):
+    check(page_of(case), SHAPES[0])
+
+
+@pytest.mark.parametrize("name", sizes_of("transformer2017", "cs336", "gpt3", "mistral", "bigbird", "bigbird-pegasus"))
+def test_every_lineage_in_small(name):
+    """The published facts with other sizes: 30 tokens are beyond every window, and beyond what blocks see in full."""
+    check(small(presets()[name].facts), (2, 30, 33))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_build(name):
+    check(without_dropout(PAGES[name]), (2, 13, 6))
+
+
+@pytest.mark.parametrize("seed", [*range(10), *(pytest.param(n, marks=pytest.mark.slow) for n in range(10, 200))])
+def test_any_page_of_facts(seed):
+    check(without_dropout(any_page(seed)), (2, 11, 7))
+
+
+@pytest.mark.parametrize("semantics", ["reference", "set"])
+@pytest.mark.parametrize("tokens", [14, 15, 16, 21, 24])
+def test_blocks(semantics, tokens):
+    """Up to 14 tokens are attended in full; beyond, the last block may be shorter than the others."""
+    check(blocks(semantics), (2, tokens, tokens))
+
+
+def test_a_single_layer_that_is_run_anew_has_no_convolution_beside_it():
+    """The model leaves its loop with the last layer, before it comes to the convolution beside the first."""
+    deberta, convolution = PAGES["deberta"], PAGES["deberta_v2"].encoder.convolution
+    one_layer = change(change(deberta, "encoder.layers", 1), "encoder.convolution", convolution)
+    check(one_layer, (2, 9, 9))
+    check(change(one_layer, "encoder.layers", 2), (2, 9, 9))
+
+
+@pytest.mark.parametrize("name", sizes_of("gpt2", "albert", "t5"))
+def test_published_sizes_have_as_many_parameters_as_the_built_model(name):
+    facts = presets()[name].facts
+    assert account(facts, context=8).parameters == num_parameters(Transformer(facts, device="meta"))
+
+
+def test_tied_and_shared_weights_count_once():
+    tied, untied = (change(PAGES["gpt2"], "head.tied", tied) for tied in (True, False))
+    assert account(untied).parameters - account(tied).parameters == tied.vocab * tied.width
+    one, all_own = (change(PAGES["albert"], "encoder.unique_layers", unique) for unique in (1, None))
+    assert account(one).parameters < account(all_own).parameters
+    assert account(one, context=8).flops == account(all_own, context=8).flops
+
+
+# ---- decoding
+
+
+def step(facts: Model, shape: tuple[int, int, int], how: str) -> tuple[Products, KVCache] | None:
+    """The products of one new token, when all before it lie in the cache; None where the fast path has no place."""
+    batch, tokens, source = shape
+    built = Transformer(facts).eval()
+    ids = torch.randint(facts.vocab, (batch, tokens))
+    with torch.no_grad():
+        memory = None if facts.encoder is None else built.encode(torch.randint(facts.vocab, (batch, source)))
+        cache = KVCache(capacity=tokens)
+        if tokens > 1:
+            built.decode(ids[:, :-1], memory=memory, cache=cache)
+        if how == "model":
+            with Products() as products:
+                built.answer(built.decode(ids[:, -1:], memory=memory, cache=cache))
+            return products, cache
+        if not is_plain(built):
+            return None
+        engine = Engine(built, tokens)
+        with Products() as products:
+            engine.answer(engine.step(ids[:, -1:], cache))
+        return products, cache
+
+
+def check_step(facts: Model, shape: tuple[int, int, int]) -> None:
+    """The account follows ``Engine``, which hands the kernel no more than what a window shows to the new token.
+
+    The model itself multiplies with every key in the cache and hides what is out of sight, so that it does more.
+    """
+    counted = account(facts, batch=shape[0], context=shape[1], source=shape[2], mode="decode")
+    fast, plain = step(facts, shape, "engine"), step(facts, shape, "model")
+    assert plain is not None
+    assert facts.decoder is not None
+    if fast is not None:
+        assert counted.flops == fast[0].flops
+    windows = [window for window in facts.decoder.attention.windows[: facts.decoder.layers] if window is not None]
+    if all(isinstance(window, int) and window >= shape[1] for window in windows):
+        assert counted.flops == plain[0].flops
+    else:
+        assert counted.flops < plain[0].flops
+    assert counted.recomputed_flops == counted.backward_flops == 0
+
+
+@pytest.mark.parametrize("case", heads_of([case for case in CASES if page_of(case).decoder is not None]))
+def test_one_new_token(case):
+    check_step(page_of(case), SHAPES[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if page_of(case).decoder is not None], ids=lambda case: case.id
+)
+def test_one_new_token_of_one_row(case):
+    check_step(page_of(case), SHAPES[0])
+
+
+@pytest.mark.parametrize("name", sizes_of("gpt3", "gpt-neo", "mistral", "t5", decoders=True))
+def test_one_new_token_beyond_every_window(name):
+    check_step(small(presets()[name].facts), (2, 30, 33))
+
+
+@pytest.mark.parametrize("seed", [*range(10), *(pytest.param(n, marks=pytest.mark.slow) for n in range(10, 150))])
+def test_one_new_token_of_any_page(seed):
+    facts = any_page(seed)
+    if facts.decoder is not None:
+        check_step(facts, (2, 11, 7))
+
+
+# ---- product by product
+
+
+def shapes(books: Account) -> Counter[tuple[int, int, int]]:
+    """How many products of each shape (m, n, p) the account has."""
+    found: Counter[tuple[int, int, int]] = Counter()
+    for part in books.root.walk():
+        for one in part.products:
+            found[one.m.value, one.n.value, one.p.value] += one.times.value * one.runs
+    return found
+
+
+@pytest.mark.parametrize("kernel", PATHS)
+@pytest.mark.parametrize("name", ["gpt2", "t5", "deberta_v2", "albert", "reference", "set"])
+def test_product_by_product(name, kernel):
+    facts = without_dropout({**PAGES, **SPARSE}[name])
+    counted = passed(Transformer(facts), PATHS[kernel], (3, 17, 9))
+    assert shapes(account(facts, batch=3, context=17, source=9, attention=kernel)) == counted.shapes
+
+
+@pytest.mark.parametrize("kernel", PATHS)
+@pytest.mark.parametrize("name", ["gpt2", "bart"])
+def test_product_by_product_and_back(name, kernel):
+    """A · B gives two more on the way back: with Bᵀ for A, with Aᵀ for B, in whatever order they are written."""
+    facts = without_dropout(PAGES[name])
+    _, counted = trained(Transformer(facts), PATHS[kernel], (3, 17, 9))
+    books = account(facts, batch=3, context=17, source=9, attention=kernel, mode="train")
+    expected: Counter[tuple[int, int, int]] = Counter()
+    for part in books.root.walk():
+        for one in part.products:
+            m, n, p, times = one.m.value, one.n.value, one.p.value, one.times.value * one.runs
+            again = times if kernel == "fused" and part.name == "scores" else 0
+            for shape, count in (((m, n, p), times + again), ((m, p, n), times), ((n, m, p), times)):
+                expected[_either_way(*shape)] += count
+    found: Counter[tuple[int, int, int]] = Counter()
+    for (m, n, p), count in counted.shapes.items():
+        found[_either_way(m, n, p)] += count
+    assert found == expected
+
+
+def _either_way(m: int, n: int, p: int) -> tuple[int, int, int]:
+    """A · B and its transpose Bᵀ · Aᵀ are the same work."""
+    return min(m, p), n, max(m, p)
+
+
+# ---- pairs that see each other, and growth with the context
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("window", [None, 1, 2, 3, 7, 8, 9, 100])
+def test_pairs_that_see_each_other(causal, window):
+    for tokens in (1, 2, 3, 7, 8, 9, 20):
+        looking = Looking(1, tokens, tokens, causal=causal, window=window)
+        assert looking.pairs == int(Mask(causal=causal, window=window).dense((tokens, tokens)).sum())
+        last = Looking(1, 1, min(tokens, window or tokens), causal=True, window=window)
+        assert last.pairs == int(Mask(causal=True, window=window).dense((1, tokens)).sum())
+    assert Looking(1, 5, 8).pairs == 40  # across
+
+
+@pytest.mark.parametrize("name", ["gpt_neo", "llama", "bert", "bart"])
+def test_exact_counts_the_pairs_alone(name):
+    facts, tokens = PAGES[name], 11
+    dense, exact = (account(facts, batch=3, context=tokens, source=7, causal=how) for how in ("dense", "exact"))
+    saved = 0
+    for each in (facts.encoder, facts.decoder):
+        if each is None:
+            continue
+        length = tokens if each.causal or facts.decoder is None else 7
+        for layer in range(each.layers):
+            seen = Mask(causal=each.causal, window=each.attention.windows[layer % len(each.attention.windows)])
+            hidden = int((~seen.dense((length, length))).sum())
+            saved += 4 * 3 * each.attention.heads * each.attention.head_dim * hidden
+    assert dense.flops - exact.flops == saved
+    assert (saved > 0) == (facts.decoder is not None)
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"), [*((name, "forward") for name in ("bert", "deberta", "llama", "t5")), ("gpt2", "train")]
+)
+def test_the_square_of_the_context_is_attention(name, mode):
+    """FLOPs are a · T² + b · T (+ c): the second difference is 2 · a, and a · T² is what scores and sums cost."""
+    facts, context = PAGES[name], 100
+
+    def flops(tokens: int) -> int:
+        return account(facts, batch=2, context=tokens, mode=mode).flops
+
+    second = flops(context + 2) - 2 * flops(context + 1) + flops(context)
+    parts = account(facts, batch=2, context=context).root.walk()
+    square = sum(part.flops for part in parts if part.name in ("scores", "weighted_sum") and not part.parts)
+    steps = 3 if mode == "train" else 1
+    assert second * context**2 == 2 * steps * square > 0
+    assert flops(context + 3) - 2 * flops(context + 2) + flops(context + 1) == second
+
+
+@pytest.mark.parametrize("semantics", ["reference", "set"])
+def test_blocks_grow_with_the_context_alone(semantics):
+    facts, block = SPARSE[semantics], 2
+    counted = [account(facts, context=tokens).flops for tokens in range(16, 60, block)]  # beyond the full 14
+    steps = [after - before for before, after in pairwise(counted)]
+    assert len(set(steps)) == 1
+    full = [account(facts, context=tokens).flops for tokens in (10, 12, 14)]
+    assert full[2] - 2 * full[1] + full[0] > 0
+
+
+def test_decoding_grows_with_the_context_until_the_window():
+    facts = change(PAGES["llama"], "decoder.attention.windows", (16,))
+    counted = [account(facts, context=tokens, mode="decode").flops for tokens in range(1, 24)]
+    steps = [after - before for before, after in pairwise(counted)]
+    one_key = 2 * 2 * 16 * facts.decoder.layers  # a product of two vectors and a sum, heads · head wide
+    assert steps == [one_key] * 15 + [0] * 7
+
+
+def test_an_encoder_decoder_counts_both_lengths():
+    facts = encoder_decoder(stack())
+    wide, long = account(facts, context=8, source=4), account(facts, context=4, source=8)
+    assert wide.find("decoder.blocks.0.cross.k").flops == 2 * 4 * 16 * 16
+    assert long.find("decoder.blocks.0.cross.k").flops == 2 * 8 * 16 * 16
+    assert wide.find("decoder.blocks.0.cross.scores").flops == long.find("decoder.blocks.0.cross.scores").flops
+    assert wide.find("encoder").flops < long.find("encoder").flops

@@ -1,0 +1,266 @@
+"""An account as rows and data: what it must come to for a model worked out by hand, and sums that must agree."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from glassformer import account, preset, presets
+from glassformer.config import change
+from glassformer.inspect.account import report, timing
+from glassformer.inspect.account.hardware import own
+from glassformer.inspect.account.sweep import Sweep, at, crossings, kinds_at, parse_sweep, run_sweep
+from glassformer.inspect.account.units import duration, human, scale_for
+from tests.pages import PAGES, any_page
+
+SAMPLE = (
+    "cs336-small",
+    "albert-base-v2",
+    "deberta-v2-xlarge",
+    "deberta-v3-base",
+    "gpt-neo-125m",
+    "t5-small",
+    "llama-3.2-1b",
+)
+SHARES_OF_LAYERS = {
+    "cs336-small": (21.4, 14.3, 64.3),
+    "cs336-medium": (22.2, 11.1, 66.7),
+    "cs336-large": (22.7, 9.1, 68.2),
+    "cs336-xl": (23.1, 7.4, 69.4),
+}
+
+
+def test_the_exercise() -> None:
+    books = account("cs336-xl")
+    assert books.parameters == 2_127_057_600
+    assert books.memory_bytes == 8_508_230_400
+    assert books.flops == 4_513_336_524_800
+    longer = account("cs336-xl", context=16_384)
+    assert longer.flops == 149_522_795_724_800
+    assert longer.flops / books.flops == pytest.approx(33.1, abs=0.05)
+    layers = [sum(one.layer_shares().values()) for one in (longer, books)]
+    assert layers[0] / layers[1] == pytest.approx(33.8, abs=0.05)
+    share = {one.kind: one.of_all for one in report.shares_of(longer)}
+    assert share["attention"] == pytest.approx(0.552, abs=0.0005)
+
+
+@pytest.mark.parametrize("name", SHARES_OF_LAYERS)
+def test_shares_of_the_layers_alone(name: str) -> None:
+    shares = {one.kind: one for one in report.shares_of(account(name))}
+    found = tuple(round(100 * (shares[kind].of_layers or 0), 1) for kind in ("projections", "attention", "ffn"))
+    assert found == SHARES_OF_LAYERS[name]
+    assert shares["head"].of_layers is None
+    assert 3 * shares["projections"].flops == shares["ffn"].flops  # 8 d² and 24 d², whatever the size
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_every_product_belongs_to_one_kind(name: str) -> None:
+    books = account(name)
+    products = [product for part in books.root.walk() for product in part.products]
+    assert sum(books.shares().values()) == books.forward_flops == sum(product.flops for product in products)
+    assert sum(one.of_all for one in report.shares_of(books)) == pytest.approx(1)
+    assert sum(report.five_kinds(books.shares()).values()) == books.forward_flops
+    assert ("convolution" in books.shares()) == (name == "deberta-v2-xlarge")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_folded_blocks_have_all_their_numbers(page: str) -> None:
+    for books in (account(PAGES[page], context=7, batch=2), account(PAGES[page], context=7, mode="train")):
+        folded = report.fold(books.root)
+        for field in ("parameters", "flops", "recomputed", "elementwise", "bytes_moved", "activation_bytes"):
+            assert getattr(folded, field) == getattr(books.root, field)
+            leaves = [part for part in folded.walk() if not part.parts]
+            assert sum(getattr(part, field) for part in leaves) <= getattr(books.root, field)
+        assert not any(name.isdigit() for part in folded.walk() for name in part.path.split("."))
+        assert sum(len(part.weights) for part in folded.walk()) == sum(len(part.weights) for part in books.root.walk())
+
+
+def test_rows_of_the_table_count_blocks_once() -> None:
+    rows = list(report.table_rows(account("gpt2")))
+    labels = [row.label for row in rows]
+    assert labels.count("blocks × 12") == 1
+    ffn = next(row for row in rows if row.label == "ffn")
+    assert ffn.level == 3
+    assert ffn.part.parameters == 12 * (2 * 768 * 3072 + 768 + 3072)
+    assert max(row.level for row in report.table_rows(account("gpt2"), depth=2)) == 2
+    assert [row.label for row in report.table_rows(account("gpt2"), full=True)].count("ffn") == 12
+    assert "blocks × 12, weights of 1" in [row.label for row in report.table_rows(account("albert-base-v2"))]
+
+
+def test_data_is_plain_whole_and_complete() -> None:
+    books = account("t5-small", mode="train", context=16, source=24)
+    data = json.loads(json.dumps(report.as_dict(books)))
+    assert data["parameters"] == preset_parameters("t5-small")
+    assert data["flops"] == data["forward_flops"] + data["backward_flops"] == 3 * data["forward_flops"]
+    assert (data["source"], data["optimizer"]) == (24, "adamw")
+    assert report.as_dict(account("gpt2"), 0)["source"] is None
+    assert report.as_dict(account("gpt2"), 0)["optimizer"] is None
+    assert data["memory"]["held"] == data["memory_bytes"]
+    assert sum(part["flops"] for part in data["parts"]) == data["flops"]
+    assert sum(part["share"] for part in data["parts"]) == pytest.approx(1)
+    product = data["parts"][0]["parts"] or data["parts"][1]["parts"]
+    assert product  # there is a tree
+    stack = [*data["parts"]]
+    products = []
+    while stack:
+        part = stack.pop()
+        products += part["products"]
+        stack += part["parts"]
+    assert sum(one["flops"] for one in products) == data["forward_flops"]
+    for one in products:
+        assert one["flops"] == 2 * one["m"] * one["n"] * one["p"] * one["times"] * one["runs"]
+
+
+def preset_parameters(name: str) -> int:
+    return presets()[name].parameters
+
+
+def test_depth_cuts_the_tree_but_not_the_numbers() -> None:
+    books = account("gpt2")
+    assert report.as_dict(books, 0)["parts"] == []
+    assert [part["path"] for part in report.as_dict(books, 1)["parts"]] == ["embed", "decoder", "head"]
+    assert {row["level"] for row in report.part_rows(books, 2)} == {0, 1, 2}
+    assert report.part_rows(books, 0)[0]["flops"] == books.flops
+
+
+@pytest.mark.parametrize(
+    ("said", "axis", "values"),
+    [
+        ("context=1024..8192", "context", (1024, 2048, 4096, 8192)),
+        ("context=1000..5000", "context", (1000, 2000, 4000, 5000)),
+        ("batch=1,3,4", "batch", (1, 3, 4)),
+        ("source = 7", "source", (7,)),
+    ],
+)
+def test_sweeps_are_read(said: str, axis: str, values: tuple[int, ...]) -> None:
+    assert parse_sweep(said) == Sweep(axis, values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("1024..2048", "names what it varies"),
+        ("contxt=1..2", "Did you mean 'context'"),
+        ("context=", "whole numbers of at least 1"),
+        ("context=0..4", "whole numbers of at least 1"),
+        ("context=-4..4", "whole numbers of at least 1"),
+        ("context=1k..4k", "whole numbers of at least 1"),
+        ("context=8..4", "values of a sweep rise"),
+        ("context=4,4", "values of a sweep rise"),
+        ("context=1..2..3", "whole numbers of at least 1"),
+    ],
+)
+def test_a_wrong_sweep_is_told_the_form(said: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_sweep(said)
+
+
+def test_a_sweep_varies_one_size() -> None:
+    base = account("t5-small", context=8, source=4, batch=3)
+    swept = run_sweep(base, Sweep("source", (2, 16)))
+    assert [(one.source, one.context, one.batch, one.name) for one in swept] == [
+        (2, 8, 3, "t5-small"),
+        (16, 8, 3, "t5-small"),
+    ]
+    assert at(account("t5-small", context=8), "context", 32).source == 32  # it was as long as the context, and stays so
+    assert at(base, "context", 32).source == 4
+    with pytest.raises(ValueError, match="reads no source"):
+        run_sweep(account("gpt2"), Sweep("source", (2,)))
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+@pytest.mark.parametrize("mode", ["forward", "train"])
+def test_few_layers_give_the_kinds_of_all(name: str, mode: str) -> None:
+    base = account(name, context=40, mode=mode)  # type: ignore[arg-type]
+    assert kinds_at(base, "context")(96) == at(base, "context", 96).shares()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_few_layers_give_the_kinds_of_all_for_any_page(seed: int) -> None:
+    base = account(any_page(seed), context=11)
+    assert kinds_at(base, "context")(9) == at(base, "context", 9).shares()
+
+
+@pytest.mark.parametrize(
+    ("given", "projections", "ffn"),
+    [
+        ({}, 3200, 9600),  # 8 d² T = 4 d T² and 24 d² T = 4 d T²
+        ({"mode": "decode"}, 3200, 9600),
+        ({"mode": "train", "batch": 3}, 3200, 9600),
+        ({"causal": "exact"}, 6399, 19199),  # 4 d · T (T + 1) / 2
+    ],
+)
+def test_where_attention_catches_up(given: dict[str, object], projections: int, ffn: int) -> None:
+    base = account("cs336-xl", **given)  # type: ignore[arg-type]
+    assert [(one.rival, one.value) for one in crossings(base)] == [("projections", projections), ("ffn", ffn)]
+    before, there = at(base, "context", ffn - 1).shares(), at(base, "context", ffn).shares()
+    assert before["attention"] < before["ffn"]
+    assert there["attention"] >= there["ffn"]
+
+
+def test_block_sparse_attention_never_catches_up() -> None:
+    assert {one.value for one in crossings(account("bigbird-roberta-base"))} == {None}
+
+
+def test_time_is_the_roofline_of_every_operation() -> None:
+    books = account("cs336-small", context=64)
+    compute = timing.time_on(books, own(flops=1e9, bandwidth=1e30))
+    assert compute.seconds == pytest.approx(books.flops / 1e9)
+    assert (compute.bound, compute.compute_share) == ("compute", pytest.approx(1))
+    memory = timing.time_on(books, own(flops=1e30, bandwidth=1e9))
+    assert memory.seconds == pytest.approx(books.root.bytes_moved / 1e9)
+    assert memory.bound == "memory"
+    assert memory.tokens_per_second == pytest.approx(64 / memory.seconds)
+    kernels = [one for one in memory.work if one.name.endswith(".kernel")]
+    assert len(kernels) == 12
+    assert all(one.flops and one.bytes for one in kernels)  # the products and their data are one operation
+
+
+def test_time_of_training_has_the_way_back_what_is_done_again_and_the_optimizer() -> None:
+    books = account("cs336-small", context=64, mode="train")
+    work = timing.time_on(books, own(flops=1e12, bandwidth=1e12)).work
+    assert sum(one.flops for one in work) == books.flops + books.recomputed_flops
+    updated = next(one for one in work if one.name == "optimizer")
+    assert updated.bytes == (2 + 1 + 2 * 2) * 4 * books.parameters  # weights there and back, gradients, two means
+    assert sum(one.bytes for one in work) == 3 * books.root.bytes_moved + updated.bytes
+
+
+def test_a_plan_is_of_training() -> None:
+    books = account("cs336-small", mode="train", batch=2)
+    device = own(flops=1e15, bandwidth=1e12, memory=80e9)
+    found = timing.plan_of(books, device, devices=4, tokens=1e9)
+    assert found.facts.tokens_per_batch == 4 * 2 * 1024
+    assert found.facts.flops_per_token == books.flops / 2048
+    assert found.memory_per_device == books.memory.held + books.memory.activations
+    assert timing.plan_of(books, device, devices=4, parallel="tensor").facts.tokens_per_batch == 2 * 1024
+    with pytest.raises(ValueError, match="mode='train'"):
+        timing.plan_of(replace(books, mode="forward"), device, devices=4)
+
+
+def test_layers_of_both_stacks_are_planned() -> None:
+    facts = change(preset("t5-small"), "decoder.layers", 2)
+    found = timing.plan_of(account(facts, mode="train", context=8), own(flops=1e12, bandwidth=1e12), devices=1)
+    assert found.facts.layers == 6 + 2
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0, "0 B"), (999, "999 B"), (1000, "1.000 kB"), (999_949, "999.9 kB"), (999_950, "1.000 MB"),
+        (8_508_230_400, "8.508 GB"), (20_971_520_000, "20.97 GB"), (-5e9, "-5.000 GB"), (1e30, "1,000,000.0 YB"),
+    ],
+)  # fmt: skip
+def test_numbers_for_people(value: float, shown: str) -> None:
+    assert human(value, "B") == shown
+
+
+def test_a_column_has_one_unit() -> None:
+    scale = scale_for(4_513_336_524_800, "FLOP")
+    assert scale.unit == "GFLOP"
+    assert [scale(4_513_336_524_800), scale(1_000_000), scale(1), scale(0)] == ["4,513.337", "0.001", "< 0.001", ""]
+    assert scale_for(149_522_795_724_800, "FLOP").unit == "TFLOP"
+    assert scale_for(9_999, "B")(9_999) == "9,999"
+
+
+def test_durations_have_the_unit_that_suits() -> None:
+    assert [duration(seconds) for seconds in (65.0, 0.5, 2.5e-5, 3e-9)] == ["65 s", "500 ms", "25 µs", "3 ns"]
