@@ -1,0 +1,274 @@
+"""A corpus as token ids on disk: written once in bounded memory, then read at any place without being loaded.
+
+Three files: ``NAME.bin`` holds the ids and nothing else, ``NAME.ends.bin`` where each document ends, ``NAME.json`` what
+is needed to trust both: types, counts, the vocabulary, SHA-256 of the tokenizer and of the data.
+
+Shapes: ``N`` tokens of the corpus, ``M`` documents, ``n`` tokens of one.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Int, Int64, Integer
+from numpy.typing import NDArray
+from torch import Tensor
+
+from glassformer.config.checks import check_positive
+from glassformer.text.tokenizer import Tokenizer
+
+Document: TypeAlias = Sequence[int] | Integer[Tensor, "_"] | Integer[np.ndarray, "_"]
+Progress: TypeAlias = Callable[[int, int], None]
+_FORMAT = "glassformer tokens, version 1"
+_TYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
+_END = np.dtype("<u8")
+_BUFFER = 2**20  # tokens that are held while writing
+
+
+class TokenFileError(ValueError):
+    """A file of tokens is not what its manifest, its reader or its writer says."""
+
+
+class TokenFile:
+    """Documents by number, as ids, from a file that stays on disk; several threads may read at once.
+
+    ``tokenizer`` is the SHA-256 of the tokenizer, ``fingerprint`` that of the data.
+    """
+
+    def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
+        self.path = path
+        self.vocab_size: int = manifest["vocab_size"]
+        self.tokenizer: str = manifest["tokenizer"]
+        self.fingerprint = hashlib.sha256((manifest["sha256"] + manifest["ends_sha256"]).encode()).hexdigest()
+        self.tokens: NDArray[Any] = _mapped(path, _TYPES[manifest["dtype"]], manifest["tokens"])
+        self.ends: NDArray[Any] = _mapped(_beside(path)[0], _END, manifest["documents"])
+        if self.ends[-1] != manifest["tokens"]:
+            raise TokenFileError(
+                f"{path}: the last document ends at {self.ends[-1]}, the file at {manifest['tokens']}."
+            )
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __getitem__(self, number: int) -> Int[Tensor, "n"]:
+        first, last = self._bounds(number)
+        return torch.from_numpy(self.tokens[first:last].astype(np.int64))
+
+    def part(self, number: int, start: int, stop: int) -> Integer[np.ndarray, "n"]:
+        """The tokens ``[start, stop)`` of a document, as they lie on disk and of their type there."""
+        first, last = self._bounds(number)
+        if not 0 <= start <= stop <= last - first:
+            raise IndexError(f"document {number} has {last - first} tokens; [{start}, {stop}) is not within them.")
+        return self.tokens[first + start : first + stop]
+
+    def _bounds(self, number: int) -> tuple[int, int]:
+        if not 0 <= number < len(self):
+            raise IndexError(f"{self.path} has {len(self):,} documents, numbered from 0; got {number}.")
+        return int(self.ends[number - 1]) if number else 0, int(self.ends[number])
+
+    @property
+    def lengths(self) -> Int64[np.ndarray, "M"]:
+        """The number of tokens of each document."""
+        return np.diff(self.ends.astype(np.int64), prepend=0)
+
+
+def write_tokens(
+    path: Path | str,
+    documents: Iterable[Document],
+    *,
+    vocab_size: int,
+    tokenizer: str,
+    progress: Progress | None = None,
+) -> TokenFile:
+    """Write the ids of documents; an earlier file of this name stays whole until the new one is.
+
+    Args:
+        path: ends in ``.bin``; the other two files get their names from it.
+        documents: the ids of each, at least one; an id outside the vocabulary is an error.
+        vocab_size: below 65,536 an id takes two bytes, else four.
+        tokenizer: ``tokenizer_fingerprint`` of what made the ids.
+        progress: called now and then with the documents and tokens written so far.
+    """
+    check_positive(vocab_size=vocab_size)
+    path = _checked(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kind = "uint16" if vocab_size < 2**16 else "uint32"
+    with tempfile.TemporaryDirectory(prefix=".writing-", dir=path.parent) as staging:
+        ids, ends = _Column(Path(staging, "ids"), _TYPES[kind]), _Column(Path(staging, "ends"), _END)
+        with ids, ends:
+            for number, document in enumerate(documents):
+                ids.add(_checked_ids(document, number, vocab_size))
+                ends.add(np.array([ids.count]))
+                if progress is not None and not ids.held:
+                    progress(number + 1, ids.count)
+        if not ends.count:
+            raise TokenFileError(f"{path}: there are no documents to write.")
+        if progress is not None:
+            progress(ends.count, ids.count)
+        manifest = {"format": _FORMAT, "dtype": kind, "tokens": ids.count, "documents": ends.count}
+        manifest |= {"vocab_size": vocab_size, "tokenizer": tokenizer}
+        manifest |= {"sha256": ids.digest.hexdigest(), "ends_sha256": ends.digest.hexdigest()}
+        _publish(path, ids.path, ends.path, manifest)
+    return TokenFile(path, manifest)
+
+
+def open_tokens(
+    path: Path | str, *, tokenizer: str | None = None, vocab_size: int | None = None, verify: bool = False
+) -> TokenFile:
+    """Open what ``write_tokens`` wrote; files that are incomplete or of another kind are errors.
+
+    Args:
+        path: the ``.bin`` file.
+        tokenizer, vocab_size: what the reader works with; a file made with another is refused.
+        verify: read everything and compare its SHA-256 with the manifest's.
+    """
+    path = _checked(path)
+    manifest = _read_manifest(path)
+    for name, wanted in (("tokenizer", tokenizer), ("vocab_size", vocab_size)):
+        if wanted is not None and manifest[name] != wanted:
+            raise TokenFileError(
+                f"{path} was written with {name} {manifest[name]}, not {wanted}: its ids mean other tokens. "
+                f"Write it again from the text."
+            )
+    opened = TokenFile(path, manifest)
+    if verify:
+        for name, place in (("sha256", path), ("ends_sha256", _beside(path)[0])):
+            with place.open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != manifest[name]:
+                    raise TokenFileError(f"{place} has changed since it was written ({name} differs); write it again.")
+    return opened
+
+
+def encoded(
+    texts: Iterable[str],
+    tokenizer: Tokenizer,
+    *,
+    end: int | None = None,
+    allow_special: bool = False,
+    chunk: int = 1024,
+) -> Iterator[list[int]]:
+    """The ids of each text, ``end`` after them if given; ``chunk`` texts are worked on at a time.
+
+    No framing tokens are added, and the letters of a special token in a text stay letters unless ``allow_special``.
+    """
+    check_positive(chunk=chunk)
+    if end is not None and not 0 <= end < tokenizer.vocab_size:
+        raise ValueError(f"end must be an id of the vocabulary, 0 to {tokenizer.vocab_size - 1}; got {end}.")
+    rest = iter(texts)
+    while some := list(islice(rest, chunk)):
+        for ids in tokenizer.encode_batch(some, special=False, allow_special=allow_special):
+            yield ids if end is None else [*ids, end]
+
+
+def tokenizer_fingerprint(tokenizer: Tokenizer) -> str:
+    """SHA-256 of all that decides which ids a text becomes."""
+    facts = {"backend": json.loads(tokenizer.backend.to_str()), "special": tokenizer.special}
+    facts["vocab_size"] = tokenizer.vocab_size
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+class _Column:
+    """Numbers that are written to a file in large pieces, and their SHA-256."""
+
+    def __init__(self, path: Path, kind: np.dtype[Any]) -> None:
+        self.path = path
+        self.count = 0
+        self.held = 0  # of them not yet written
+        self.digest = hashlib.sha256()
+        self._kind = kind
+        self._pieces: list[NDArray[Any]] = []
+
+    def __enter__(self) -> "_Column":
+        self._file = self.path.open("wb")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._write()
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+    def add(self, numbers: NDArray[Any]) -> None:
+        self._pieces.append(numbers.astype(self._kind))
+        self.count += len(numbers)
+        self.held += len(numbers)
+        if self.held >= _BUFFER:
+            self._write()
+
+    def _write(self) -> None:
+        data = b"".join(piece.tobytes() for piece in self._pieces)
+        self._file.write(data)
+        self._file.flush()
+        self.digest.update(data)
+        self._pieces, self.held = [], 0
+
+
+def _checked(path: Path | str) -> Path:
+    path = Path(path)
+    if path.suffix != ".bin" or path.name.endswith(".ends.bin"):
+        raise TokenFileError(f"{path}: a file of tokens is named NAME.bin; NAME.ends.bin and NAME.json lie beside it.")
+    return path
+
+
+def _checked_ids(document: Document, number: int, vocab_size: int) -> NDArray[Any]:
+    ids = np.asarray(document)
+    if ids.ndim != 1 or not ids.size:
+        raise TokenFileError(f"document {number} must be a list of at least one id; got shape {ids.shape}.")
+    if ids.dtype.kind not in "iu":
+        raise TokenFileError(f"document {number} must hold whole numbers; got {ids.dtype}.")
+    if ids.min() < 0 or ids.max() >= vocab_size:
+        place = int(np.flatnonzero((ids < 0) | (ids >= vocab_size))[0])
+        raise TokenFileError(
+            f"document {number} has id {ids[place]} at place {place}, outside the vocabulary of {vocab_size}; "
+            f"state the size of the tokenizer that made it."
+        )
+    return ids
+
+
+def _publish(path: Path, ids: Path, ends: Path, manifest: dict[str, Any]) -> None:
+    """Put finished files into their places, the manifest last: without it nobody reads the others."""
+    ends_place, manifest_place = _beside(path)
+    staged = ids.with_name("manifest")
+    staged.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    manifest_place.unlink(missing_ok=True)
+    for source, target in ((ids, path), (ends, ends_place), (staged, manifest_place)):
+        os.replace(source, target)
+
+
+def _beside(path: Path) -> tuple[Path, Path]:
+    return path.with_suffix(".ends.bin"), path.with_suffix(".json")
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    place = _beside(path)[1]
+    if not place.is_file():
+        raise TokenFileError(f"{path} has no manifest {place.name} beside it; write_tokens makes both.")
+    try:
+        manifest = json.loads(place.read_bytes())
+    except ValueError as error:
+        raise TokenFileError(f"{place} is not JSON ({error}); write the tokens again.") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
+        raise TokenFileError(f"{place} is no manifest of tokens: it does not say {_FORMAT!r}; write the tokens again.")
+    wanted = {"tokens": int, "documents": int, "vocab_size": int, "tokenizer": str, "sha256": str, "ends_sha256": str}
+    wrong = [name for name, kind in wanted.items() if type(manifest.get(name)) is not kind]
+    if wrong or manifest.get("dtype") not in _TYPES:
+        raise TokenFileError(f"{place} lacks or garbles {', '.join(wrong or ['dtype'])}; write the tokens again.")
+    return manifest
+
+
+def _mapped(path: Path, kind: np.dtype[Any], count: int) -> NDArray[Any]:
+    if not path.is_file():
+        raise TokenFileError(f"{path} is not there, though its manifest is; write the tokens again.")
+    size = path.stat().st_size
+    if size != count * kind.itemsize or not count:
+        raise TokenFileError(
+            f"{path} has {size:,} bytes where its manifest speaks of {count:,} numbers of {kind.itemsize} bytes; "
+            f"it was cut off or belongs to another manifest. Write the tokens again."
+        )
+    return np.memmap(path, dtype=kind, mode="r", shape=(count,))
