@@ -1,135 +1,230 @@
-"""The training loop: batches in, progress out. Printing, saving and stopping are the caller's.
+"""The training loop: batches in, reports out. Printing, logging, saving and stopping are the caller's.
 
-Shapes: ``B`` rows, ``T`` tokens per row, ``V`` vocabulary.
+A step reads ``accumulate`` batches. Its loss is normalised by what is judged in all of them and, with several
+processes, in theirs: k batches of unequal size do what one great batch would.
 """
 
+import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
-import torch.nn.functional as F
-from einops import rearrange
-from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from glassformer.train.optim import warmup_cosine
+from glassformer.config.checks import check_choice, check_number, check_positive
+from glassformer.data.objectives.base import Batch, Loss, Objective, add_counts
+from glassformer.nn.modes import Evaluating
+from glassformer.train.schedules import Schedule, warmup_cosine
+from glassformer.train.sums import Means, Sums, everywhere, world
+
+Precision = Literal["float32", "bfloat16", "float16"]
+WIDTHS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@runtime_checkable
+class Batches(Protocol):
+    """An endless source of batches that can say where it stands and go on from there."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Itself."""
+
+    def __next__(self) -> Batch:
+        """The next batch."""
+
+    def state(self) -> dict[str, Any]:
+        """Where it stands, as JSON can write it."""
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
-    """Where a run stands after a step."""
+class Settings:
+    """How a run goes: for so many steps, or for so many seconds, in which case no two runs are the same.
 
-    step: int
-    loss: float  # mean cross-entropy per token of this step's batch, in nats
-    tokens: int  # seen since the start
-    seconds: float  # since the start
-    fraction: float  # of the run that is done
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Speed since the start."""
-        return self.tokens / self.seconds
-
-    @property
-    def seconds_left(self) -> float:
-        """Estimate from the share that is done."""
-        return self.seconds * (1 - self.fraction) / self.fraction
-
-
-def next_token_loss(logits: Float[Tensor, "B T V"], targets: Int[Tensor, "B T"]) -> Float[Tensor, ""]:
-    """Mean cross-entropy in nats per token."""
-    return F.cross_entropy(rearrange(logits, "b t v -> (b t) v"), rearrange(targets, "b t -> (b t)"))
-
-
-def train(
-    model: nn.Module,
-    batches: Iterable[tuple[Tensor, Tensor]],
-    optimizer: torch.optim.Optimizer,
-    *,
-    steps: int | None = None,
-    seconds: float | None = None,
-    schedule: Callable[[float], float] = warmup_cosine,
-    clip: float = 1.0,
-) -> Iterator[Progress]:
-    """Train ``model`` on (inputs, targets) for a number of steps or of seconds, and report after each step.
-
-    The learning rates of ``optimizer`` are multiplied by ``schedule(fraction done)`` during the run and restored after
-    it; gradients longer than ``clip`` are scaled down to it. A loss that is not finite stops the run before it can
-    spoil the weights, and so does a data source that ends before the run.
+    ``precision``: of the products, by autocast; weights stay as they are. float16 scales the loss, so that small
+    gradients are not lost, and takes the scale off again before gradients are clipped.
     """
-    if (steps is None) == (seconds is None):
-        raise ValueError("say how long to train: either steps or seconds.")
-    if (steps or seconds or 0) <= 0:
-        raise ValueError(f"a run needs more than no time: got steps={steps}, seconds={seconds}.")
-    rates = [group["lr"] for group in optimizer.param_groups]
-    clock = _Clock(steps, seconds)
-    source = iter(batches)
-    model.train()
-    try:
-        while not clock.is_over():
-            batch = next(source, None)
-            if batch is None:
-                raise ValueError(f"the batches ran out after {clock.step} steps; the run was to last {clock}.")
-            for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                group["lr"] = rate * schedule(clock.fraction())
-            loss = _step(model, batch, optimizer, clip, clock.step + 1)
-            clock.tick(batch[0].numel())
-            yield Progress(
-                step=clock.step, loss=loss, tokens=clock.tokens, seconds=clock.elapsed(), fraction=clock.fraction()
-            )
-    finally:
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
+
+    steps: int | None = None
+    seconds: float | None = None
+    accumulate: int = 1
+    clip: float | None = 1.0  # longest gradient; None: any
+    precision: Precision = "float32"
+    schedule: Schedule = warmup_cosine
+
+    def __post_init__(self) -> None:
+        if (self.steps is None) == (self.seconds is None):
+            raise ValueError("say how long to train: either steps or seconds.")
+        check_positive(steps=1 if self.steps is None else self.steps, accumulate=self.accumulate)
+        check_number(seconds=1.0 if self.seconds is None else self.seconds)
+        check_choice("precision", self.precision, WIDTHS)
+        if self.clip is not None:
+            check_number(clip=self.clip)
 
 
-def _step(
-    model: nn.Module, batch: tuple[Tensor, Tensor], optimizer: torch.optim.Optimizer, clip: float, number: int
-) -> float:
-    inputs, targets = batch
-    loss = next_token_loss(model(inputs), targets)
-    if not torch.isfinite(loss):
-        raise FloatingPointError(f"the loss became {loss.item()} at step {number}; try a lower learning rate.")
-    loss.backward()  # type: ignore[no-untyped-call]
-    nn.utils.clip_grad_norm_(model.parameters(), clip)
-    optimizer.step()
-    optimizer.zero_grad()
-    return loss.item()
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What one step did."""
+
+    step: int  # the first is 1
+    loss: float
+    terms: dict[str, float]  # the mean of each term of the loss
+    parts: dict[str, float]  # means of what is only told, such as the share of right guesses
+    lr: float
+    grad_norm: float  # before clipping
+    tokens: int  # read in this step, by all processes
+    tokens_seen: int  # since the start of the run
+    seconds: float  # this step took
+    fraction: float  # of the run that is done
+    skipped: bool = False  # float16 overflowed: the scale was lowered and no weight changed
 
 
-class _Clock:
-    """How much of a run is done, counted in steps or in seconds."""
+class Together(nn.Module):
+    """A model and its objective as one module, so that a wrapper for many processes sees every call."""
 
-    def __init__(self, steps: int | None, seconds: float | None) -> None:
-        self.steps, self.seconds = steps, seconds
-        self.step = self.tokens = 0
-        self.start = time.perf_counter()
+    def __init__(self, model: nn.Module, objective: Objective[Any]) -> None:
+        super().__init__()
+        self.model = model
+        self.objective = objective
 
-    def tick(self, tokens: int) -> None:
+    def forward(self, batch: Batch, counts: Mapping[str, int]) -> tuple[Tensor, Loss]:
+        """This batch's share of the step's loss, and all that the objective says."""
+        loss = self.objective.loss(self.model, batch)
+        return loss.mean(counts), loss
+
+
+class Trainer:
+    """A run: iterate over it, and every step is a report.
+
+    Args:
+        model: in training mode while steps are made.
+        objective: what it is trained for.
+        batches: the micro-batches of this process.
+        optimizers: they step together; ``settings.schedule`` moves the learning rates they come with.
+        settings: how the run goes.
+        wrap: puts ``Together`` into what many processes need; see ``train.parallel``.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        objective: Objective[Any],
+        batches: Batches,
+        optimizers: Sequence[Optimizer],
+        settings: Settings,
+        *,
+        wrap: Any = None,
+    ) -> None:
+        self.model, self.batches, self.optimizers, self.settings = model, batches, list(optimizers), settings
+        together = Together(model, objective)
+        self.together = together if wrap is None else wrap(together)
+        self.device = next(model.parameters()).device
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.precision == "float16")
+        self.step = self.tokens_seen = 0
+        self._start = time.perf_counter()
+        self._rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in self.optimizers]
+        self._parameters = [p for o in self.optimizers for group in o.param_groups for p in group["params"]]
+
+    def __iter__(self) -> Iterator[Report]:
+        """All steps that are left. The optimizers have the learning rates they came with when it ends."""
+        self._start = time.perf_counter()
+        try:
+            while self._fraction(self.step) < 1:
+                yield self.advance()
+        finally:
+            self._set_rates(1.0)
+
+    def _fraction(self, step: int) -> float:
+        """The share of the run that is done after so many steps, or by now."""
+        if self.settings.steps is not None:
+            return min(1.0, step / self.settings.steps)
+        return min(1.0, (time.perf_counter() - self._start) / (self.settings.seconds or 1.0))
+
+    def advance(self) -> Report:
+        """Make one step. A loss or gradient that is not finite raises before it can spoil a weight."""
+        start = time.perf_counter()
+        self.model.train()
+        batches = list(islice(self.batches, self.settings.accumulate))
+        if len(batches) < self.settings.accumulate:
+            raise ValueError(f"the batches ran out after {self.step} steps, with {self._fraction(self.step):.0%} done.")
+        counts, tokens = everywhere(add_counts(batches), sum(batch.tokens for batch in batches), self.device)
+        self._set_rates(self.settings.schedule(self._fraction(self.step + 1)))
+        sums = Sums()
+        for number, batch in enumerate(batches):
+            self._add_gradients(batch.to(self.device, non_blocking=True), counts, sums, number == len(batches) - 1)
+        sums.share()
+        norm = self._clipped()
+        loss = sums.loss()
+        skipped = self._change_weights(norm, loss)
         self.step += 1
-        self.tokens += tokens
+        self.tokens_seen += tokens
+        return Report(
+            step=self.step,
+            loss=loss,
+            terms=sums.means("term"),
+            parts=sums.means("part"),
+            lr=self.optimizers[0].param_groups[0]["lr"],
+            grad_norm=norm,
+            tokens=tokens,
+            tokens_seen=self.tokens_seen,
+            seconds=time.perf_counter() - start,
+            fraction=self._fraction(self.step),
+            skipped=skipped,
+        )
 
-    def elapsed(self) -> float:
-        return time.perf_counter() - self.start
+    def _set_rates(self, factor: float) -> None:
+        for optimizer, rates in zip(self.optimizers, self._rates, strict=True):
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate * factor
 
-    def fraction(self) -> float:
-        done = self.step / self.steps if self.steps is not None else self.elapsed() / (self.seconds or 1.0)
-        return min(1.0, done)
+    def _add_gradients(self, batch: Batch, counts: Mapping[str, int], sums: Sums, is_last: bool) -> None:
+        waiting = getattr(self.together, "no_sync", nullcontext)  # gradients are exchanged once a step
+        with nullcontext() if is_last else waiting():
+            with self._autocast():
+                share, loss = self.together(batch, counts)
+            self.scaler.scale(share * world()).backward()  # processes are averaged over, and counts are of all
+        sums.add(loss)
 
-    def __str__(self) -> str:
-        return f"{self.steps} steps" if self.steps is not None else f"{self.seconds} seconds"
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self.settings.precision == "float32":
+            return nullcontext()
+        return torch.autocast(self.device.type, WIDTHS[self.settings.precision])
 
-    def is_over(self) -> bool:
-        return self.fraction() >= 1
+    def _clipped(self) -> float:
+        """The length of the gradient, which is cut to what is allowed."""
+        for optimizer in self.optimizers:
+            self.scaler.unscale_(optimizer)
+        longest = math.inf if self.settings.clip is None else self.settings.clip
+        norm = nn.utils.clip_grad_norm_(self._parameters, longest)
+        return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+
+    def _change_weights(self, norm: float, loss: float) -> bool:
+        """Step, unless float16 overflowed; whether it did."""
+        overflowed = not math.isfinite(norm)
+        if overflowed and not (self.scaler.is_enabled() and math.isfinite(loss)):
+            what = f"the loss became {loss}" if not math.isfinite(loss) else f"the gradient's length became {norm}"
+            raise FloatingPointError(f"{what} at step {self.step + 1}; no weight was changed. Try a lower lr.")
+        for optimizer in self.optimizers:
+            self.scaler.step(optimizer)
+            optimizer.zero_grad()
+        self.scaler.update()
+        return overflowed
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> float:
-    """Mean loss per token over ``batches`` (all of one size), without training."""
-    was_training = model.training
-    model.eval()
-    losses = [next_token_loss(model(inputs), targets).item() for inputs, targets in batches]
-    model.train(was_training)
-    if not losses:
+def evaluate(model: nn.Module, objective: Objective[Any], batches: Iterable[Batch]) -> Means:
+    """The loss over all batches, as if they were one; without training, and without a trace in the model."""
+    device, sums = next(model.parameters()).device, Sums()
+    with Evaluating(model):
+        for batch in batches:
+            sums.add(objective.loss(model, batch.to(device)))
+    if not sums.values:
         raise ValueError("there are no batches to evaluate on.")
-    return sum(losses) / len(losses)
+    sums.share()
+    return Means(sums.loss(), sums.means("term"), sums.means("part"))

@@ -92,20 +92,20 @@ def _write_file(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, s
 def _publish(staging: Path, folder: Path, names: list[str], stem: str) -> None:
     """Move finished files to their places, then remove what an earlier save left: nobody ever reads half of each."""
     for name in names:
-        _sync(staging / name)
+        sync(staging / name)
     if any((folder / name).exists() for name in names[:-1]):
         (folder / names[-1]).unlink(missing_ok=True)  # better no index for a moment than one over mixed shards
     for name in names:
         os.replace(staging / name, folder / name)
-    _sync(folder)
+    sync(folder)
     ours = re.compile(rf"{re.escape(stem)}({SHARD}|\.safetensors|\.safetensors\.index\.json)")
     old = [path for path in folder.iterdir() if ours.fullmatch(path.name) and path.name not in names]
     for path in sorted(old, key=lambda path: path.suffix != ".json"):  # the index while its shards are still there
         path.unlink()
-    _sync(folder)
+    sync(folder)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Wait until a file, or the names in a folder, would last through a power cut; Windows opens no folders."""
     if path.is_file() or os.name == "posix":
         handle = os.open(path, os.O_RDWR if path.is_file() else os.O_RDONLY)

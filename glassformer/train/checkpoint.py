@@ -1,0 +1,186 @@
+"""Checkpoints of a run: written all or nothing, checked when read, the old ones kept until the new one is whole.
+
+A checkpoint is a folder ``step-00000100``. What is in it is written to a hidden folder beside it first; then comes
+``manifest.json`` with the size and SHA-256 of every file, everything is flushed to the disk, and only then does the
+folder get its name. So a folder without a manifest is never read, and a run that is killed at any moment leaves the
+checkpoint before as it was.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from glassformer.config.checks import check_positive
+from glassformer.weights.saving import sync
+
+MANIFEST = "manifest.json"
+NAME = re.compile(r"step-(\d{8,})")
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be read or written."""
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """The checkpoints of one run.
+
+    Args:
+        folder: where they lie.
+        keep: how many of the newest stay; the best one stays besides.
+    """
+
+    folder: Path
+    keep: int = 3
+
+    def __post_init__(self) -> None:
+        check_positive(keep=self.keep)
+
+    def write(self, step: int, fill: Callable[[Path], None], *, is_best: bool = False) -> Path:
+        """Write one: ``fill`` puts the files into the folder it is handed. Older ones than ``keep`` are removed."""
+        place = self.folder / f"step-{step:08}"
+        hidden = self.folder / f".{place.name}.new"
+        with _explained(place):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(hidden, ignore_errors=True)
+            hidden.mkdir()
+            try:
+                fill(hidden)
+                _seal(hidden)
+                _rename(hidden, place)
+            finally:
+                shutil.rmtree(hidden, ignore_errors=True)
+            if is_best:
+                self._mark(place)
+            self._thin()
+        return place
+
+    def tidy(self) -> None:
+        """Finish what a run that was killed left behind: a checkpoint that is whole gets its name, the rest goes."""
+        for hidden in sorted(self.folder.glob(".step-*.new")) if self.folder.is_dir() else []:
+            place = hidden.with_name(hidden.name[1:].removesuffix(".new"))
+            if (hidden / MANIFEST).is_file() and not place.exists():
+                check(hidden)
+                _rename(hidden, place)
+        for left in self.folder.glob(".step-*"):
+            shutil.rmtree(left)
+
+    def all(self) -> list[Path]:
+        """Those that were written to the end, the newest last."""
+        if not self.folder.is_dir():
+            return []
+        found = [path for path in self.folder.iterdir() if NAME.fullmatch(path.name) and (path / MANIFEST).is_file()]
+        return sorted(found, key=step_of)
+
+    def latest(self) -> Path | None:
+        """The newest one."""
+        return next(reversed(self.all()), None)
+
+    def best(self) -> Path | None:
+        """The one that was called the best."""
+        pointer = self.folder / "best"
+        if not pointer.is_file():
+            return None
+        path = self.folder / pointer.read_text(encoding="utf-8").strip()
+        return path if path in self.all() else None
+
+    def _mark(self, place: Path) -> None:
+        beside = self.folder / ".best.new"
+        beside.write_text(place.name + "\n", encoding="utf-8")
+        sync(beside)
+        os.replace(beside, self.folder / "best")
+        sync(self.folder)
+
+    def _thin(self) -> None:
+        kept = {*self.all()[-self.keep :], self.best()}
+        for path in self.all():
+            if path not in kept:
+                (path / MANIFEST).unlink()  # first, so that half a folder is never taken for a whole one
+                shutil.rmtree(path)
+
+
+def step_of(path: Path) -> int:
+    """The step after which a checkpoint was written."""
+    found = NAME.fullmatch(path.name)
+    if found is None:
+        raise CheckpointError(f"{path}: a checkpoint's folder is called step- and a number; this one is not.")
+    return int(found.group(1))
+
+
+def check(path: Path) -> dict[str, Any]:
+    """Raise unless every file of a checkpoint is there and unchanged; return its manifest."""
+    manifest = path / MANIFEST
+    if not manifest.is_file():
+        raise CheckpointError(f"{path}: there is no {MANIFEST}, so it was not written to the end.{_others(path)}")
+    try:
+        said = json.loads(manifest.read_text(encoding="utf-8"))
+        files = {str(name): (int(facts["bytes"]), str(facts["sha256"])) for name, facts in said["files"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{manifest} is damaged: {error}.{_others(path)}") from error
+    for name, (size, digest) in files.items():
+        file = path / name
+        if not file.is_file():
+            raise CheckpointError(f"{file} is missing; the manifest lists it.{_others(path)}")
+        if file.stat().st_size != size:
+            what = f"{file} has {file.stat().st_size:,} bytes, and {size:,} were written"
+            raise CheckpointError(f"{what}.{_others(path)}")
+        if _digest(file) != digest:
+            raise CheckpointError(f"{file} has changed since it was written: its checksum differs.{_others(path)}")
+    result: dict[str, Any] = said
+    return result
+
+
+def _others(path: Path) -> str:
+    """What to do with a damaged checkpoint: go on from the one before."""
+    if NAME.fullmatch(path.name) is None:
+        return ""
+    before = [other for other in Checkpoints(path.parent).all() if other != path and step_of(other) < step_of(path)]
+    return f" Go on from the one before it: {before[-1]}." if before else " There is none before it; start anew."
+
+
+def _seal(folder: Path) -> None:
+    """Flush all files, then write and flush the manifest."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    said = {
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": _digest(path)} for path in files
+    }
+    for path in files:
+        sync(path)
+    manifest = folder / MANIFEST
+    manifest.write_text(json.dumps({"format": 1, "files": said}, indent=2) + "\n", encoding="utf-8")
+    sync(manifest)
+    sync(folder)
+
+
+def _rename(hidden: Path, place: Path) -> None:
+    """Give a finished folder its name; one that has it already goes out of the way, and away when it is not needed."""
+    old = place.with_name(f".{place.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if place.exists():
+        os.replace(place, old)
+    os.replace(hidden, place)
+    sync(place.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def _explained(place: Path) -> Iterator[None]:
+    """A disk that is full or read-only, in words that say what still stands."""
+    try:
+        yield
+    except OSError as error:
+        last = Checkpoints(place.parent).latest()
+        stands = "No earlier one exists" if last is None else f"The one before stands: {last}"
+        raise CheckpointError(f"{place} could not be written: {error.strerror or error}. {stands}.") from error

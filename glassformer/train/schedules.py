@@ -1,0 +1,61 @@
+"""Learning-rate schedules: from the share of a run that is done to a factor on the learning rate.
+
+All start with a linear warm-up over the first ``warmup`` of the run, from ``start`` to 1.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+from glassformer.config.checks import check_choice, check_probability
+
+Schedule = Callable[[float], float]
+
+
+def warmup_cosine(progress: float, *, warmup: float = 0.05, start: float = 0.05, floor: float = 0.05) -> float:
+    """Half a cosine down to ``floor`` (Loshchilov and Hutter, 2017)."""
+    return _warm(progress, warmup, start, lambda done: floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * done)))
+
+
+def warmup_linear(progress: float, *, warmup: float = 0.05, start: float = 0.05, floor: float = 0.0) -> float:
+    """A straight line down to ``floor`` (Devlin et al., 2019)."""
+    return _warm(progress, warmup, start, lambda done: 1 - (1 - floor) * done)
+
+
+def warmup_constant(progress: float, *, warmup: float = 0.05, start: float = 0.05) -> float:
+    """No change after the warm-up."""
+    return _warm(progress, warmup, start, lambda _: 1.0)
+
+
+def warmup_inverse_sqrt(progress: float, *, warmup: float = 0.05, start: float = 0.0) -> float:
+    """√(warm-up steps / steps): the schedule of Vaswani et al. (2017), section 5.3, with its peak as 1.
+
+    Theirs is d_model^−0.5 · min(step^−0.5, step · warmup^−1.5); its peak, the learning rate to ask for here, is
+    (d_model · warm-up steps)^−0.5.
+    """
+    if warmup == 0:
+        raise ValueError("this schedule falls from the end of its warm-up; warmup must be more than 0.")
+    return _warm(progress, warmup, start, lambda _: math.sqrt(warmup / progress))
+
+
+def _warm(progress: float, warmup: float, start: float, after: Callable[[float], float]) -> float:
+    check_probability(warmup=warmup, start=start)
+    if progress < warmup:
+        return start + (1 - start) * progress / warmup
+    return after(min(1.0, (progress - warmup) / (1 - warmup)))
+
+
+SCHEDULES: dict[str, Callable[..., float]] = {
+    "cosine": warmup_cosine,
+    "linear": warmup_linear,
+    "inverse-sqrt": warmup_inverse_sqrt,
+    "constant": warmup_constant,
+}
+
+
+def schedule(name: str, **options: float) -> Schedule:
+    """A schedule by its name, with its options filled in."""
+    check_choice("schedule", name, SCHEDULES)
+    made = partial(SCHEDULES[name], **options)
+    made(0.0)  # a wrong option is an error now and not at the first step
+    return made
