@@ -149,7 +149,8 @@ def account(
             is the last of them and the others lie in the cache.
         source: tokens that an encoder-decoder's encoder reads; as many as ``context`` unless given.
         dtype: of weights and activations.
-        mode: ``forward``, one pass; ``train``, a pass, its gradients and the optimizer; ``decode``, one new token.
+        mode: ``forward``, one pass; ``train``, a pass, cross-entropy, its gradients and the optimizer, dropout as a
+            GPU keeps it; ``decode``, one new token, as the engine of ``generate`` computes it.
         attention: ``fused`` kernels write no scores down, ``eager`` does.
         causal: ``dense`` counts the product of every query and key, as papers do and as a masked product costs;
             ``exact`` only pairs that see each other, which is what a causal kernel does.

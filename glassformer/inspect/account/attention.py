@@ -48,7 +48,7 @@ class Looking:
 def attend(
     walk: Walk, facts: Attention, looking: Looking, given: tuple[Value, Value, Value], bias: Value | None = None
 ) -> Value:
-    """One average per query and head. No kernel is used where a bias is learned: its gradient needs the scores."""
+    """One average per query and head. Where a bias is learned no kernel is used: on a CPU there is none for it."""
     if looking.fused and (bias is None or not walk.differentiable):
         return _fused(walk, facts, looking, given, bias)
     return formula(walk, facts, looking, given, bias)

@@ -66,6 +66,9 @@ def _keys_and_values(stack: Stack, width: int) -> int:
 
 
 def _cache_bytes(facts: Model, job: Job, width: int) -> int:
-    """Every slot of every row, and of an encoder's output once more: keys and values of its tokens in each layer."""
+    """Every slot of every row, and of an encoder's output once more: keys and values of its tokens in each layer.
+
+    As ``KVCache`` holds them unless it forgets what windows no longer show, which depends on how the text came in.
+    """
     slots = job.tokens + (job.source if facts.encoder is not None else 0)
     return job.batch * slots * cache_per_token(facts, width)
