@@ -1,6 +1,7 @@
 """``glassformer account``: what a model costs to hold, run, train and serve, part by part, and why."""
 
 import csv
+import re
 import sys
 from collections.abc import Iterable
 from typing import Annotated, Any
@@ -18,7 +19,7 @@ from glassformer.inspect.account.explain import explain
 from glassformer.inspect.account.hardware import HARDWARE, Hardware
 from glassformer.inspect.account.plot import check_plot, plot_models, plot_sweep
 from glassformer.inspect.account.report import as_dict, part_rows, summary_row
-from glassformer.inspect.account.sweep import crossings, parse_sweep, run_sweep
+from glassformer.inspect.account.sweep import Sweep, crossings, parse_sweep, run_sweep
 from glassformer.inspect.account.timing import Timing, plan_of, time_on
 
 
@@ -46,6 +47,8 @@ def account(
     if showing.plot is not None:
         check_plot(showing.plot)
     sweep = None if showing.sweep is None else parse_sweep(showing.sweep)
+    if showing.as_csv and not device.plans and device.names_one:
+        raise InputError("--csv has no column for times; leave out the device, or take --json.")
     if device.run and (sweep is not None or showing.explain is not None or showing.as_csv):
         raise InputError("--run tells the time of one pass or step; leave out --sweep, --explain and --csv.")
     asked = (sweep, showing.explain, showing.plot)
@@ -60,7 +63,7 @@ def account(
         assert tool is not None
         _show_machine(tool, showing)
     elif sweep is not None:
-        _sweep(accounts[0], showing, tool)
+        _sweep(accounts[0], sweep, showing, tool)
     elif showing.explain is not None:
         _explain(accounts[0], showing)
     elif device.plans:
@@ -102,10 +105,8 @@ def _show(several: list[Books], showing: Showing) -> None:
         note(f"wrote {showing.plot}")
 
 
-def _sweep(base: Account, showing: Showing, tool: Hardware | None) -> None:
+def _sweep(base: Account, sweep: Sweep, showing: Showing, tool: Hardware | None) -> None:
     """One model at several sizes."""
-    assert showing.sweep is not None
-    sweep = parse_sweep(showing.sweep)
     several = [Books(one, [], None if tool is None else time_on(one, tool), None) for one in run_sweep(base, sweep)]
     accounts = [one.account for one in several]
     _note_length(accounts)
@@ -126,6 +127,10 @@ def _explain(one: Account, showing: Showing) -> None:
     assert showing.explain is not None
     found = explain(one, showing.explain)
     _note_length([one])
+    ends = (part.path for part in one.root.walk() if f".{part.path}".endswith(f".{showing.explain}"))
+    others = [path for path in ends if path != found.subject and not re.search(r"\.blocks\.(?!0\b)", path)]
+    if others:
+        note(f"this is {found.subject}; there are also {', '.join(others)}.")
     if showing.as_json:
         print_json(more.explanation_data(one, found))
     else:
@@ -135,7 +140,15 @@ def _explain(one: Account, showing: Showing) -> None:
 def _plan(one: Account, showing: Showing, device: Device, tool: Hardware) -> None:
     assert device.devices is not None
     parallel: Any = device.parallel or "ddp"
-    found = plan_of(one, tool, devices=device.devices, tokens=device.tokens, mfu=device.mfu or 0.4, parallel=parallel)
+    found = plan_of(
+        one,
+        tool,
+        devices=device.devices,
+        tokens=device.tokens,
+        mfu=device.mfu or 0.4,
+        parallel=parallel,
+        checkpointing=device.checkpoint,
+    )
     _note_length([one])
     seconds = _seconds(one, device)
     if showing.as_json:
@@ -143,7 +156,7 @@ def _plan(one: Account, showing: Showing, device: Device, tool: Hardware) -> Non
     else:
         more.show_plan(one, found)
         for line in run_lines(one, seconds, tool):
-            say(line)
+            say(f"{line} The plan has {found.tokens_per_second / found.devices:,.0f} tokens/s on each device.")
 
 
 def _data(books: Books, depth: int | None) -> dict[str, Any]:

@@ -52,7 +52,8 @@ def _section_data(section: Section) -> dict[str, Any]:
 def show_plan(account: Account, plan: Plan) -> None:
     """A training run, every number with its formula."""
     devices = f"{plan.devices:,} × {plan.hardware.name}"
-    say(f"{account.name} on {devices}, {plan.parallel}: {load(account)} on each", style="bold")
+    whose = "of all of them together" if plan.parallel == "tensor" else "on each"
+    say(f"{account.name} on {devices}, {plan.parallel}: {load(account)} {whose}", style="bold")
     width = max(len(line.what) for line in plan.lines()) + 2
     for line in plan.lines():
         say(f"  {line.what:<{width}}{line.formula} = {_amount(line)}")

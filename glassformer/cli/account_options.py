@@ -190,6 +190,9 @@ class Device:
     mfu: Annotated[
         float | None, typer.Option(help="Share of the peak that is reached; 0.4 unless given.", rich_help_panel=PLAN)
     ] = None
+    checkpoint: Annotated[
+        bool, typer.Option("--checkpoint", help="Blocks keep their inputs alone and run again.", rich_help_panel=PLAN)
+    ] = False
     tokens: Annotated[
         float | None,
         typer.Option(help="To train on; 20 for each parameter unless given.", rich_help_panel=PLAN),
@@ -199,6 +202,11 @@ class Device:
     def plans(self) -> bool:
         """Whether a training run is asked for."""
         return self.devices is not None
+
+    @property
+    def names_one(self) -> bool:
+        """Whether a device is asked for."""
+        return self.hardware is not None or self.flops is not None or self.measure
 
     def check(self, dtype: str) -> None:
         """Raise if a figure makes no sense, or something is said twice or by halves."""
@@ -219,7 +227,7 @@ class Device:
             raise InputError("--devices needs their kind: --hardware NAME, --flops and --bandwidth, or --measure.")
         if named and dtype == "float64":
             raise InputError("no peak in float64 is known of any device; take --dtype float32.")
-        besides = {"--parallel": self.parallel, **run}
+        besides = {"--parallel": self.parallel, "--checkpoint": self.checkpoint or None, **run}
         if not self.plans and any(value is not None for value in besides.values()):
             said = next(name for name, value in besides.items() if value is not None)
             raise InputError(f"{said} is of a training run; say on how many devices: --devices.")

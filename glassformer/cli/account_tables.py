@@ -11,7 +11,7 @@ from rich.text import Text
 from glassformer.cli.outputs import people, percent
 from glassformer.inspect.account.account import Account
 from glassformer.inspect.account.explain import explain
-from glassformer.inspect.account.hardware import Hardware
+from glassformer.inspect.account.hardware import HARDWARE, Hardware
 from glassformer.inspect.account.report import KINDS, five_kinds, shares_of, table_rows
 from glassformer.inspect.account.sweep import Axis, Crossing
 from glassformer.inspect.account.timing import OPTIMIZER, Timing
@@ -226,7 +226,8 @@ def run_data(account: Account, seconds: float | None, hardware: Hardware | None)
     if seconds is None:
         return {}
     speed = account.flops / seconds
-    share = None if hardware is None else speed / hardware.peak(account.dtype)
+    known = hardware is not None and hardware.name not in HARDWARE  # of a device of the table this machine says nothing
+    share = speed / hardware.peak(account.dtype) if hardware is not None and known else None
     rate = account.tokens / seconds
     return {"run": {"seconds": seconds, "tokens_per_second": rate, "flops_per_second": speed, "share_of_peak": share}}
 
@@ -234,7 +235,8 @@ def run_data(account: Account, seconds: float | None, hardware: Hardware | None)
 def run_lines(account: Account, seconds: float | None, hardware: Hardware | None) -> Iterator[str]:
     """The same for people."""
     for run in run_data(account, seconds, hardware).values():
-        of_peak = "" if hardware is None else f", {percent(run['share_of_peak'])} of the peak of {hardware.name}"
+        share = run["share_of_peak"]
+        of_peak = "" if hardware is None or share is None else f", {percent(share)} of the peak of {hardware.name}"
         yield (
             f"Run on this machine: {duration(run['seconds'])}, {run['tokens_per_second']:,.0f} tokens/s, "
             f"{human(run['flops_per_second'], 'FLOP/s')}{of_peak}."

@@ -10,7 +10,11 @@ from glassformer.weights.reader import OWN_CONFIG, read_config
 
 def facts_of(name: str | Path) -> Model:
     """The facts of a published model, of a model's folder, or of a GGUF or llama2.c file."""
+    if not isinstance(name, str | Path):
+        raise TypeError(f"a model is named by a text or a path, or described by a config.Model; got {name!r:.80}.")
     place = Path(name)
+    if len(place.parts) > 1 and not place.exists():
+        raise ValueError(f"there is no folder or file {place}; published models are listed by: glassformer info.")
     if place.is_file():
         return _facts_of_file(place)
     if not place.is_dir():

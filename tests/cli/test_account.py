@@ -20,16 +20,16 @@ from tests.inspect.test_plot import words
 REPOSITORY = Path(__file__).parents[2]
 KEYS = {
     "name", "family", "mode", "batch", "context", "source", "dtype", "attention", "causal", "optimizer", "parameters",
-    "flops", "memory_bytes", "tokens", "forward_flops", "backward_flops", "recomputed_flops", "elementwise",
-    "bytes_moved", "shares", "crossings", "kv_cache_bytes", "kv_cache_bytes_per_token", "memory", "parts",
+    "trainable_parameters", "flops", "memory_bytes", "tokens", "forward_flops", "backward_flops", "recomputed_flops",
+    "elementwise", "bytes_moved", "shares", "crossings", "kv_cache_bytes", "kv_cache_bytes_per_token", "memory", "parts",
 }  # fmt: skip
 PART_KEYS = {
     "path", "parameters", "flops", "share", "forward_flops", "recomputed_flops", "elementwise", "bytes_moved",
     "activation_bytes", "weights", "products", "parts",
 }  # fmt: skip
 MEMORY_KEYS = {
-    "weights", "gradients", "optimizer", "kv_cache", "kv_cache_per_token", "activations", "checkpointed", "peak",
-    "held",
+    "weights", "gradients", "optimizer", "kv_cache", "kv_cache_per_token", "activations", "checkpointed", "working",
+    "peak", "held",
 }  # fmt: skip
 SIZES = {"vocab_size": 31, "n_embd": 12, "n_layer": 2, "n_head": 3, "n_positions": 16}
 
@@ -127,7 +127,7 @@ def test_loads() -> None:
 
 def test_csv_has_a_row_per_part() -> None:
     rows = list(csv.DictReader(io.StringIO(ask("gpt2", "--csv").stdout)))
-    assert rows[0]["path"] == "gpt2"
+    assert (rows[0]["model"], rows[0]["path"]) == ("gpt2", "")
     assert int(rows[0]["parameters"]) == 124_439_808
     by_path = {row["path"]: row for row in rows}
     assert len(by_path) == len(rows)
@@ -395,3 +395,32 @@ def test_what_cannot_be_run_is_refused() -> None:
     swept = ask("gpt2", "--run", "--sweep", "context=8,16")
     assert swept.exit_code == 2
     assert "leave out --sweep" in squeezed(swept.stderr)
+
+
+def test_a_folder_may_have_the_name_of_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    hub.save(Transformer(change(change(preset("gpt2"), "decoder.layers", 2), "vocab", 64)), "blocks")
+    shown = squeezed(ask("blocks").stdout)
+    assert "embed" in shown
+    assert "blocks × 2" in shown
+
+
+def test_a_path_that_is_not_there_is_called_a_path() -> None:
+    assert "there is no folder or file" in squeezed(ask("no/such/folder").stderr)
+
+
+def test_of_several_parts_of_a_name_the_others_are_told() -> None:
+    found = ask("t5-small", "--explain", "blocks.0.ffn")
+    assert "there are also decoder.blocks.0.ffn" in squeezed(found.stderr)
+
+
+def test_csv_has_no_times() -> None:
+    found = ask("gpt2", "--csv", "--hardware", "H100")
+    assert (found.exit_code, found.stdout) == (2, "")
+    assert "no column for times" in squeezed(found.stderr)
+
+
+def test_the_plan_of_a_group_and_checkpointing() -> None:
+    shown = ask("gpt2", "--devices", 4, "--hardware", "H100", "--parallel", "tensor", "--checkpoint").stdout
+    assert "of all of them together" in squeezed(shown)
+    assert ask("gpt2", "--checkpoint").exit_code == 2

@@ -29,7 +29,7 @@ def output(command: str, pictures: Path) -> str:
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": "100"}, color=False)
     assert result.exit_code == 0, f"{command}: {result.output}"
     lines = [line.rstrip() for line in result.stdout.splitlines()]
-    notes = [line for line in result.stderr.replace(str(pictures), PICTURES).splitlines() if "wrote" not in line]
+    notes = re.sub(r"note: wrote\s+\S+\n", "", result.stderr).splitlines()
     return "\n".join([*notes, *lines]) + "\n"
 
 

@@ -2,13 +2,14 @@
 
 import json
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
-from glassformer import account, preset, presets
-from glassformer.config import change
+from glassformer import account, presets
 from glassformer.inspect.account import report, timing
 from glassformer.inspect.account.hardware import own
+from glassformer.inspect.account.passes import Mode
 from glassformer.inspect.account.sweep import Sweep, at, crossings, kinds_at, parse_sweep, run_sweep
 from glassformer.inspect.account.units import duration, human, scale_for
 from tests.pages import PAGES, any_page
@@ -231,16 +232,85 @@ def test_a_plan_is_of_training() -> None:
     found = timing.plan_of(books, device, devices=4, tokens=1e9)
     assert found.facts.tokens_per_batch == 4 * 2 * 1024
     assert found.facts.flops_per_token == books.flops / 2048
-    assert found.memory_per_device == books.memory.held + books.memory.activations
+    assert found.memory_per_device == books.memory.held + books.memory.working
     assert timing.plan_of(books, device, devices=4, parallel="tensor").facts.tokens_per_batch == 2 * 1024
     with pytest.raises(ValueError, match="mode='train'"):
         timing.plan_of(replace(books, mode="forward"), device, devices=4)
 
 
-def test_layers_of_both_stacks_are_planned() -> None:
-    facts = change(preset("t5-small"), "decoder.layers", 2)
-    found = timing.plan_of(account(facts, mode="train", context=8), own(flops=1e12, bandwidth=1e12), devices=1)
-    assert found.facts.layers == 6 + 2
+@pytest.mark.parametrize(
+    ("name", "batch", "context"),
+    [
+        ("gpt2", 32, 1024),
+        ("xlm-roberta-base", 64, 128),
+        ("deberta-v3-xsmall", 32, 512),
+        ("t5-small", 1, 64),
+        ("gpt2", 1, 8),
+    ],
+)
+def test_a_plan_never_promises_less_memory_than_the_step_needs(name: str, batch: int, context: int) -> None:
+    books = account(name, mode="train", batch=batch, context=context)
+    found = timing.plan_of(books, own(flops=1e12, bandwidth=1e12, memory=80e9), devices=1)
+    assert books.memory.peak <= found.memory_per_device <= books.memory.peak + books.memory.gradients
+
+
+def test_checkpointing_in_a_plan() -> None:
+    books = account("gpt2", mode="train", batch=8)
+    device = own(flops=1e12, bandwidth=1e12)
+    plain, again = (timing.plan_of(books, device, devices=2, checkpointing=on) for on in (False, True))
+    saved = books.memory.activations - books.memory.checkpointed
+    assert plain.memory_per_device - again.memory_per_device == saved > 0
+    assert plain.tokens_per_second == again.tokens_per_second
+
+
+def test_a_plan_counts_the_tokens_of_source_and_target() -> None:
+    books = account("t5-small", mode="train", batch=2, context=100, source=400)
+    found = timing.plan_of(books, own(flops=1e12, bandwidth=1e12), devices=3)
+    assert found.facts.tokens_per_batch == 3 * 2 * 500
+    assert found.facts.flops_per_token == books.flops / 1000
+
+
+def test_the_largest_piece_is_what_is_gathered() -> None:
+    device = own(flops=1e12, bandwidth=1e12)
+    shared = timing.plan_of(account("albert-base-v2", mode="train", context=8), device, devices=2, parallel="fsdp")
+    books = account("albert-base-v2", mode="train", context=8)
+    block = books.find("encoder.blocks.0").parameters
+    assert block > books.find("embed").parameters
+    assert shared.gathered_bytes == 2 * 4 * block
+    wide = timing.plan_of(account("xlm-roberta-base", mode="train", context=8), device, devices=2, parallel="fsdp")
+    assert wide.gathered_bytes == 2 * 4 * account("xlm-roberta-base", context=8).find("embed").parameters
+
+
+def test_tensor_parallelism_shares_out_the_heads() -> None:
+    books = account("gpt2", mode="train", context=8)
+    device = own(flops=1e12, bandwidth=1e12)
+    assert timing.plan_of(books, device, devices=6, parallel="tensor").shards == 6
+    with pytest.raises(ValueError, match="8 devices do not divide the 12 heads of gpt2; take one of 1, 2, 3, 4, 6, 12"):
+        timing.plan_of(books, device, devices=8, parallel="tensor")
+
+
+def test_a_source_that_was_said_stays_and_one_that_was_not_follows() -> None:
+    """Even if it happens to be as long as the context."""
+    said, unsaid = account("t5-small", context=64, source=64), account("t5-small", context=64)
+    for base, source in ((said, 64), (unsaid, 256)):
+        [swept] = run_sweep(base, Sweep("context", (256,)))
+        assert (swept.context, swept.source) == (256, source)
+    for one in crossings(said):
+        assert one.value is not None
+        grown = account("t5-small", context=one.value, source=64).shares()
+        before = account("t5-small", context=one.value - 1, source=64).shares()
+        assert grown["attention"] >= grown[one.rival]
+        assert before["attention"] < before[one.rival]
+
+
+def test_nothing_is_computed_again_unless_it_is_trained() -> None:
+    rows = report.part_rows(account("gpt2", context=8))
+    assert all(row["recomputed_flops"] == 0 for row in rows)
+    assert any(row["recomputed_flops"] for row in report.part_rows(account("gpt2", context=8, mode="train")))
+
+
+def test_the_cache_of_a_token_is_told_in_every_mode() -> None:
+    assert {account("gpt2", context=8, mode=mode).memory.kv_cache_per_token for mode in get_args(Mode)} == {73_728}
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ FACTS = TrainingFacts(
     gradient_bytes=2000,
     optimizer_bytes=12_000,
     activation_bytes=800,
-    layers=10,
+    piece_bytes=200,
     tokens_per_batch=300,
 )
 DEVICE = own(flops=10_000, bandwidth=1, memory=16_000)
@@ -38,14 +38,10 @@ def test_data_parallel_memory():
 def test_fully_sharded_memory():
     made = planned(parallel="fsdp")
     assert (made.weight_bytes, made.gradient_bytes, made.optimizer_bytes) == (500, 500, 3000)
-    assert made.gathered_bytes == 400  # two of ten layers
+    assert made.gathered_bytes == 400  # two pieces
     assert made.activation_bytes == 800
     assert made.memory_per_device == 5200
     assert made.fits is True
-
-
-def test_a_single_layer_is_gathered_once():
-    assert planned(replace(FACTS, layers=1), parallel="fsdp").gathered_bytes == 2000
 
 
 def test_tensor_parallel_memory():
@@ -53,17 +49,6 @@ def test_tensor_parallel_memory():
     assert (made.weight_bytes, made.gradient_bytes, made.optimizer_bytes) == (500, 500, 3000)
     assert (made.gathered_bytes, made.activation_bytes) == (0, 200)
     assert made.memory_per_device == 4200
-    part = planned(replace(FACTS, replicated_activation_bytes=240), parallel="tensor")
-    assert part.activation_bytes == 240 + 140  # 560 of 800 divided among four
-    assert part.memory_per_device == 4380
-
-
-def test_activations_without_sequence_parallelism():
-    """Korthikanti et al. 2022, one layer in 16 bits: s·b·h·(34 + 5·a·s/h) bytes, of which 10·s·b·h stay whole."""
-    s, b, h, a, t = 8, 2, 16, 4, 4
-    facts = replace(FACTS, activation_bytes=s * b * h * 34 + 5 * a * s * s * b, replicated_activation_bytes=2560)
-    made = planned(facts, parallel="tensor")
-    assert made.activation_bytes == s * b * h * 10 + s * b * h * 24 / t + 5 * a * s * s * b / t == 4736
 
 
 def test_how_the_ways_compare():
@@ -72,7 +57,7 @@ def test_how_the_ways_compare():
     assert len({planned(parallel=way, devices=1).memory_per_device for way in ("ddp", "fsdp", "tensor")}) == 1
     more = [planned(parallel="fsdp", devices=n).memory_per_device for n in (2, 4, 8, 1000)]
     assert more == sorted(more, reverse=True)
-    assert more[-1] > 800 + 400  # activations and gathered layers stay, however many devices there are
+    assert more[-1] > 800 + 400  # activations and gathered pieces stay, however many devices there are
     assert planned(parallel="ddp", devices=1000).memory_per_device == ddp
 
 
@@ -115,13 +100,12 @@ def test_tokens_without_a_number_are_twenty_for_each_parameter():
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp", "tensor"])
-@pytest.mark.parametrize("replicated", [0, 100.5])
 @pytest.mark.parametrize(
     "changes",
     [{}, {"devices": 1}, {"tokens": 1.4e12 / 7, "mfu": 0.123}, {"hardware": hardware("h100 sxm"), "tokens": 3e14}],
 )
-def test_every_formula_gives_its_value(parallel, replicated, changes):
-    made = planned(replace(FACTS, replicated_activation_bytes=replicated), parallel=parallel, **changes)
+def test_every_formula_gives_its_value(parallel, changes):
+    made = planned(parallel=parallel, **changes)
     lines = made.lines()
     for line in lines:
         names, numbers = line.formula.split(" = ")
@@ -143,7 +127,7 @@ def test_every_formula_gives_its_value(parallel, replicated, changes):
 def test_formulas_are_written_out():
     lines = {line.what: line for line in planned(parallel="fsdp", mfu=0.3).lines()}
     assert lines["weights"] == ("weights", "weight_bytes / devices = 2,000 / 4", 500, "bytes")
-    assert lines["gathered weights"].formula == "layers in flight × weight_bytes / layers = 2 × 2,000 / 10"
+    assert lines["gathered weights"].formula == "pieces in flight × piece_bytes = 2 × 200"
     assert lines["throughput"].formula == "devices × peak × mfu / flops_per_token = 4 × 10,000 × 0.3 / 6,000"
     assert lines["memory left"].formula == "memory of your device − memory per device = 16,000 − 5,200"
     whole = {line.what: line.formula for line in planned(parallel="ddp").lines()}
@@ -177,12 +161,11 @@ def test_nonsense_is_refused(changes, said):
     ("field", "value", "said"),
     [
         ("parameters", 0, "parameters must be at least 1"),
-        ("layers", 0, "layers must be at least 1"),
         ("tokens_per_batch", 0, "tokens_per_batch must be at least 1"),
         ("flops_per_token", 0, "flops_per_token must be a finite number above 0"),
         ("weight_bytes", -1, "weight_bytes must be a finite number of at least 0, got -1"),
         ("optimizer_bytes", nan, "optimizer_bytes must be a finite number of at least 0, got nan"),
-        ("replicated_activation_bytes", 801, "=801 is a part of activation_bytes=800 and cannot be more"),
+        ("piece_bytes", -1, "piece_bytes must be a finite number of at least 0, got -1"),
     ],
 )
 def test_impossible_facts_are_refused(field, value, said):

@@ -1,5 +1,6 @@
 """``account``: parameters, matrix products, element-wise work and memory of one model under one load."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -28,7 +29,7 @@ Kernel = Literal["fused", "eager"]
 
 @dataclass
 class Part:
-    """One part of a model and all inside it; ``flops`` are of the matrix products of one forward pass."""
+    """One part of a model and all inside it, the whole model by the path ""; ``flops`` are of one forward pass."""
 
     path: str
     parameters: int = 0
@@ -62,6 +63,7 @@ class Account:
     batch: int
     context: int
     source: int
+    follows: bool  # nobody said how long the source is: it is as long as the context
     dtype: Dtype
     mode: Mode
     attention: Kernel
@@ -73,6 +75,11 @@ class Account:
     @property
     def parameters(self) -> int:
         """Numbers that are stored, each once."""
+        return self.root.parameters
+
+    @property
+    def trainable_parameters(self) -> int:
+        """Those that training changes: all of them. Positions that are computed are no parameters."""
         return self.root.parameters
 
     @property
@@ -164,7 +171,8 @@ def account(
     check_choice("optimizer", optimizer, get_args(Optimizer))
     facts = config if isinstance(config, Model) else facts_of(config)
     context = context if context is not None else facts.longest or USUAL_CONTEXT
-    source = context if source is None or facts.family != "encoder-decoder" else source
+    follows = source is None or facts.family != "encoder-decoder"
+    source = context if source is None or follows else source
     check_positive(batch=batch, context=context, source=source)
     if mode == "decode" and facts.decoder is None:
         raise ValueError("mode='decode' is the next token of a decoder, and this model has none; use 'forward'.")
@@ -172,9 +180,11 @@ def account(
     walk = Walk(WIDTHS[dtype], differentiable=mode == "train")
     Pass(walk, facts, job).run()
     name = "model" if isinstance(config, Model) else str(config)
-    root = _tree(name, facts, walk.leaves)
+    root = _tree(facts, walk.leaves)
     memory = memory_of(facts, walk, job, root.parameters, optimizer)
-    return Account(name, facts, batch, context, source, dtype, mode, attention, causal, optimizer, root, memory)
+    return Account(
+        name, facts, batch, context, source, follows, dtype, mode, attention, causal, optimizer, root, memory
+    )
 
 
 def flops_by_kind(root: Part, times: Mapping[str, int] | None = None, *, outside: int = 1) -> dict[str, int]:
@@ -203,9 +213,9 @@ def kind_of(path: str) -> str:
     return {"target_embed": "embed", "encoder": name, "decoder": name}.get(first, first)
 
 
-def _tree(name: str, facts: Model, leaves: dict[str, Leaf]) -> Part:
+def _tree(facts: Model, leaves: dict[str, Leaf]) -> Part:
     """Weights and books put under the parts they belong to, and added up; parts in the order in which they run."""
-    known = {"": Part(name)}
+    known = {"": Part("")}
     for leaf_path in leaves:
         _along(known, leaf_path)
     for weight, shape in shapes(facts).items():
@@ -243,11 +253,9 @@ def find_part(root: Part, path: str) -> Part:
     known = {part.path: part for part in root.walk()}
     ends = [part for name, part in known.items() if name == path or name.endswith(f".{path}")]
     if not ends:
-        near = get_close_matches(path, known, n=3, cutoff=0.4)
-        hint = (
-            f"Did you mean {' or '.join(near)}?"
-            if near
-            else f"At the top there are: {', '.join(p.name for p in root.parts)}."
-        )
-        raise ValueError(f"no part of this model is called {path!r}. {hint}")
+        first = [name for name in known if not re.search(r"\.blocks\.(?!0\b)", name)]  # the others are like them
+        near = get_close_matches(path, first, n=3, cutoff=0.4)
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        at_top = ", ".join(part.name for part in root.parts)
+        raise ValueError(f"no part of this model is called {path!r}.{hint} At the top there are: {at_top}.")
     return min(ends, key=lambda part: len(part.path))

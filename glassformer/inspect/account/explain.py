@@ -39,14 +39,17 @@ class Explanation(NamedTuple):
 
 
 def explain(account: Account, subject: str) -> Explanation:
-    """Every number of a part, by its path or the end of it; or of ``flops`` or ``memory`` as a whole."""
+    """Every number of a part, by its path or the end of it, of the model by its name, or of ``flops`` or ``memory``."""
     if subject == "memory":
         return Explanation(subject, [Section("memory", "bytes", list(_memory(account)), None)])
-    part = account.root if subject == "flops" else account.find(subject)
+    try:
+        part = account.root if subject in ("flops", account.name) else account.find(subject)
+    except ValueError as error:
+        raise ValueError(f"{error} Besides parts, there are: {', '.join(SUBJECTS)}.") from error
     kinds = [_products(account, part), *_training(account, part)]
     if subject != "flops":
         kinds = [_parameters(account, part), *kinds, *_amounts(account, part)]
-    return Explanation(subject if subject == "flops" else part.path, [one for one in kinds if one.lines])
+    return Explanation(part.path or subject, [one for one in kinds if one.lines])
 
 
 def _parameters(account: Account, part: Part) -> Section:

@@ -23,6 +23,7 @@ class Memory:
     kv_cache_per_token: int = 0
     activations: int = 0
     checkpointed: int = 0
+    working: int = 0  # the highest level of a training step without weights, their gradients and the optimizer's states
     peak: int = 0
 
     @property
@@ -33,14 +34,22 @@ class Memory:
 
 def memory_of(facts: Model, walk: Walk, job: Job, parameters: int, optimizer: Optimizer) -> Memory:
     """The memory of a job whose forward pass has been walked."""
-    weights = parameters * walk.width
+    weights, per_token = parameters * walk.width, cache_per_token(facts, walk.width)
     if job.mode == "train":
         states = optimizer_bytes(optimizer, parameters, walk.width)
         activations, checkpointed = walk.saved, walk.checkpointed
         walk.go_back()
         peak = max(2 * weights + states, weights + states + walk.peak)
-        return Memory(weights, weights, states, activations=activations, checkpointed=checkpointed, peak=peak)
-    per_token = cache_per_token(facts, walk.width)
+        return Memory(
+            weights,
+            gradients=weights,
+            optimizer=states,
+            kv_cache_per_token=per_token,
+            activations=activations,
+            checkpointed=checkpointed,
+            working=walk.working,
+            peak=peak,
+        )
     cached = _cache_bytes(facts, job, walk.width) if job.mode == "decode" else 0
     return Memory(weights, kv_cache=cached, kv_cache_per_token=per_token, peak=weights + cached + walk.peak)
 

@@ -7,16 +7,17 @@ Time, with MFU the share of the peak that the mathematics of the model gets (mod
 
 Memory of one device, of ``n`` devices:
 
-* ``ddp`` (data parallel): weights, gradients, optimizer state and the activations of the device's own micro-batch.
+* ``ddp`` (data parallel): weights, gradients, optimizer state, and what the device's own micro-batch needs at the
+  highest: activations, and their gradients on the way.
 * ``fsdp`` (fully sharded, ZeRO stage 3, Rajbhandari et al. 2020): (weights + gradients + optimizer state) / n, the
-  gathered weights of the layers in flight, of which there are two, the current one and the one fetched ahead, and the
-  activations of the device's own micro-batch. A layer's weights are taken as weights / layers, as if the embeddings
-  were spread over the layers.
-* ``tensor`` (all devices one tensor-parallel group, which works on one micro-batch together): (weights + gradients +
-  optimizer state) / n; activations / n, as with tensor and sequence parallelism together (Korthikanti et al. 2022).
-  Without sequence parallelism, what norms and dropouts keep stays whole on every device (there: 10 bytes for each
-  token, layer and number of the width); say so with ``replicated_activation_bytes``. Small weights that every device
-  keeps, such as those of norms, are taken as divided too.
+  gathered weights of the pieces in flight, of which there are two, the current one and the one fetched ahead, each
+  taken to be the largest (a block, the embeddings or the head), and the activations of the device's own micro-batch.
+* ``tensor`` (all devices one tensor-parallel group, which works on one micro-batch together): all of these / n, as with
+  tensor and sequence parallelism together (Korthikanti et al. 2022). Small weights that every device keeps, such as
+  those of norms, are taken as divided too.
+
+Not all gradients of weights are there while activations are at their highest, so the sum is a little too high, never
+too low.
 
 Left out: communication, beyond what MFU says of it; the buffers of communication, a whole layer's gradient before it
 is scattered among them; fragmentation and the libraries' own memory. Leave some room.
@@ -33,7 +34,7 @@ from glassformer.inspect.account.hardware import Hardware
 Parallel = Literal["ddp", "fsdp", "tensor"]
 
 TOKENS_PER_PARAMETER = 20
-GATHERED_LAYERS = 2  # of fsdp: the current one and the one fetched ahead
+GATHERED_PIECES = 2  # of fsdp: the current one and the one fetched ahead
 SECONDS_PER_DAY = 86_400
 SECONDS_PER_HOUR = 3_600
 
@@ -47,24 +48,20 @@ class TrainingFacts:
     weight_bytes: float  # of the whole model, as are the next two
     gradient_bytes: float
     optimizer_bytes: float  # moments and, in mixed precision, the float32 copy of the weights
-    activation_bytes: float  # all layers, of one micro-batch: of a device, or of the tensor-parallel group
-    layers: int
+    activation_bytes: (
+        float  # with their gradients, at the highest, of one micro-batch: a device's, or the tensor group's
+    )
+    piece_bytes: float  # the weights of the largest piece that is gathered at once
     tokens_per_batch: int  # of one optimizer step, over all devices
-    replicated_activation_bytes: float = 0  # of these, what tensor parallelism leaves whole on every device
 
     def __post_init__(self) -> None:
-        check_positive(parameters=self.parameters, layers=self.layers, tokens_per_batch=self.tokens_per_batch)
+        check_positive(parameters=self.parameters, tokens_per_batch=self.tokens_per_batch)
         check_number(flops_per_token=self.flops_per_token)
-        parts = ("weight_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes", "replicated_activation_bytes")
+        parts = ("weight_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes", "piece_bytes")
         for name in parts:
             value: float = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < inf:
                 raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}.")
-        if self.replicated_activation_bytes > self.activation_bytes:
-            raise ValueError(
-                f"replicated_activation_bytes={self.replicated_activation_bytes} is a part of "
-                f"activation_bytes={self.activation_bytes} and cannot be more."
-            )
 
 
 class Line(NamedTuple):
@@ -118,22 +115,19 @@ class Plan:
         return self.facts.optimizer_bytes / self.shards
 
     @property
-    def gathered_layers(self) -> int:
-        """Layers whose weights the device gathers from the others; none where it has them all."""
-        return min(GATHERED_LAYERS, self.facts.layers) if self.parallel == "fsdp" and self.devices > 1 else 0
+    def gathered_pieces(self) -> int:
+        """Pieces whose weights the device gathers from the others; none where it has them all."""
+        return GATHERED_PIECES if self.parallel == "fsdp" and self.devices > 1 else 0
 
     @property
     def gathered_bytes(self) -> float:
-        """The weights of the layers in flight."""
-        return self.gathered_layers * self.facts.weight_bytes / self.facts.layers
+        """The weights of the pieces in flight."""
+        return self.gathered_pieces * self.facts.piece_bytes
 
     @property
     def activation_bytes(self) -> float:
-        """What the backward pass needs of the forward pass."""
-        if self.parallel != "tensor":
-            return self.facts.activation_bytes
-        whole = self.facts.replicated_activation_bytes
-        return whole + (self.facts.activation_bytes - whole) / self.devices
+        """Activations and their gradients."""
+        return self.facts.activation_bytes / (self.devices if self.parallel == "tensor" else 1)
 
     @property
     def memory_per_device(self) -> float:
@@ -192,11 +186,12 @@ class Plan:
                 ("optimizer state", "optimizer_bytes"),
             )
         ]
-        if self.gathered_layers:
-            numbers = f"{self.gathered_layers} × {_number(facts.weight_bytes)} / {_number(facts.layers)}"
-            formula = f"layers in flight × weight_bytes / layers = {numbers}"
+        if self.gathered_pieces:
+            formula = f"pieces in flight × piece_bytes = {self.gathered_pieces} × {_number(facts.piece_bytes)}"
             lines.append(Line("gathered weights", formula, self.gathered_bytes, "bytes"))
-        lines.append(Line("activations", self._activation_formula(), self.activation_bytes, "bytes"))
+        by, shared = (" / devices", f" / {n}") if self.parallel == "tensor" else ("", "")
+        formula = f"activation_bytes{by} = {_number(facts.activation_bytes)}{shared}"
+        lines.append(Line("activations", formula, self.activation_bytes, "bytes"))
         together = " + ".join(_number(line.value) for line in lines)
         formula = f"{' + '.join(line.what for line in lines)} = {together}"
         lines.append(Line("memory per device", formula, self.memory_per_device, "bytes"))
@@ -206,16 +201,6 @@ class Plan:
             formula = f"memory of {self.hardware.name} − memory per device = {numbers}"
             lines.append(Line("memory left", formula, left, "bytes"))
         return lines
-
-    def _activation_formula(self) -> str:
-        every, n = _number(self.facts.activation_bytes), _number(self.devices)
-        if self.parallel != "tensor":
-            return f"activation_bytes = {every}"
-        if not self.facts.replicated_activation_bytes:
-            return f"activation_bytes / devices = {every} / {n}"
-        whole = _number(self.facts.replicated_activation_bytes)
-        names = "replicated_activation_bytes + (activation_bytes − replicated_activation_bytes) / devices"
-        return f"{names} = {whole} + ({every} − {whole}) / {n}"
 
     def _time_lines(self) -> list[Line]:
         n, tokens, rate = _number(self.devices), _number(self.tokens), _number(self.tokens_per_second)

@@ -203,8 +203,7 @@ def _load(account: Account, sweep: Sweep | None = None) -> str:
     if varied is not None and varied != "context":
         words += f", {account.context:,} tokens"
     if account.config.family == "encoder-decoder" and varied != "source":
-        follows = varied == "context" and account.source == account.context
-        words += ", source as long" if follows else f", source of {account.source:,}"
+        words += ", source as long" if varied == "context" and account.follows else f", source of {account.source:,}"
     return words + (", causal pairs alone" if account.causal == "exact" else "")
 
 

@@ -60,6 +60,7 @@ def as_dict(account: Account, depth: int | None = None) -> dict[str, Any]:
         "causal": account.causal,
         "optimizer": account.optimizer if account.mode == "train" else None,
         "parameters": account.parameters,
+        "trainable_parameters": account.trainable_parameters,
         "flops": account.flops,
         "memory_bytes": account.memory_bytes,
         "tokens": account.tokens,
@@ -107,9 +108,10 @@ def level(path: str) -> int:
 def part_row(account: Account, part: Part) -> dict[str, Any]:
     """One part as a row. ``flops`` are of the whole pass or training step, what follows of the forward pass."""
     flops = part.flops * (3 if account.mode == "train" else 1)  # the gradients of both sides of each product
+    again = part.recomputed if account.mode == "train" else 0
     row = (
         account.name, part.path, 0 if part is account.root else level(part.path), part.parameters, flops,
-        flops / account.flops, part.flops, part.recomputed, part.elementwise, part.bytes_moved, part.activation_bytes,
+        flops / account.flops, part.flops, again, part.elementwise, part.bytes_moved, part.activation_bytes,
     )  # fmt: skip
     return dict(zip(PART_COLUMNS, row, strict=True))
 

@@ -70,13 +70,12 @@ def run_sweep(base: Account, sweep: Sweep) -> list[Account]:
 
 
 def at(base: Account, axis: Axis, value: int, config: Model | None = None) -> Account:
-    """The same account with another size. The source goes with the context where it was as long."""
-    sizes = {"batch": base.batch, "context": base.context, "source": base.source} | {axis: value}
-    if axis == "context" and base.source == base.context:
-        sizes["source"] = value
+    """The same account with another size. The source goes with the context where nobody said how long it is."""
+    given = None if base.follows else base.source
+    sizes: dict[str, int | None] = {"batch": base.batch, "context": base.context, "source": given} | {axis: value}
     made = account(
         config or base.config,
-        **sizes,
+        **sizes,  # type: ignore[arg-type]
         dtype=base.dtype,
         mode=base.mode,
         attention=base.attention,

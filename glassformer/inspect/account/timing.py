@@ -94,21 +94,51 @@ def plan_of(
     tokens: float | None = None,
     mfu: float = 0.4,
     parallel: Parallel = "ddp",
+    checkpointing: bool = False,
 ) -> Plan:
-    """The plan of a training run: the account is of one device's micro-batch, or of a tensor-parallel group's."""
+    """The plan of a training run: the account is of one device's micro-batch, or of a tensor-parallel group's.
+
+    Tokens are those of source and target together. ``checkpointing``: blocks keep their inputs alone and run again,
+    which MFU does not count.
+    """
     if account.mode != "train":
         raise ValueError(f"a plan is of training, and this account is of mode={account.mode!r}; say mode='train'.")
-    stacks = (account.config.encoder, account.config.decoder)
+    if parallel == "tensor":
+        _check_heads(account, devices)
+    memory = account.memory
+    tokens_read = account.batch * (account.context + (account.source if _has_both(account) else 0))
     facts = TrainingFacts(
         parameters=account.parameters,
-        flops_per_token=account.flops / account.tokens,
-        weight_bytes=account.memory.weights,
-        gradient_bytes=account.memory.gradients,
-        optimizer_bytes=account.memory.optimizer,
-        activation_bytes=account.memory.activations,
-        layers=sum(stack.layers for stack in stacks if stack is not None),
-        tokens_per_batch=account.tokens * (1 if parallel == "tensor" else devices),
+        flops_per_token=account.flops / tokens_read,
+        weight_bytes=memory.weights,
+        gradient_bytes=memory.gradients,
+        optimizer_bytes=memory.optimizer,
+        activation_bytes=memory.working - (memory.activations - memory.checkpointed if checkpointing else 0),
+        piece_bytes=_largest_piece(account) * account.bytes_per_number,
+        tokens_per_batch=tokens_read * (1 if parallel == "tensor" else devices),
     )
     return plan(
         facts, devices=devices, hardware=hardware, dtype=account.dtype, tokens=tokens, mfu=mfu, parallel=parallel
     )
+
+
+def _has_both(account: Account) -> bool:
+    return account.config.family == "encoder-decoder"
+
+
+def _check_heads(account: Account, devices: int) -> None:
+    """Raise unless the heads can be shared out among the devices of a tensor-parallel group."""
+    for stack in (account.config.encoder, account.config.decoder):
+        if stack is not None and stack.attention.heads % devices:
+            heads = stack.attention.heads
+            shares = ", ".join(str(number) for number in range(1, heads + 1) if heads % number == 0)
+            raise ValueError(
+                f"tensor parallelism shares out the heads, and {devices} devices do not divide the {heads} heads of "
+                f"{account.name}; take one of {shares}, or another way to be parallel."
+            )
+
+
+def _largest_piece(account: Account) -> int:
+    """Parameters of what is gathered at once: a block, the embeddings, the head."""
+    pieces = [part for part in account.root.walk() if part.name.isdigit() or part.path in ("embed", "head")]
+    return max(part.parameters for part in pieces)

@@ -28,6 +28,8 @@ def measured_seconds(books: Account, *, device: str | None = None, repeats: int 
 
     from glassformer.models.transformer import Transformer
 
+    if books.mode == "train" and books.optimizer != "adamw":
+        raise ValueError(f"a step is run with optimizer='adamw', and these books are of {books.optimizer!r}.")
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     _check_room(books, place)
     model = Transformer(books.config, place, getattr(torch, books.dtype))

@@ -105,7 +105,7 @@ class Walk:
     def __init__(self, width: int, *, differentiable: bool = False) -> None:
         self.width = width
         self.differentiable = differentiable
-        self.live = self.peak = self.storages = 0
+        self.live = self.peak = self.working = self.storages = 0
         self.leaves: dict[str, Leaf] = {}
         self.nodes: list[Node] = []
         self._path: list[str] = []
@@ -271,8 +271,10 @@ class Walk:
     def go_back(self) -> None:
         """Run the backward pass: gradients come and go, what was held for them is let go, gradients of weights stay.
 
-        The highest level of memory, that of the forward pass included, is in ``peak``.
+        The highest level of memory, that of the forward pass included, is in ``peak``; without the gradients of weights
+        it is in ``working``.
         """
+        self.working = self.peak
         coming: dict[int, int] = {}
         grown: set[str] = set()
         stays = 0
@@ -280,7 +282,10 @@ class Walk:
             node = self.nodes.pop()
             coming |= dict((node.out, *node.inputs))
             new = sum(x.nbytes for x in node.weights)
-            self.peak = max(self.peak, self.live + sum(coming.values()) + stays + new + node.spare)
+            level = self.live + sum(coming.values()) + node.spare
+            again = sum(x.nbytes for x in node.weights if x.weight in grown)  # added to the first, and gone
+            self.working = max(self.working, level + again)
+            self.peak = max(self.peak, level + stays + new)
             del coming[node.out[0]]
             stays += sum(x.nbytes for x in node.weights if x.weight not in grown)  # a shared weight has one gradient
             grown |= {x.weight for x in node.weights}
