@@ -21,7 +21,8 @@ REPOSITORY = Path(__file__).parents[2]
 KEYS = {
     "name", "family", "mode", "batch", "context", "source", "dtype", "attention", "causal", "optimizer", "parameters",
     "trainable_parameters", "flops", "memory_bytes", "tokens", "forward_flops", "backward_flops", "recomputed_flops",
-    "elementwise", "bytes_moved", "shares", "crossings", "kv_cache_bytes", "kv_cache_bytes_per_token", "memory", "parts",
+    "elementwise", "bytes_moved", "shares", "crossings", "kv_cache_bytes", "kv_cache_bytes_per_token", "memory",
+    "parts",
 }  # fmt: skip
 PART_KEYS = {
     "path", "parameters", "flops", "share", "forward_flops", "recomputed_flops", "elementwise", "bytes_moved",
