@@ -41,7 +41,7 @@ test: $(VENV)/dev ## the tests (a few minutes on two cores)
 	@$(BIN)/python -m pytest -q -n $(JOBS) --ignore tests/real
 
 test-slow: $(VENV)/dev ## the long tests alone
-	@$(BIN)/python -m pytest -q -m slow
+	@$(BIN)/python -m pytest -q -n $(JOBS) -m slow
 
 test-real: $(VENV)/real ## real trained models, beside the references
 	@$(BIN)/python -m pytest -q tests/real
