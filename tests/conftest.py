@@ -14,8 +14,10 @@ from jaxtyping import install_import_hook
 
 import tests.typechecker  # the hook finds it by name
 
-# Every jaxtyping signature of the package is enforced in tests; users do not pay for it.
-install_import_hook("glassformer", "tests.typechecker.check")
+# Every jaxtyping signature of the package is enforced in tests; users do not pay for it. Packages without one are left
+# to mypy: checks at every call make tests that call small functions very often several times slower.
+TENSORS = ("nn", "models", "data", "generate", "tasks", "train", "weights.foreign")
+install_import_hook([f"glassformer.{part}" for part in TENSORS], "tests.typechecker.check")
 
 import torch
 from hypothesis import settings

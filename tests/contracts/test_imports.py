@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import glassformer
+from tests.conftest import TENSORS
 
 ROOT = Path(glassformer.__file__).parent
 # Each package imports only from those to its left (and from itself).
@@ -131,3 +132,10 @@ def test_nothing_heavy_comes_along() -> None:
     code += "for name in glassformer.__all__: getattr(glassformer, name)\n"
     code += f"new = set(sys.modules) - before\nprint([m for m in {heavy} if m in new], 'torch._dynamo' in new)"
     assert run(code).strip() == "[] False"
+
+
+def test_every_module_that_states_shapes_is_checked_at_run_time() -> None:
+    stated = [path for path in MODULES if "from jaxtyping import" in path.read_text(encoding="utf-8")]
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in stated]
+    assert len(names) > 40
+    assert [name for name in names if not any(f"{name}.".startswith(f"{part}.") for part in TENSORS)] == []
