@@ -1,14 +1,28 @@
 """What several test modules share."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import jaxtyping
+import pytest
 import torch
+from _pytest.mark import ParameterSet
 from torch import nn
 
 PATHS = ("eager", "sdpa")
+Value = TypeVar("Value")
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def some_at_once(values: Iterable[Value], at_once: Callable[[Value], bool]) -> list[ParameterSet]:
+    """Parameters of a test: those that are wanted at once, the others with the long tests; a tuple is several."""
+    found = []
+    for value in values:
+        several = value if isinstance(value, tuple) else (value,)
+        name = "-".join(getattr(one, "id", str(one)) for one in several)
+        found.append(pytest.param(*several, id=name, marks=() if at_once(value) else pytest.mark.slow))
+    return found
 
 
 def randomise(module: nn.Module, seed: int = 0) -> nn.Module:

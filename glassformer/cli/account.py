@@ -1,7 +1,6 @@
 """``glassformer account``: what a model costs to hold, run, train and serve, part by part, and why."""
 
 import csv
-import re
 import sys
 from collections.abc import Iterable
 from typing import Annotated, Any
@@ -127,8 +126,8 @@ def _explain(one: Account, showing: Showing) -> None:
     assert showing.explain is not None
     found = explain(one, showing.explain)
     _note_length([one])
-    ends = (part.path for part in one.root.walk() if f".{part.path}".endswith(f".{showing.explain}"))
-    others = [path for path in ends if path != found.subject and not re.search(r"\.blocks\.(?!0\b)", path)]
+    alike = (part.path for part in one.root.called(showing.explain) if not part.is_repeated)
+    others = [path for path in alike if path != found.subject]
     if others:
         note(f"this is {found.subject}; there are also {', '.join(others)}.")
     if showing.as_json:

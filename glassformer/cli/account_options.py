@@ -10,7 +10,7 @@ from glassformer.cli.errors import InputError
 from glassformer.cli.outputs import note
 from glassformer.config.checks import check_choice, check_number
 from glassformer.inspect.account.account import WIDTHS, Account, Causal, Kernel, account
-from glassformer.inspect.account.hardware import HARDWARE, Hardware, hardware, own
+from glassformer.inspect.account.hardware import Hardware, beginning_with, hardware, own
 from glassformer.inspect.account.memory import Optimizer
 from glassformer.inspect.account.plan import Parallel
 from glassformer.inspect.facts import facts_of
@@ -245,17 +245,12 @@ class Device:
 
 def _named(name: str) -> Hardware:
     """A device of the table; by the beginning of its name where that is enough, which is then said."""
-    begun = [one for one in HARDWARE if _letters(name) and _letters(one).startswith(_letters(name))]
-    if len(begun) == 1:
-        if _letters(name) != _letters(begun[0]):
-            note(f"{name} is taken to be {begun[0]}.")
-        return HARDWARE[begun[0]]
     try:
         return hardware(name)
     except ValueError as error:
+        begun = beginning_with(name)
+        if len(begun) == 1:
+            note(f"{name} is taken to be {begun[0].name}.")
+            return begun[0]
         said = str(error).replace("give your own figures (FLOP/s and bytes/s)", "say --flops and --bandwidth")
         raise InputError(said) from error
-
-
-def _letters(name: str) -> str:
-    return "".join(letter for letter in name.lower() if letter.isalnum())

@@ -22,7 +22,7 @@ CONTEXT, BATCH = 128, 16
 LAYERS, WIDTH, HEADS = 3, 128, 4
 SIZES = {
     "vocab_size": 256, "context_length": CONTEXT, "d_model": WIDTH, "num_layers": LAYERS, "num_heads": HEADS,
-    "d_ff": 384,
+    "d_ff": 384,  # 8/3 · WIDTH, rounded up to a multiple of 64
 }  # fmt: skip
 LEARNING_RATE = 6e-3
 HELD_OUT = 0.05  # share of the text that training never sees

@@ -1,12 +1,10 @@
 """What the program prints: for people through rich, for machines one JSON object per line and nothing else."""
 
 import json
-import math
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from rich.cells import cell_len
@@ -14,6 +12,8 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
+
+from glassformer.config.facts import for_json
 
 
 def on_terminal() -> bool:
@@ -40,7 +40,7 @@ def people() -> Console:
 def print_json(row: Any) -> None:
     """One line of JSON, at once; numbers that JSON cannot write become null."""
     encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")
-    text = json.dumps(_plain(row), ensure_ascii=encoding != "utf8", allow_nan=False)
+    text = json.dumps(for_json(row), ensure_ascii=encoding != "utf8", allow_nan=False)
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
@@ -86,13 +86,3 @@ def bar(what: str, total: int, before: int | None = None) -> Iterator[Callable[[
         yield lambda done, every: progress.update(
             task, completed=done + (before or 0), total=every if before is None else total
         )
-
-
-def _plain(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        value = asdict(value)
-    if isinstance(value, dict):
-        return {str(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

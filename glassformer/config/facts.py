@@ -1,7 +1,8 @@
 """Pages of facts as plain data: to JSON and back, changed at a path, compared fact by fact. Standard library only."""
 
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, fields, is_dataclass, replace
+from dataclasses import MISSING, asdict, fields, is_dataclass, replace
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -69,6 +70,17 @@ def change(facts: T, path: str, value: Any) -> T:
     return replace(facts, **{name: value})  # type: ignore[type-var]
 
 
+def for_json(value: Any) -> Any:
+    """Any data as what JSON can write: dataclasses as tables, and null for NaN and infinities, which it has not."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    if isinstance(value, dict):
+        return {str(key): for_json(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [for_json(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def _plain(value: Any, several: bool = False) -> Any:
     if is_dataclass(value):
         page = to_dict(value)
@@ -122,6 +134,8 @@ def _is(option: Any, value: Any) -> bool:
         return value in get_args(option)
     if option in (None, NoneType):
         return value is None
+    if get_origin(option) is dict:
+        return isinstance(value, dict)
     if option is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     if option is int:

@@ -61,11 +61,11 @@ class Model:
         for stack in (self.encoder, self.decoder):
             if stack is not None and stack.convolution is not None:
                 check_divides("convolution.groups", stack.convolution.groups, "width", self.width)
-        lm = self.head.lm if isinstance(self.head, PretrainingHead) else self.head
-        if isinstance(lm, LMHead) and lm.mask_decoder is not None and self.family != "encoder":
+        lm = self.lm
+        if lm is not None and lm.mask_decoder is not None and self.family != "encoder":
             raise ValueError(f"mask_decoder runs the last layer of an encoder anew; this model is of {self.family}s.")
         factorised = self.embed.width not in (None, self.width)
-        if isinstance(lm, LMHead) and lm.tied and factorised and lm.transform is None:
+        if lm is not None and lm.tied and factorised and lm.transform is None:
             raise ValueError(
                 f"a head tied to embeddings of width {self.embed.width} needs a transform from width {self.width}."
             )
@@ -76,6 +76,12 @@ class Model:
         if self.encoder is None:
             return "decoder"
         return "encoder" if self.decoder is None else "encoder-decoder"
+
+    @property
+    def lm(self) -> LMHead | None:
+        """What says words: the head, or the part of it that does; None where nothing does."""
+        head = self.head.lm if isinstance(self.head, PretrainingHead) else self.head
+        return head if isinstance(head, LMHead) else None
 
     @property
     def pools(self) -> bool:

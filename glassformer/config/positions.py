@@ -132,3 +132,8 @@ class BlockSparse:
         check_positive(block=self.block)
         check_count(random=self.random, seed=self.seed)
         check_choice("semantics", self.semantics, ("reference", "set"))
+
+    @property
+    def full_length(self) -> int:
+        """The most tokens that are attended in full: from there on, there are enough blocks to draw from."""
+        return (5 + 2 * self.random) * self.block

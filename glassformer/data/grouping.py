@@ -7,16 +7,16 @@ Shapes: ``N`` examples, ``W`` of a window, ``B`` of a batch.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
-from jaxtyping import Int64, Integer
+from jaxtyping import Int64
 
 from glassformer.config.checks import check_choice, check_count, check_positive
+from glassformer.data.lengths import Lengths, checked_lengths
 from glassformer.data.order import Order, hashed
 
-Lengths: TypeAlias = Sequence[int] | Integer[np.ndarray, "N"]
 TooLong: TypeAlias = Literal["stop", "cut", "skip"]
 _Numbers: TypeAlias = Int64[np.ndarray, "B"]
 
@@ -108,7 +108,7 @@ class BudgetPlan:
         check_choice("too_long", too_long, ("stop", "cut", "skip"))
         if self.longest > budget:
             raise ValueError(f"an example of longest={longest} tokens cannot fit into a budget of {budget}.")
-        given = _checked(lengths)
+        given = checked_lengths(lengths, "example", "to make batches of")
         fits = given <= self.longest
         if too_long == "stop" and not fits.all():
             raise ValueError(_too_long(given, int(fits.argmin()), self.longest))
@@ -165,15 +165,6 @@ class BudgetPlan:
             stop = start + int((some * np.arange(1, len(some) + 1) <= self._budget).sum())
             yield window[start:stop]
             start = stop
-
-
-def _checked(lengths: Lengths) -> Int64[np.ndarray, "N"]:
-    numbers = np.asarray(lengths)
-    if not numbers.size:
-        raise ValueError("there are no examples to make batches of.")
-    if numbers.min() < 1:
-        raise ValueError(f"example {int(numbers.argmin())} has no tokens; leave it out.")
-    return numbers.astype(np.int64)
 
 
 def _too_long(lengths: Int64[np.ndarray, "N"], first: int, longest: int) -> str:

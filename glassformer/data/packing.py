@@ -16,13 +16,13 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checka
 
 import numpy as np
 import torch
-from jaxtyping import Int, Int64, Integer
+from jaxtyping import Int, Int64
 from torch import Tensor
 
 from glassformer.config.checks import check_choice, check_positive
+from glassformer.data.lengths import Lengths, checked_lengths
 from glassformer.data.token_files import TokenFile
 
-Lengths: TypeAlias = Sequence[int] | Integer[np.ndarray, "M"]
 TooLong: TypeAlias = Literal["refuse", "split"]
 
 
@@ -64,7 +64,7 @@ class StreamPlan:
     def __init__(self, lengths: Lengths, length: int) -> None:
         check_positive(length=length)
         self.length = length
-        self.lengths = _checked(lengths)
+        self.lengths = checked_lengths(lengths, "document", "to pack")
         self._ends = self.lengths.cumsum()
 
     def __len__(self) -> int:
@@ -93,7 +93,7 @@ class BestFitPlan:
         check_positive(length=length)
         check_choice("too_long", too_long, ("refuse", "split"))
         self.length = length
-        self.lengths = _checked(lengths)
+        self.lengths = checked_lengths(lengths, "document", "to pack")
         if too_long == "refuse" and self.lengths.max() > length:
             first = int(np.flatnonzero(self.lengths > length)[0])
             raise ValueError(
@@ -156,15 +156,6 @@ def _ids_of(documents: Documents, piece: Piece) -> Any:
     if isinstance(documents, TokenFile):
         return documents.part(*piece)  # of a long document the rest stays on disk
     return documents[piece.document][piece.start : piece.stop]
-
-
-def _checked(lengths: Lengths) -> Int64[np.ndarray, "M"]:
-    numbers = np.asarray(lengths)
-    if not numbers.size:
-        raise ValueError("there are no documents to pack.")
-    if numbers.min() < 1:
-        raise ValueError(f"document {int(numbers.argmin())} has no tokens; leave it out.")
-    return numbers.astype(np.int64)
 
 
 def _check_row(row: int, rows: int) -> None:

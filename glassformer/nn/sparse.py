@@ -1,7 +1,7 @@
 """Self-attention between blocks of tokens, at a cost that grows with the length (Zaheer et al., 2020).
 
 The sequence is cut into blocks. A query sees the blocks next to its own, the first and the last one, and a few at
-random; queries of the first and of the last block see everything. Sequences of at most ``full_length(pattern)`` tokens
+random; queries of the first and of the last block see everything. Sequences of at most ``pattern.full_length`` tokens
 are attended in full. There are two ways to read that, named in ``BlockSparse.semantics``:
 
 * ``reference``: blocks lie over the slots of the batch, padding included, so padding changes the answer. Every random
@@ -28,11 +28,6 @@ from glassformer.nn.attention import softmax
 from glassformer.nn.norm import at_least_float32, without_autocast
 
 MaybeWeights = Float[Tensor, "B H T V"] | tuple[Float[Tensor, "B H T V"], Float[Tensor, "B H T T"]]
-
-
-def full_length(pattern: BlockSparse) -> int:
-    """The largest number of tokens that are attended in full: from there on, there are enough blocks to draw from."""
-    return (5 + 2 * pattern.random) * pattern.block
 
 
 def block_sparse_attention(
@@ -87,7 +82,7 @@ def block_sparse_mask(
 
     0 where a query sees a key, −inf where it does not, log(1 + random) where the key counts 1 + random times.
     """
-    if length <= full_length(pattern):
+    if length <= pattern.full_length:
         return torch.zeros(heads, length, length, dtype=dtype, device=device)
     last = -(-length // pattern.block) - 1
     block = torch.arange(last + 1, device="cpu")
@@ -140,7 +135,7 @@ def _all_rows_alike(
 ) -> Float[Tensor, "B H T V"]:
     """``reference``: one grid of blocks over all slots of the batch."""
     batch, heads, length = q.shape[:3]
-    if length <= full_length(pattern):
+    if length <= pattern.full_length:
         return _attend(q, k, v, _hide(real, q), dropout)[0]
     blocks = -(-length // pattern.block)
     last = torch.full((batch,), blocks - 1, device=q.device)
@@ -166,7 +161,7 @@ def _by_length(
 ) -> Float[Tensor, "B H T V"]:
     """Rows whose ``lengths`` tokens lie at their front: full attention for the short ones, by blocks for the others."""
     out = torch.zeros_like(v)
-    short = lengths <= full_length(pattern)
+    short = lengths <= pattern.full_length
     for rows in (short, ~short):
         if not rows.any():
             continue

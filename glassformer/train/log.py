@@ -5,13 +5,12 @@ else may two runs of the same thing differ.
 """
 
 import json
-import math
-import os
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from glassformer.weights.saving import sync
+from glassformer.config.facts import for_json
+from glassformer.weights.saving import write_text
 
 
 class RunLog:
@@ -27,16 +26,13 @@ class RunLog:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         kept = [line for line in _whole_lines(path) if json.loads(line)["step"] <= after] if after else []
-        beside = path.with_name(f".{path.name}.new")
-        beside.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-        sync(beside)
-        os.replace(beside, path)
+        write_text(path, "".join(f"{line}\n" for line in kept))
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, kind: str, step: int, facts: dict[str, Any], measured: dict[str, Any] | None = None) -> None:
         """One line."""
         said = {"kind": kind, "step": step, **facts} | ({"measured": measured} if measured else {})
-        self._file.write(json.dumps(_plain(said), ensure_ascii=False) + "\n")
+        self._file.write(json.dumps(for_json(said), ensure_ascii=False) + "\n")
         self._file.flush()
 
     def close(self) -> None:
@@ -60,12 +56,3 @@ def _whole_lines(path: Path) -> list[str]:
         return []
     *whole, _ = path.read_text(encoding="utf-8").split("\n")  # after the last newline stands nothing, or half a line
     return whole
-
-
-def _plain(value: Any) -> Any:
-    """JSON has no infinities and no NaN."""
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""Tensors to disk, all or nothing: written beside their place, flushed, and only then renamed."""
+"""Tensors and texts to disk, all or nothing: written beside their place, flushed, and only then renamed."""
 
 import json
 import os
@@ -103,6 +103,15 @@ def _publish(staging: Path, folder: Path, names: list[str], stem: str) -> None:
     for path in sorted(old, key=lambda path: path.suffix != ".json"):  # the index while its shards are still there
         path.unlink()
     sync(folder)
+
+
+def write_text(path: Path, text: str) -> None:
+    """A text file, all or nothing: whoever reads it finds what stood there before, or all of this."""
+    beside = path.with_name(f".{path.name}.new")
+    beside.write_text(text, encoding="utf-8")
+    sync(beside)
+    os.replace(beside, path)
+    sync(path.parent)
 
 
 def sync(path: Path) -> None:

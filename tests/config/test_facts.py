@@ -42,6 +42,7 @@ from glassformer.config import (
     shapes,
     to_dict,
 )
+from glassformer.config.facts import for_json
 from glassformer.models.transformer import Transformer
 from tests.helpers import types_unchecked
 from tests.pages import PAGES, any_page, attention, model, stack
@@ -493,6 +494,20 @@ def test_change_is_checked():
         change(page, "decoder.width", 3)
     with pytest.raises(ValueError, match="no fact 'layers'"):
         change(page, "encoder.layers", 3)
+
+
+def test_data_for_json_has_no_infinities():
+    page = Norm(eps=1e-5)
+    said = for_json({"norm": page, 1: (math.inf, -math.inf, math.nan, 0.5), "kept": [None, True, 3, "NaN"]})
+    assert said == {"norm": dataclasses.asdict(page), "1": [None, None, None, 0.5], "kept": [None, True, 3, "NaN"]}
+    assert json.loads(json.dumps(said, allow_nan=False)) == said
+
+
+def test_what_says_words_is_the_head_or_inside_it():
+    words, pair = LMHead(bias=True), TaskHead(task="pair", labels=("no", "yes"), pool="first")
+    found = {head: model(encoder=stack(), head=head).lm for head in (words, PretrainingHead(lm=words, pair=pair), pair)}
+    assert list(found.values()) == [words, words, None]
+    assert model(encoder=stack()).lm is None
 
 
 # ---- the weights that facts promise

@@ -17,7 +17,7 @@ from glassformer.nn.heads import Attention
 from glassformer.nn.linear import Linear
 from tests.helpers import relative_difference
 from tests.pages import any_page, built, tokens
-from tests.parity.cases import CASES, FIRST
+from tests.parity.cases import CASES, FIRST, one_of_each
 from tests.parity.harness import VOCAB, Case
 from tests.promises.test_five_promises import built as built_case
 from tests.promises.test_five_promises import facts_of
@@ -65,7 +65,7 @@ def worst_gap(model: Transformer, *, padded: bool, shared: int = 1, vocabulary: 
     return worst
 
 
-@pytest.mark.parametrize("case", WRITERS, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", one_of_each(WRITERS))
 def test_the_engine_equals_the_model(case: Case) -> None:
     model = built_case(case)
     assert is_plain(model)

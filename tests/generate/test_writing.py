@@ -1,5 +1,6 @@
 """The one door: rows by themselves, seeds, records, ends, streams and errors."""
 
+from itertools import product
 from math import inf
 from typing import Any
 
@@ -13,7 +14,7 @@ from glassformer.generate.steps import Steps
 from glassformer.generate.writing import write, write_stream
 from glassformer.models.transformer import Transformer
 from tests.generate.test_beam import model_of
-from tests.helpers import types_unchecked
+from tests.helpers import some_at_once, types_unchecked
 from tests.pages import PAGES, built, tokens
 
 PROMPTS = [[3, 4, 5], [6, 1], [9, 9, 2, 7, 5, 1, 4], [8]]
@@ -376,16 +377,24 @@ def test_memory_is_not_set_aside_for_texts_that_nobody_writes():
     assert [len(text.ids) for text in write(model, [[1, 2]], settings, start=[1])[0]] == [1]
 
 
-@pytest.mark.parametrize("mode", [{}, {"contrastive_alpha": 0.5, "top_k": 3}, {"beam_size": 2}])
-def test_texts_longer_than_the_memory_set_aside(mode, monkeypatch):
+SEARCHES = {"greedy": {}, "contrastive": {"contrastive_alpha": 0.5, "top_k": 3}, "beams": {"beam_size": 2}}
+
+
+@pytest.mark.parametrize(
+    ("page", "search"),
+    some_at_once(
+        product(("llama", "t5", "2017"), SEARCHES),
+        {("llama", "greedy"), ("llama", "contrastive"), ("t5", "beams"), ("2017", "greedy")}.__contains__,
+    ),
+)
+def test_texts_longer_than_the_memory_set_aside(page, search, monkeypatch):
     monkeypatch.setattr("glassformer.generate.steps.AHEAD", 3)
     monkeypatch.setattr("glassformer.generate.contrastive.AHEAD", 3)
-    for page in ("llama", "t5", "2017"):
-        model = built(page)
-        start = None if model.encoder is None else [1]
-        settings = Settings(max_new_tokens=15, **mode)
-        fast, slow = (write(model, [[1, 2], [3]], settings, start=start, path=path) for path in ("fast", "eager"))
-        assert [[text.ids for text in texts] for texts in fast] == [[text.ids for text in texts] for texts in slow]
+    model = built(page)
+    start = None if model.encoder is None else [1]
+    settings = Settings(max_new_tokens=15, **SEARCHES[search])
+    fast, slow = (write(model, [[1, 2], [3]], settings, start=start, path=path) for path in ("fast", "eager"))
+    assert [[text.ids for text in texts] for texts in fast] == [[text.ids for text in texts] for texts in slow]
 
 
 def test_wrapped_models_write_and_others_are_named():

@@ -23,7 +23,7 @@ from glassformer.nn.masks import Mask
 from tests.inspect.counting import Multiplied, Products, inputs, loss, small, without_dropout
 from tests.pages import PAGES, any_page, encoder_decoder, model, stack
 from tests.pages import attention as attention_facts
-from tests.parity.cases import CASES, FIRST
+from tests.parity.cases import CASES, one_of_each
 from tests.parity.harness import Case
 
 PATHS = {"fused": "sdpa", "eager": "eager"}
@@ -37,13 +37,6 @@ def sizes_of(*at_once: str, decoders: bool = False) -> list[ParameterSet]:
     chosen = {lineage: name for lineage, name in FIRST_SIZES.items() if not decoders or presets()[name].facts.decoder}
     marks = {lineage: () if lineage in at_once else pytest.mark.slow for lineage in chosen}
     return [pytest.param(name, id=name, marks=marks[lineage]) for lineage, name in chosen.items()]
-
-
-def heads_of(cases: list[Case]) -> list[ParameterSet]:
-    """The cases as parameters: one head of each lineage at once, the others and most bodies without a head later."""
-    at_once = [case.id for case in cases if case.id in FIRST and not case.architecture.endswith("Model")]
-    at_once.append("bert-BertModel")  # its answer is a pooled vector
-    return [pytest.param(case, id=case.id, marks=() if case.id in at_once else pytest.mark.slow) for case in cases]
 
 
 def page_of(case: Case) -> Model:
@@ -138,7 +131,7 @@ def test_the_counter_stops_at_what_it_does_not_know(refused):
 # ---- every lineage
 
 
-@pytest.mark.parametrize("case", heads_of(CASES))
+@pytest.mark.parametrize("case", one_of_each(CASES))
 def test_every_lineage_and_head(case):
     check(page_of(case), SHAPES[1])
 
@@ -238,7 +231,7 @@ def check_step(facts: Model, shape: tuple[int, int, int]) -> None:
     assert counted.recomputed_flops == counted.backward_flops == 0
 
 
-@pytest.mark.parametrize("case", heads_of([case for case in CASES if page_of(case).decoder is not None]))
+@pytest.mark.parametrize("case", one_of_each([case for case in CASES if page_of(case).decoder is not None]))
 def test_one_new_token(case):
     check_step(page_of(case), SHAPES[1])
 

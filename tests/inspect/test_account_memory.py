@@ -22,9 +22,9 @@ from glassformer.models.transformer import Transformer
 from glassformer.nn.block import Block
 from glassformer.nn.cache import KVCache
 from tests.inspect.counting import Kept, Live, inputs, loss, rewritten, small, without_dropout
-from tests.inspect.test_account_counts import FIRST_SIZES, PATHS, heads_of, page_of, sizes_of
+from tests.inspect.test_account_counts import FIRST_SIZES, PATHS, page_of, sizes_of
 from tests.pages import PAGES, VOCAB, any_page, attention, model, stack
-from tests.parity.cases import CASES
+from tests.parity.cases import CASES, one_of_each
 
 SHAPE = (3, 64, 45)  # rows, tokens, tokens of the source
 # How far the highest level may be off, as a share of it. Forward, it is a matter of few tensors: in tests the functions
@@ -189,7 +189,7 @@ def check_cache(facts: Model, shape: Shape, dtype: str) -> None:
     assert longer.kv_cache - books.kv_cache == batch * books.kv_cache_per_token
 
 
-@pytest.mark.parametrize("case", heads_of([case for case in CASES if page_of(case).decoder is not None]))
+@pytest.mark.parametrize("case", one_of_each([case for case in CASES if page_of(case).decoder is not None]))
 def test_the_cache(case):
     check_cache(page_of(case), (3, 12, 5), "float32")
 

@@ -1,11 +1,12 @@
 """All cases of all lineages: the modules ``cases_*`` of this folder."""
 
+import re
 from importlib import import_module
 from pathlib import Path
 
-import pytest
 from _pytest.mark import ParameterSet
 
+from tests.helpers import some_at_once
 from tests.parity.harness import Case
 
 CASES: list[Case] = [
@@ -13,10 +14,20 @@ CASES: list[Case] = [
     for path in sorted(Path(__file__).parent.glob("cases_*.py"))
     for case in import_module(f"tests.parity.{path.stem}").CASES
 ]
-# One of each class name's beginning: where narrower types are tried too, which `make parity` does for all of them.
-FIRST: set[str] = {case.id for case in {case.architecture.split("For")[0]: case for case in reversed(CASES)}.values()}
+
+
+def _lineage(case: Case) -> str:
+    return re.split("For|(With)?LMHead|(Encoder)?Model", case.architecture)[0]
+
+
+def _answer(case: Case) -> str:
+    return f"{case.architecture.removeprefix(_lineage(case))} {case.answer}"
+
+
+# The first of each lineage and the first of each kind of answer. `make parity` measures all of them in every type.
+FIRST: set[str] = {case.id for kind in (_lineage, _answer) for case in {kind(c): c for c in reversed(CASES)}.values()}
 
 
 def one_of_each(cases: list[Case]) -> list[ParameterSet]:
-    """The cases as parameters of a test: the first of each class at once, the others with the long tests."""
-    return [pytest.param(case, id=case.id, marks=() if case.id in FIRST else pytest.mark.slow) for case in cases]
+    """The cases as parameters of a test: the first of each kind at once, the others with the long tests."""
+    return some_at_once(cases, lambda case: case.id in FIRST)

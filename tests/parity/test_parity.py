@@ -11,7 +11,7 @@ from tests.parity.cases import CASES, FIRST, one_of_each
 from tests.parity.harness import BOUNDS, Case, Pair, their_answer
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", one_of_each(CASES))
 def test_same_numbers_whatever_the_padding(case: Case, tmp_path: Path) -> None:
     pair = Pair.make(case, tmp_path)
     tokens, targets = pair.inputs()

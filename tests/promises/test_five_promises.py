@@ -5,6 +5,7 @@ In float64 within 1e-10 of the largest answer; in float32 and bfloat16 within th
 resuming belongs to training.)
 """
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ from glassformer.config import BlockSparse, Model, change, look
 from glassformer.families import lineages
 from glassformer.models.transformer import Transformer
 from glassformer.nn.cache import KVCache
-from tests.helpers import PATHS, largest_difference, randomise
+from tests.helpers import PATHS, largest_difference, randomise, some_at_once
 from tests.parity.cases import CASES, FIRST, one_of_each
 from tests.parity.harness import LENGTHS, TARGET_LENGTHS, Case, pad_rows, rows
 
 BOUNDS = {torch.float64: 1e-10, torch.float32: 5e-4, torch.bfloat16: 0.35}  # of logits around 3
+ONE_OF_EACH_FAMILY = ("bert-BertForMaskedLM", "llama-LlamaForCausalLM", "t5-T5ForConditionalGeneration")
 
 
 def facts_of(case: Case) -> Model:
@@ -71,26 +73,34 @@ def gap(one: list[Tensor], other: list[Tensor]) -> float:
     return max(largest_difference(a, b) for a, b in zip(one, other, strict=True))
 
 
-@pytest.mark.parametrize("case", one_of_each(CASES))
-def test_row_01_padding_and_neighbours_change_nothing(case: Case) -> None:
-    for dtype in BOUNDS if case.id in FIRST else (torch.float64,):
-        model = built(case, dtype)
-        with torch.no_grad():
-            answers = {}
-            everywhere = (("right", 0), ("right", 3), ("left", 0), ("left", 2))
-            for side, extra in everywhere if dtype == torch.float64 else everywhere[::3]:
-                given, mask = inputs(model, side, extra)
-                for path in PATHS if dtype == torch.float64 else ("sdpa",):
-                    answers[side, extra, path] = at_real(model(**given, path=path), mask)
-            first = answers["right", 0, "sdpa"]
-            for where, other in answers.items():
-                assert gap(first, other) < BOUNDS[dtype], (dtype, where)
-            parts = len(first) // len(LENGTHS)  # a head may give several answers to each row
-            for number in range(len(LENGTHS)):
-                given, mask = inputs(model, "right", 0, slice(number, number + 1))
-                alone = at_real(model(**given), mask)
-                together = [first[part * len(LENGTHS) + number] for part in range(parts)]
-                assert gap(alone, together) < BOUNDS[dtype], (dtype, "alone", number)
+def quick_types(given: tuple[Case, torch.dtype]) -> bool:
+    """One of each kind, and the narrower types for one of each family."""
+    case, dtype = given
+    return case.id in FIRST if dtype == torch.float64 else case.id in ONE_OF_EACH_FAMILY
+
+
+@pytest.mark.parametrize(
+    ("case", "dtype"),
+    some_at_once([(c, d) for c in CASES for d in BOUNDS if d == torch.float64 or c.id in FIRST], quick_types),
+)
+def test_row_01_padding_and_neighbours_change_nothing(case: Case, dtype: torch.dtype) -> None:
+    model = built(case, dtype)
+    with torch.no_grad():
+        answers = {}
+        everywhere = (("right", 0), ("right", 3), ("left", 0), ("left", 2))
+        for side, extra in everywhere if dtype == torch.float64 else everywhere[::3]:
+            given, mask = inputs(model, side, extra)
+            for path in PATHS if dtype == torch.float64 else ("sdpa",):
+                answers[side, extra, path] = at_real(model(**given, path=path), mask)
+        first = answers["right", 0, "sdpa"]
+        for where, other in answers.items():
+            assert gap(first, other) < BOUNDS[dtype], where
+        parts = len(first) // len(LENGTHS)  # a head may give several answers to each row
+        for number in range(len(LENGTHS)):
+            given, mask = inputs(model, "right", 0, slice(number, number + 1))
+            alone = at_real(model(**given), mask)
+            together = [first[part * len(LENGTHS) + number] for part in range(parts)]
+            assert gap(alone, together) < BOUNDS[dtype], ("alone", number)
 
 
 @pytest.mark.parametrize("case", one_of_each(CASES))
@@ -108,17 +118,10 @@ def test_what_stands_in_padding_does_not_matter(case: Case) -> None:
 DECODERS = [case for case in CASES if facts_of(case).decoder is not None and look(facts_of(case), "decoder.causal")]
 
 
-QUICK = {("sdpa", "left"), ("sdpa", "right"), ("eager", "left")}
-
-
 @pytest.mark.parametrize("case", one_of_each(DECODERS))
 @pytest.mark.parametrize(
     ("path", "side"),
-    [
-        pytest.param(path, side, marks=() if (path, side) in QUICK else pytest.mark.slow)
-        for path in PATHS
-        for side in ("right", "left", "none")
-    ],
+    some_at_once(product(PATHS, ("right", "left", "none")), {("sdpa", "left"), ("eager", "right")}.__contains__),
 )
 def test_row_08_cached_chunks_equal_one_pass(case: Case, path: Any, side: str) -> None:
     model = built(case)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from glassformer.weights import files, saving
 from glassformer.weights.files import Stored, WeightsError, check_finite, open_weights
-from glassformer.weights.saving import write_weights
+from glassformer.weights.saving import write_text, write_weights
 
 DTYPES = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,
@@ -602,6 +602,23 @@ def test_files_are_flushed_before_they_are_renamed(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(os, "replace", replacing)
     write_weights(tmp_path, {n: torch.ones(1) for n in "ab"}, shard_bytes=4)
     assert events[:7] == ["sync file"] * 3 + ["rename"] * 3 + ["sync folder"]
+
+
+def test_a_text_is_the_old_one_or_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "said.json"
+    write_text(path, "old\n")
+    assert (names(tmp_path), path.read_text(encoding="utf-8")) == ({"said.json"}, "old\n")
+
+    def full_disk(*_: object) -> None:
+        raise OSError("no space")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full_disk)
+        with pytest.raises(OSError, match="no space"):
+            write_text(path, "new and long\n")
+    assert path.read_text(encoding="utf-8") == "old\n"
+    write_text(path, "öffnet\n")
+    assert (names(tmp_path), path.read_text(encoding="utf-8")) == ({"said.json"}, "öffnet\n")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="asks for the permissions of POSIX files")

@@ -53,6 +53,15 @@ class Part:
         for part in self.parts:
             yield from part.walk()
 
+    def called(self, path: str) -> list["Part"]:
+        """This part and those inside it whose path is this one, or ends so."""
+        return [part for part in self.walk() if f".{part.path}".endswith(f".{path}")]
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether it is in a stack's later block, and so like a part of the first one."""
+        return re.search(r"\.blocks\.(?!0\b)", self.path) is not None
+
 
 @dataclass(frozen=True)
 class Account:
@@ -127,8 +136,8 @@ class Account:
 
     def walk(self, walk: Walk) -> None:
         """Tell another walk of the same pass."""
-        fused, exact, clamps = self.attention == "fused", self.causal == "exact", self.dtype == "float16"
-        Pass(walk, self.config, Job(self.batch, self.context, self.source, self.mode, fused, exact, clamps)).run()
+        job = _job(self.batch, self.context, self.source, self.mode, self.attention, self.causal, self.dtype)
+        Pass(walk, self.config, job).run()
 
     def find(self, path: str) -> Part:
         """A part by its path, or by the end of it; the error for an unknown one names the nearest."""
@@ -176,7 +185,7 @@ def account(
     check_positive(batch=batch, context=context, source=source)
     if mode == "decode" and facts.decoder is None:
         raise ValueError("mode='decode' is the next token of a decoder, and this model has none; use 'forward'.")
-    job = Job(batch, context, source, mode, attention == "fused", causal == "exact", clamps=dtype == "float16")
+    job = _job(batch, context, source, mode, attention, causal, dtype)
     walk = Walk(WIDTHS[dtype], differentiable=mode == "train")
     Pass(walk, facts, job).run()
     name = "model" if isinstance(config, Model) else str(config)
@@ -185,6 +194,10 @@ def account(
     return Account(
         name, facts, batch, context, source, follows, dtype, mode, attention, causal, optimizer, root, memory
     )
+
+
+def _job(batch: int, context: int, source: int, mode: Mode, attention: Kernel, causal: Causal, dtype: Dtype) -> Job:
+    return Job(batch, context, source, mode, attention == "fused", causal == "exact", clamps=dtype == "float16")
 
 
 def flops_by_kind(root: Part, times: Mapping[str, int] | None = None, *, outside: int = 1) -> dict[str, int]:
@@ -250,10 +263,9 @@ def _along(known: dict[str, Part], path: str) -> list[Part]:
 
 def find_part(root: Part, path: str) -> Part:
     """A part by its path, or by the end of it; the error for an unknown one names the nearest."""
-    known = {part.path: part for part in root.walk()}
-    ends = [part for name, part in known.items() if name == path or name.endswith(f".{path}")]
+    ends = root.called(path)
     if not ends:
-        first = [name for name in known if not re.search(r"\.blocks\.(?!0\b)", name)]  # the others are like them
+        first = [part.path for part in root.walk() if not part.is_repeated]
         near = get_close_matches(path, first, n=3, cutoff=0.4)
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
         at_top = ", ".join(part.name for part in root.parts)

@@ -57,13 +57,18 @@ def hardware(name: str) -> Hardware:
     found = _SHORT.get(_short(name))
     if found is not None:
         return found
-    near = [known for known in _SHORT if _short(name) and known.startswith(_short(name))]
-    near = near or get_close_matches(_short(name), _SHORT, n=1)
-    hint = f" Did you mean {' or '.join(repr(_SHORT[one].name) for one in near)}?" if near else ""
+    near = beginning_with(name) or [_SHORT[one] for one in get_close_matches(_short(name), _SHORT, n=1)]
+    hint = f" Did you mean {' or '.join(repr(one.name) for one in near)}?" if near else ""
     raise ValueError(
         f"no figures are known for the device {name!r}.{hint} Known: {', '.join(HARDWARE)}. For another device, give "
         "your own figures (FLOP/s and bytes/s)."
     )
+
+
+def beginning_with(name: str) -> list[Hardware]:
+    """The devices of the table whose names begin so, whatever the case, spaces and hyphens."""
+    short = _short(name)
+    return [one for known, one in _SHORT.items() if short and known.startswith(short)]
 
 
 def own(*, flops: float | Mapping[str, float], bandwidth: float, memory: float | None = None) -> Hardware:

@@ -6,7 +6,7 @@ The shadow of ``models`` and ``nn``, function by function, without padding; test
 from dataclasses import dataclass
 from typing import Literal
 
-from glassformer.config import BlockSparse, Disentangled, Embed, LMHead, MaskDecoder, Model, PretrainingHead, Stack
+from glassformer.config import BlockSparse, Disentangled, Embed, MaskDecoder, Model, Stack
 from glassformer.inspect.account import parts
 from glassformer.inspect.account.attention import Looking, attend
 from glassformer.inspect.account.heads import answers
@@ -131,11 +131,10 @@ class Pass:
 
     def _mask_decoder(self, facts: Stack, tokens: int) -> tuple[MaskDecoder | None, Value | None]:
         """What runs the last layer of an encoder anew, and the positions that it adds there."""
-        head = self.model.head
-        lm = head.lm if isinstance(head, PretrainingHead) else head
-        if not isinstance(lm, LMHead) or lm.mask_decoder is None or facts is not self.model.encoder:
+        lm = self.model.lm
+        if lm is None or lm.mask_decoder is None or facts is not self.model.encoder:
             return None, None
-        name, length = "head.lm.position" if lm is not head else "head.position", lm.mask_decoder.length
+        name, length = "head.lm.position" if lm is not self.model.head else "head.position", lm.mask_decoder.length
         rows = self.walk.new(tokens, 8)
         return lm.mask_decoder, self.walk.look_up(name, length * self.width.value, tokens * self.width.value, rows)
 

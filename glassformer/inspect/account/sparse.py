@@ -9,11 +9,6 @@ from glassformer.inspect.account.walk import Product, Size, Value, Walk
 INDEX = 8  # bytes of a number that says which
 
 
-def full_length(pattern: BlockSparse) -> int:
-    """The largest number of tokens that a sparse pattern attends in full."""
-    return (5 + 2 * pattern.random) * pattern.block
-
-
 def attend_blocks(
     walk: Walk, facts: Attention, looking: Looking, pattern: BlockSparse, q: Value, k: Value, v: Value
 ) -> Value:
@@ -25,7 +20,7 @@ def attend_blocks(
         if pattern.semantics == "set":  # rows of the batch are picked by their length
             picked = walk.new(looking.batch, 1)
             q, k, v = (walk.copy(x, 1, 1, saves=(picked,)) for x in (q, k, v))
-    if looking.keys <= full_length(pattern):
+    if looking.keys <= pattern.full_length:
         return formula(walk, facts, looking, (q, k, v), real)
     between = _Blocks(walk, facts, looking, pattern, walk.new(looking.batch, INDEX))
     if between.missing:

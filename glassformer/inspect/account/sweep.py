@@ -10,7 +10,7 @@ from functools import cache, partial
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from glassformer.config import Head, LMHead, Model, PretrainingHead, Stack
+from glassformer.config import Head, Model, PretrainingHead, Stack
 from glassformer.config.checks import check_choice
 from glassformer.inspect.account.account import Account, account, flops_by_kind
 
@@ -136,21 +136,16 @@ def kinds_at(base: Account, axis: Axis) -> Callable[[int], dict[str, int]]:
 
 def _fewer(config: Model, stack: Stack) -> tuple[int, int] | None:
     """As few layers as show every window once, and how often they run; None if the layers are no multiple of them."""
-    period, lm = len(stack.attention.windows), _lm(config)
+    period, lm = len(stack.attention.windows), config.lm
     extra = lm.mask_decoder.steps - 1 if stack is config.encoder and lm is not None and lm.mask_decoder else 0
     if stack.layers % period or (extra and period > 1):
         return None
     return period, (stack.layers + extra) // period
 
 
-def _lm(config: Model) -> LMHead | None:
-    head = config.head.lm if isinstance(config.head, PretrainingHead) else config.head
-    return head if isinstance(head, LMHead) else None
-
-
 def _without_mask_decoder(config: Model) -> Head | None:
     """The head, without its wish that the last layer run several times."""
-    lm = _lm(config)
+    lm = config.lm
     if lm is None or lm.mask_decoder is None:
         return config.head
     plain = replace(lm, mask_decoder=None)
