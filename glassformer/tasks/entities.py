@@ -1,7 +1,7 @@
 """Words with labels, and the entities that labels such as B-PER and I-PER mark (CoNLL 2002 and 2003, section 1)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 BEGINS, GOES_ON, ENDS, SINGLE = "B", "I", "E", "S"
 OUTSIDE = "O"
@@ -29,34 +29,43 @@ class Entity:
     probability: float  # the mean of its words'
 
 
+@dataclass(frozen=True)
+class Span:
+    """The words [first, end) of a sentence, which are one entity."""
+
+    kind: str
+    first: int
+    end: int
+
+
 def join_entities(text: str, words: Sequence[Word]) -> tuple[Entity, ...]:
-    """The entities that the labels of neighbouring words mark, as seqeval counts them by default.
+    """The entities that the labels of neighbouring words mark; ``find_entities`` is the rule."""
+    found = []
+    for span in find_entities([word.label for word in words]):
+        group = words[span.first : span.end]
+        start, end = group[0].start, group[-1].end
+        probability = sum(word.probability for word in group) / len(group)
+        found.append(Entity(span.kind, text[start:end], start, end, probability))
+    return tuple(found)
+
+
+def find_entities(labels: Sequence[str]) -> tuple[Span, ...]:
+    """The entities that the labels of a sentence's words mark, as seqeval counts them by default.
 
     A word goes on with the entity before it if it says I or E of the same kind, and the word before says B or I.
     Every other word that is not O begins one, be it an I after O or after another kind. A label without such a letter
     is a kind of its own, and neighbours with the same label are one entity.
     """
-    groups: list[list[Word]] = []
-    kinds: list[str] = []
+    spans: list[Span] = []
     before, kind_before = OUTSIDE, ""
-    for word in words:
-        letter, kind = split_label(word.label)
+    for place, label in enumerate(labels):
+        letter, kind = split_label(label)
         if letter in (GOES_ON, ENDS) and kind == kind_before and before in (BEGINS, GOES_ON):
-            groups[-1].append(word)
+            spans[-1] = replace(spans[-1], end=place + 1)
         elif letter != OUTSIDE:
-            groups.append([word])
-            kinds.append(kind)
+            spans.append(Span(kind, place, place + 1))
         before, kind_before = letter, kind
-    return tuple(
-        Entity(
-            kind,
-            text[group[0].start : group[-1].end],
-            group[0].start,
-            group[-1].end,
-            sum(word.probability for word in group) / len(group),
-        )
-        for kind, group in zip(kinds, groups, strict=True)
-    )
+    return tuple(spans)
 
 
 def split_label(label: str) -> tuple[str, str]:
