@@ -25,7 +25,6 @@ from glassformer.models.transformer import Transformer, unwrapped
 from glassformer.text.pieces import TokenizerError
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.weights.convert import (
-    Wishes,
     carry,
     plain_names,
     plan,
@@ -36,6 +35,7 @@ from glassformer.weights.convert import (
 )
 from glassformer.weights.files import WeightsError, some
 from glassformer.weights.lineage import WITHOUT_WEIGHTS, Lineage, choose_kind, head_kind
+from glassformer.weights.matching import Wishes
 from glassformer.weights.reader import EVERYWHERE, OWN_CONFIG, ConfigError
 from glassformer.weights.room import room_in
 from glassformer.weights.saving import write_weights
@@ -51,7 +51,7 @@ class Options(TypedDict, total=False):
     weights: Where
     head: str | Head | None  # another head than the folder's own: lm, classify, none … or its facts
     ignore_keys: Iterable[str]  # names of weights to pass over; * matches anything
-    fresh: Iterable[str]  # our names of parts that may be missing and then start anew, as ["head.*"]
+    fresh: Iterable[str]  # our names of parts that start anew where they are missing or of another size, as ["head.*"]
     strict: bool  # refuse keys of config.json that the lineage does not know
     allow_pickle: bool  # open .bin, .pt and .pth files
     check_finite: bool  # refuse NaN and infinities

@@ -3,6 +3,7 @@
 import json
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from glassformer.models.transformer import Transformer
 from glassformer.weights.files import WeightsError
 from glassformer.weights.reader import ConfigError
 from tests.helpers import randomise, types_unchecked
+from tests.pages import PAGES
 
 SIZES = {"vocab_size": 31, "n_embd": 12, "n_layer": 2, "n_head": 3, "n_positions": 16}
 IDS = torch.arange(8).reshape(1, 8)
@@ -368,6 +370,23 @@ def test_a_fresh_head_on_a_loaded_body(folder: Path) -> None:
     assert torch.equal(
         loaded.model.get_parameter("embed.token.weight"), hub.load(folder).model.get_parameter("embed.token.weight")
     )
+
+
+@pytest.mark.parametrize("to", ["glassformer", "hf"])
+def test_a_head_for_other_labels_starts_anew(tmp_path: Path, to: str) -> None:
+    """And what fits of the old head, the map before its scores, stays."""
+    head = TaskHead(task="classify", labels=("a", "b", "c"), pool="first", hidden="tanh")
+    model = Transformer(replace(PAGES["bert"], head=head))
+    hub.save(model, tmp_path, to=to, lineage="bert")
+    other = replace(head, labels=("x", "y"))
+    loaded = hub.load(tmp_path, head=other, fresh=["head.*"])
+    assert loaded.model(IDS).shape == (1, 2)
+    kept = "head.hidden.weight"
+    assert torch.equal(loaded.model.get_parameter(kept), model.get_parameter(kept))
+    assert sorted(loaded.report.fresh) == ["head.out.bias", "head.out.weight"]
+    assert all("another size" in why for why in loaded.report.spare.values())
+    with pytest.raises(WeightsError, match="shape"):
+        hub.load(tmp_path, head=other)
 
 
 def test_mixed_types_become_the_one_that_prevails(folder: Path) -> None:

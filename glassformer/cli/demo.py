@@ -14,6 +14,10 @@ from glassformer.cli.outputs import visible
 from glassformer.families.cs336 import CS336
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from glassformer.data.objectives.base import Batch
     from glassformer.models.transformer import Transformer
     from glassformer.train.loop import Report
 
@@ -80,29 +84,38 @@ def run(console: Console, wishes: Wishes) -> None:
 
 
 def _train(console: Console, wishes: Wishes) -> "Transformer":
+    import numpy as np
     import torch
 
-    from glassformer.data.batches import RandomWindows
+    from glassformer.data.grouping import FixedPlan
+    from glassformer.data.loader import Loader
     from glassformer.data.objectives.next_token import NextToken
+    from glassformer.data.windows import Windows
     from glassformer.inspect.parameters import num_parameters
     from glassformer.models.transformer import Transformer
     from glassformer.text.corpora import python_documentation
     from glassformer.train.loop import Settings, Trainer, evaluate
     from glassformer.train.optim import adamw
 
-    corpus = torch.frombuffer(bytearray(python_documentation()), dtype=torch.uint8)
-    end = corpus.numel() - int(corpus.numel() * HELD_OUT)
+    corpus = np.frombuffer(python_documentation(), dtype=np.uint8)
+    end = len(corpus) - int(len(corpus) * HELD_OUT)
     torch.manual_seed(wishes.seed)
     model, objective = Transformer(CS336.facts(SIZES, "lm")), NextToken()
-    test = list(islice(RandomWindows(corpus[end:], BATCH, CONTEXT, seed=wishes.seed), 4))
+
+    def batches(text: "NDArray[np.uint8]") -> "Loader[Tensor, Batch]":
+        windows = Windows(text, CONTEXT)
+        plan = FixedPlan(len(windows), BATCH, seed=wishes.seed)
+        return Loader(windows, objective.prepare, plan, seed=wishes.seed)
+
+    test = list(islice(batches(corpus[end:]), 4))
     before = evaluate(model, objective, test).loss
     console.print(
         f"A Transformer language model of [bold]{num_parameters(model):,}[/] parameters ({LAYERS} blocks, "
         f"width {WIDTH}, {HEADS} heads) reads {end:,} bytes of Python's documentation, byte by byte.\n"
     )
-    batches = RandomWindows(corpus[:end], BATCH, CONTEXT, seed=wishes.seed)
     settings = Settings(steps=wishes.steps, seconds=wishes.seconds)
-    steps, tokens, seconds = _show(console, Trainer(model, objective, batches, [adamw(model, LEARNING_RATE)], settings))
+    trainer = Trainer(model, objective, batches(corpus[:end]), [adamw(model, LEARNING_RATE)], settings)
+    steps, tokens, seconds = _show(console, trainer)
     console.print(
         f"\n{steps:,} steps, {tokens:,} bytes in {seconds:.0f} s. Loss on text it has not seen: "
         f"{before:.2f} → [bold]{evaluate(model, objective, test).loss:.2f}[/] nats per byte (guessing blindly: 5.55)."

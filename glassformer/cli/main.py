@@ -15,6 +15,8 @@ from glassformer.cli.env import env
 from glassformer.cli.info import info
 from glassformer.cli.judge import answer, classify, fill, tag
 from glassformer.cli.measure import embed, score
+from glassformer.cli.tokenizer import tokenizer
+from glassformer.cli.train import evaluate, train
 from glassformer.cli.write import generate, summarise, task, translate
 
 app = typer.Typer(
@@ -26,6 +28,9 @@ app = typer.Typer(
 )
 for verb in (demo, info, account, convert):
     app.command(rich_help_panel="Models")(verb)
+for verb in (train, evaluate):
+    app.command(rich_help_panel="Training")(verb)
+app.add_typer(tokenizer, name="tokenizer", rich_help_panel="Training")
 for verb in (generate, translate, summarise, task, chat):
     app.command(rich_help_panel="Writing")(verb)
 for verb in (fill, classify, tag, answer, score, embed):

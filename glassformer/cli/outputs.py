@@ -2,7 +2,6 @@
 
 import json
 import sys
-import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from glassformer.config.facts import for_json
+from glassformer.text.visible import visible as visible
 
 
 def on_terminal() -> bool:
@@ -64,11 +64,6 @@ def _width(cell: RenderableType) -> int:
 def note(text: str) -> None:
     """A remark beside the output, on standard error."""
     Console(stderr=True, highlight=False).print(f"note: {text}", style="dim", markup=False)
-
-
-def visible(text: str, keep: str = "\n\t") -> str:
-    """Text that is safe on a terminal: control characters, but for those to keep, show as a dot."""
-    return "".join(c if c in keep or unicodedata.category(c) not in ("Cc", "Cs") else "·" for c in text)
 
 
 @contextmanager

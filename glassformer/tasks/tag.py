@@ -160,7 +160,7 @@ def _parts(whole: _Text, longest: int | None, overlap: int | None) -> list[_Part
 def _cut(tokenizer: Tokenizer, given: str | Sequence[str], name: str) -> _Text:
     text = given if isinstance(given, str) else " ".join(given)
     framed = frame(tokenizer, text, name=name)
-    return _Text(text, framed, _find_words(text, framed) if isinstance(given, str) else _take_words(given, framed))
+    return _Text(text, framed, _find_words(text, framed) if isinstance(given, str) else take_words(given, framed))
 
 
 def _find_words(text: str, framed: Framed) -> tuple[_Span, ...]:
@@ -203,7 +203,7 @@ def _is_punctuation(letter: str) -> bool:
     return bool(letter) and unicodedata.category(letter)[0] in "PS"
 
 
-def _take_words(words: Sequence[str], framed: Framed) -> tuple[_Span, ...]:
+def take_words(words: Sequence[str], framed: Framed) -> tuple[_Span, ...]:
     """The words that were given; a token belongs to the word in which its first letter stands."""
     text = " ".join(words)
     starts = [sum(len(word) + 1 for word in words[:number]) for number in range(len(words))]

@@ -1,1 +1,1 @@
-"""Text in and out: corpora that need no download."""
+"""Text in and out: tokenizers, their training, languages, sentences, corpora that need no download."""

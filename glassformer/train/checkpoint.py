@@ -14,11 +14,13 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from glassformer.config.checks import check_positive
-from glassformer.weights.saving import sync
+from glassformer.train.processes import by_first, rank
+from glassformer.weights.saving import sync, write_text
 
 MANIFEST = "manifest.json"
 NAME = re.compile(r"step-(\d{8,})")
@@ -44,26 +46,35 @@ class Checkpoints:
         check_positive(keep=self.keep)
 
     def write(self, step: int, fill: Callable[[Path], None], *, is_best: bool = False) -> Path:
-        """Write one: ``fill`` puts the files into the folder it is handed. Older ones than ``keep`` are removed."""
+        """Write one: ``fill`` puts the files into the folder it is handed. Older ones than ``keep`` are removed.
+
+        With several processes all call it, and ``fill`` is called in all, for the first needs what the others hold;
+        the first alone touches the disk.
+        """
         place = self.folder / f"step-{step:08}"
         hidden = self.folder / f".{place.name}.new"
         with _explained(place):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            shutil.rmtree(hidden, ignore_errors=True)
-            hidden.mkdir()
             try:
+                by_first(partial(_make_anew, hidden))
                 fill(hidden)
-                _seal(hidden)
-                _rename(hidden, place)
+                by_first(partial(self._finish, hidden, place, is_best))
             finally:
-                shutil.rmtree(hidden, ignore_errors=True)
-            if is_best:
-                self._mark(place)
-            self._thin()
+                if rank() == 0:
+                    shutil.rmtree(hidden, ignore_errors=True)
         return place
+
+    def _finish(self, hidden: Path, place: Path, is_best: bool) -> None:
+        _seal(hidden)
+        _rename(hidden, place)
+        if is_best:
+            self._mark(place)
+        self._thin()
 
     def tidy(self) -> None:
         """Finish what a run that was killed left behind: a checkpoint that is whole gets its name, the rest goes."""
+        by_first(self._tidy)
+
+    def _tidy(self) -> None:
         for hidden in sorted(self.folder.glob(".step-*.new")) if self.folder.is_dir() else []:
             place = hidden.with_name(hidden.name[1:].removesuffix(".new"))
             if (hidden / MANIFEST).is_file() and not place.exists():
@@ -92,11 +103,7 @@ class Checkpoints:
         return path if path in self.all() else None
 
     def _mark(self, place: Path) -> None:
-        beside = self.folder / ".best.new"
-        beside.write_text(place.name + "\n", encoding="utf-8")
-        sync(beside)
-        os.replace(beside, self.folder / "best")
-        sync(self.folder)
+        write_text(self.folder / "best", place.name + "\n")
 
     def _thin(self) -> None:
         kept = {*self.all()[-self.keep :], self.best()}
@@ -143,6 +150,12 @@ def _others(path: Path) -> str:
         return ""
     before = [other for other in Checkpoints(path.parent).all() if other != path and step_of(other) < step_of(path)]
     return f" Go on from the one before it: {before[-1]}." if before else " There is none before it; start anew."
+
+
+def _make_anew(folder: Path) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
 
 
 def _seal(folder: Path) -> None:

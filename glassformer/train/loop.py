@@ -19,8 +19,10 @@ from torch.optim import Optimizer
 from glassformer.config.checks import check_choice, check_number, check_positive
 from glassformer.data.objectives.base import Batch, Loss, Objective, add_counts
 from glassformer.nn.modes import Evaluating
+from glassformer.train.processes import world
 from glassformer.train.schedules import Schedule, warmup_cosine
-from glassformer.train.sums import Means, Sums, everywhere, world
+from glassformer.train.shards import gathered_weights, whole
+from glassformer.train.sums import Means, Sums, everywhere
 
 Precision = Literal["float32", "bfloat16", "float16"]
 WIDTHS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -130,6 +132,16 @@ class Trainer:
         self._start = time.perf_counter()
         self._rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in self.optimizers]
         self._parameters = [p for o in self.optimizers for group in o.param_groups for p in group["params"]]
+        self._check_processes(wrap)
+
+    def _check_processes(self, wrap: Any) -> None:
+        if world() > 1 and wrap is None:
+            raise ValueError("several processes train, and nothing exchanges their gradients: hand in wrap.")
+        if world() > 1 and self.settings.seconds is not None:
+            raise ValueError("processes have clocks of their own, and must stop together: say steps, not seconds.")
+        theirs = {id(p) for p in self.together.parameters()}
+        if any(id(p) not in theirs for p in self._parameters):
+            raise ValueError("an optimizer holds parameters that are not the model's: make it after parallel.wrap.")
 
     def __iter__(self) -> Iterator[Report]:
         """All steps that are left. The optimizers have the learning rates they came with when it ends."""
@@ -153,7 +165,7 @@ class Trainer:
         batches = list(islice(self.batches, self.settings.accumulate))
         if len(batches) < self.settings.accumulate:
             raise ValueError(f"the batches ran out after {self.step} steps, with {self._fraction(self.step):.0%} done.")
-        counts, tokens = everywhere(add_counts(batches), sum(batch.tokens for batch in batches), self.device)
+        counts, tokens = everywhere(add_counts(batches), sum(batch.tokens for batch in batches))
         self._set_rates(self.settings.schedule(self._fraction(self.step + 1)))
         sums = Sums()
         for number, batch in enumerate(batches):
@@ -202,7 +214,7 @@ class Trainer:
             self.scaler.unscale_(optimizer)
         longest = math.inf if self.settings.clip is None else self.settings.clip
         norm = nn.utils.clip_grad_norm_(self._parameters, longest)
-        return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+        return float(whole(norm))
 
     def _change_weights(self, norm: float, loss: float) -> bool:
         """Step, unless float16 overflowed; whether it did."""
@@ -219,12 +231,15 @@ class Trainer:
 
 @torch.no_grad()
 def evaluate(model: nn.Module, objective: Objective[Any], batches: Iterable[Batch]) -> Means:
-    """The loss over all batches, as if they were one; without training, and without a trace in the model."""
+    """The loss over all batches, as if they were one; without training, and without a trace in the model.
+
+    With several processes all call it, each with its own share of the batches, which may be none.
+    """
     device, sums = next(model.parameters()).device, Sums()
-    with Evaluating(model):
+    with Evaluating(model), gathered_weights(model):
         for batch in batches:
             sums.add(objective.loss(model, batch.to(device)))
+    sums.share()
     if not sums.values:
         raise ValueError("there are no batches to evaluate on.")
-    sums.share()
     return Means(sums.loss(), sums.means("term"), sums.means("part"))

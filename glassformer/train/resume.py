@@ -2,70 +2,237 @@
 
 What a run is of (data, settings, model) is written down with it. Going on with something else is an error that shows
 the difference; starting from a checkpoint's weights is another thing, and needs none of this.
+
+Everything is stored whole, however many processes wrote it, so any number of them can go on. How many there are is no
+part of what a run is of; how many micro-batches all of them read in a step is, and is noted for every run as
+``identity["batch"]["micro_batches"]``. With several processes all of them call these functions.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor, nn
+
 from glassformer import hub
+from glassformer.config import shapes
+from glassformer.models.transformer import Transformer, unwrapped
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.train.checkpoint import CheckpointError, check
 from glassformer.train.loop import Trainer
-from glassformer.train.state import optimizer_state, random_state, restore_optimizer, restore_random
-from glassformer.weights.files import open_weights
+from glassformer.train.processes import by_first, gathered, rank, seed_apart, world
+from glassformer.train.shards import collected, is_shard, put, shared_out
+from glassformer.train.state import Stateful, optimizer_state, random_state, restore_optimizer, restore_random
+from glassformer.weights.convert import plain_names
+from glassformer.weights.files import WeightFiles, open_weights, some
 from glassformer.weights.saving import write_weights
 
 INSIDE = "run"
 
 
 def write_run(
-    folder: Path, trainer: Trainer, identity: Mapping[str, Any], *, tokenizer: Tokenizer | None = None
+    folder: Path,
+    trainer: Trainer,
+    identity: Mapping[str, Any],
+    *,
+    tokenizer: Tokenizer | None = None,
+    extras: Mapping[str, Stateful] | None = None,
+    show: Callable[[Path], None] | None = None,
 ) -> None:
-    """Fill a checkpoint's folder. ``identity`` says what the run is of, as JSON can write it."""
-    hub.save(trainer.model, folder, tokenizer=tokenizer)
+    """Fill a checkpoint's folder.
+
+    Args:
+        folder: where to.
+        trainer: the run.
+        identity: says what the run is of, as JSON can write it.
+        tokenizer: lies beside the model, if given.
+        extras: what else the run must remember, by name.
+        show: writes the model that the folder is to open as, where that is not the one that learns: its average, or
+            the one with its adapters merged. The weights that learn are then kept in ``run/``.
+    """
     inside = folder / INSIDE
-    remembered = []
+    of = _completed(identity, trainer)
+    if show is None:
+        write_model(folder, trainer.model, tokenizer)
+    else:
+        show(folder)
+        _write(inside, "model", _by_plain_name(trainer.model))
+    optimizers = []
     for number, optimizer in enumerate(trainer.optimizers):
         tensors, facts = optimizer_state(optimizer, trainer.model)
-        remembered.append(facts)
-        write_weights(inside, tensors, file_name=f"optimizer{number}.safetensors")
-    write_weights(inside, random_state(), file_name="random.safetensors")
+        optimizers.append(facts)
+        _write(inside, f"optimizer{number}", tensors)
+    told = {}
+    for name, extra in _checked(extras).items():
+        tensors, told[name] = extra.state()
+        _write(inside, f"extra-{name}", tensors)
+    every = gathered(random_state(trainer.device))
+    _write(inside, "random", {f"{place}/{name}": one for place, own in enumerate(every) for name, one in own.items()})
     said = {
         "step": trainer.step,
         "tokens_seen": trainer.tokens_seen,
         "batches": trainer.batches.state(),
         "scaler": trainer.scaler.state_dict(),
-        "optimizers": remembered,
-        "identity": identity,
+        "optimizers": optimizers,
+        "extras": told,
+        "processes": world(),
+        "seed": torch.initial_seed(),
+        "identity": of,
     }
-    (inside / "state.json").write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
+    by_first(partial((inside / "state.json").write_text, json.dumps(said, indent=2) + "\n", encoding="utf-8"))
 
 
-def read_run(path: Path, trainer: Trainer, identity: Mapping[str, Any]) -> None:
-    """Put a run that has not begun into the state of a checkpoint; every file is checked before anything changes."""
-    check(path)
+def read_run(
+    path: Path, trainer: Trainer, identity: Mapping[str, Any], *, extras: Mapping[str, Stateful] | None = None
+) -> list[str]:
+    """Put a run that has not begun into the state of a checkpoint; every file is checked before anything changes.
+
+    Returns what could not be taken up as it was, in words for a log: with another number of processes, random numbers
+    start anew, from the run's seed, its step and the rank of each process. Otherwise that is nothing.
+    """
+    by_first(partial(check, path))
     inside = path / INSIDE
     if not (inside / "state.json").is_file():
         raise CheckpointError(f"{path} holds a model but no run to go on with; start from its weights with init_from.")
     said = json.loads((inside / "state.json").read_text(encoding="utf-8"))
-    changed = list(differences(said["identity"], json.loads(json.dumps(identity))))
+    _check_same(path, said["identity"], _completed(identity, trainer))
+    things = _checked(extras)
+    if other := things.keys() ^ said["extras"].keys():
+        raise CheckpointError(
+            f"{path} was written with the extras {sorted(said['extras'])}, and this run has {sorted(things)}: "
+            f"{some(other)} would be lost or start anew. Go on with those it had."
+        )
+    _read_model(path, trainer.model)
+    for number, optimizer in enumerate(trainer.optimizers):
+        with open_weights(inside / f"optimizer{number}.safetensors") as stored:
+            restore_optimizer(optimizer, trainer.model, _OneByOne(stored), said["optimizers"][number])
+    for name, thing in things.items():
+        own, tensors = thing.state()[0], _read(inside, f"extra-{name}")
+        parts = {key: shared_out(one, own[key]) if key in own else one for key, one in tensors.items()}
+        thing.restore(parts, said["extras"][name])
+    trainer.scaler.load_state_dict(said["scaler"])
+    trainer.step, trainer.tokens_seen = said["step"], said["tokens_seen"]
+    trainer.batches.resume(said["batches"])
+    return _go_on_drawing(inside, said, trainer.device)  # last: what came before may have drawn
+
+
+def _by_plain_name(model: nn.Module) -> dict[str, Tensor]:
+    state = model.state_dict()
+    return {plain: state[name] for plain, name in plain_names(state).items()}
+
+
+def write_model(folder: Path, model: nn.Module, tokenizer: Tokenizer | None) -> None:
+    """One that is just what its facts say lies as ``hub.load`` opens it; of anything else the weights are kept."""
+    tensors = _by_plain_name(model)
+    facts = _facts_of(model)
+    if facts is None or {*shapes(facts)} != {*tensors}:
+        _write(folder / INSIDE, "model", tensors)
+    elif any(is_shard(tensor) for tensor in tensors.values()):
+        weights = collected(tensors)
+        by_first(lambda: hub.save(_built(facts, weights), folder, tokenizer=tokenizer))
+    else:
+        by_first(lambda: hub.save(model, folder, tokenizer=tokenizer))
+
+
+def _facts_of(model: nn.Module) -> Any:
+    try:
+        return unwrapped(model).config
+    except TypeError:
+        return None  # several models together, say
+
+
+def _built(facts: Any, weights: Mapping[str, Tensor]) -> Transformer:
+    with torch.device("meta"):
+        model = Transformer(facts)
+    model.load_state_dict(weights, assign=True)
+    return model
+
+
+def _read_model(path: Path, model: nn.Module) -> None:
+    """Weights into their places, one tensor at a time."""
+    places = _by_plain_name(model)
+    own = path / INSIDE / "model.safetensors"
+    with open_weights(own if own.is_file() else path) as stored:
+        sizes = {name: entry.shape for name, entry in stored.entries.items()}
+        wanted = {name: tuple(place.shape) for name, place in places.items()}
+        if sizes != wanted:
+            wrong = {name for name in {*sizes, *wanted} if sizes.get(name) != wanted.get(name)}
+            raise CheckpointError(f"{path} is of another model: not in both, or of another shape, are {some(wrong)}.")
+        for name, place in places.items():
+            put(stored.borrow(name), place)
+
+
+def _write(folder: Path, name: str, tensors: Mapping[str, Tensor]) -> None:
+    whole = collected(tensors)
+    by_first(partial(write_weights, folder, whole, file_name=f"{name}.safetensors"))
+
+
+class _OneByOne(Mapping[str, Tensor]):
+    """Tensors that are read when they are asked for: all at once would be all of them, in every process."""
+
+    def __init__(self, stored: WeightFiles) -> None:
+        self._stored = stored
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._stored.read(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stored.entries)
+
+    def __len__(self) -> int:
+        return len(self._stored.entries)
+
+
+def _read(folder: Path, name: str) -> dict[str, Tensor]:
+    with open_weights(folder / f"{name}.safetensors") as stored:
+        return {name: stored.read(name) for name in stored.entries}
+
+
+def _go_on_drawing(inside: Path, said: Mapping[str, Any], device: torch.device) -> list[str]:
+    if said["processes"] != world():
+        seed_apart(said["seed"], said["step"])
+        return [
+            f"{said['processes']} processes wrote this checkpoint, and {world()} go on: random numbers start anew, "
+            f"from the seed {said['seed']} and the step {said['step']}."
+        ]
+    own = f"{rank()}/"
+    states = _read(inside, "random")
+    restore_random({name.removeprefix(own): one for name, one in states.items() if name.startswith(own)}, device)
+    return []
+
+
+def _completed(identity: Mapping[str, Any], trainer: Trainer) -> dict[str, Any]:
+    """What a run is of, with the number of micro-batches of a whole step; as JSON gives it back."""
+    number = trainer.settings.accumulate * world()
+    batch = dict(identity.get("batch", {}))
+    if batch.setdefault("micro_batches", number) != number:
+        raise ValueError(
+            f"the identity says {batch['micro_batches']} micro-batches a step, and {world()} processes read "
+            f"{trainer.settings.accumulate} each. parallel.share_of says how many each should read."
+        )
+    result: dict[str, Any] = json.loads(json.dumps({**identity, "batch": batch}))
+    return result
+
+
+def _check_same(path: Path, before: Any, now: Any) -> None:
+    changed = list(differences(before, now))
     if changed:
         lines = "\n".join(f"  {name}: was {before!r}, is {now!r}" for name, before, now in changed)
         raise CheckpointError(
             f"{path} is of another run:\n{lines}\nGo on with what it was, or start from its weights with init_from."
         )
-    trainer.model.load_state_dict(hub.load(path).model.state_dict())
-    for number, optimizer in enumerate(trainer.optimizers):
-        with open_weights(inside / f"optimizer{number}.safetensors") as stored:
-            tensors = {name: stored.read(name) for name in stored.entries}
-        restore_optimizer(optimizer, trainer.model, tensors, said["optimizers"][number])
-    trainer.scaler.load_state_dict(said["scaler"])
-    trainer.step, trainer.tokens_seen = said["step"], said["tokens_seen"]
-    trainer.batches.resume(said["batches"])
-    with open_weights(inside / "random.safetensors") as stored:
-        restore_random({name: stored.read(name) for name in stored.entries})  # last: what came before may have drawn
+
+
+def _checked(extras: Mapping[str, Stateful] | None) -> Mapping[str, Stateful]:
+    """Names become names of files."""
+    for name, extra in (extras or {}).items():
+        if not re.fullmatch(r"[a-z0-9_-]+", name) or not isinstance(extra, Stateful):
+            raise ValueError(f"an extra has a name of small letters, digits, _ and -, state and restore; got {name!r}.")
+    return extras or {}
 
 
 def differences(before: Any, now: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:

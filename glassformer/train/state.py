@@ -1,18 +1,33 @@
 """What a run must remember besides its weights to go on as if it had never stopped: optimizer and random numbers.
 
 Tensors go into safetensors files, everything else into JSON; no pickle is written or read. Optimizer states go by the
-names of their parameters, so that they find their places again.
+names of their parameters, so that they find their places again, be these whole or shared out among processes.
 """
 
 import random
 from collections.abc import Mapping
-from typing import Any
+from itertools import chain
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from glassformer.train.shards import is_shard, shared_out
+from glassformer.weights.convert import plain_names
+
 Tensors = dict[str, Tensor]
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Something else that a run must remember: a moving average of the weights, a count of validations …"""
+
+    def state(self) -> tuple[Tensors, dict[str, Any]]:
+        """Its tensors by name, and whatever else it remembers, as JSON can write it."""
+
+    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Go on from there. A tensor that ``state`` gives as a shard comes as this process's shard."""
 
 
 def optimizer_state(optimizer: Optimizer, model: nn.Module) -> tuple[Tensors, dict[str, Any]]:
@@ -46,11 +61,13 @@ def restore_optimizer(
     if len(optimizer.param_groups) != len(facts["groups"]):
         raise ValueError(f"{len(facts['groups'])} groups were saved; this optimizer has {len(optimizer.param_groups)}.")
     optimizer.state.clear()
-    for key, value in {**tensors, **facts["numbers"]}.items():
+    for key, value in chain(tensors.items(), facts["numbers"].items()):  # tensors may be read one by one
         name, _, what = key.rpartition("/")
         parameter = parameters[name]
         if isinstance(value, Tensor) and value.ndim:  # a step counter stays where the optimizer keeps it
-            value = value.to(parameter.device)
+            if is_shard(parameter) and value.shape != parameter.shape:
+                raise ValueError(f"{key} has not the shape of its parameter, so it cannot be shared out with it.")
+            value = shared_out(value, parameter).to(parameter.device)
         elif isinstance(value, Tensor):
             value = value.to(parameter.device if _counts_on_device(optimizer, parameter) else "cpu")
         optimizer.state[parameter][what] = value
@@ -58,10 +75,8 @@ def restore_optimizer(
 
 def parameter_names(model: nn.Module) -> dict[Tensor, str]:
     """The name of each parameter, without what compilation and distribution put before it."""
-    return {
-        parameter: name.replace("_orig_mod.", "").removeprefix("module.")
-        for name, parameter in model.named_parameters()
-    }
+    named = dict(model.named_parameters())
+    return {named[name]: plain for plain, name in plain_names(named).items()}
 
 
 def _as_was(here: object, saved: Any) -> Any:
@@ -73,24 +88,22 @@ def _counts_on_device(optimizer: Optimizer, parameter: Tensor) -> bool:
     return bool(group.get("fused") or group.get("capturable"))
 
 
-def random_state() -> Tensors:
-    """The state of every generator of random numbers that training draws from."""
+def random_state(device: torch.device | None = None) -> Tensors:
+    """The state of every generator of random numbers that training on a device draws from."""
     version, numbers, gauss = random.getstate()
     state = {"torch.cpu": torch.get_rng_state(), "python": torch.tensor([version, *numbers], dtype=torch.int64)}
     if gauss is not None:
         state["python.gauss"] = torch.tensor(gauss, dtype=torch.float64)
-    if torch.cuda.is_available():
-        state |= {f"torch.cuda.{number}": one for number, one in enumerate(torch.cuda.get_rng_state_all())}
+    if device is not None and device.type == "cuda":
+        state["torch.cuda"] = torch.cuda.get_rng_state(device)  # of this GPU alone: others are other processes'
     return state
 
 
-def restore_random(state: Mapping[str, Tensor]) -> None:
+def restore_random(state: Mapping[str, Tensor], device: torch.device | None = None) -> None:
     """Let random numbers go on from where they were."""
     version, *numbers = state["python"].tolist()
     gauss = state["python.gauss"].item() if "python.gauss" in state else None
     random.setstate((version, tuple(numbers), gauss))
     torch.set_rng_state(state["torch.cpu"])
-    for name, one in state.items():
-        place = name.removeprefix("torch.cuda.")
-        if place != name and int(place) < torch.cuda.device_count():
-            torch.cuda.set_rng_state(one, int(place))
+    if "torch.cuda" in state and device is not None and device.type == "cuda":
+        torch.cuda.set_rng_state(state["torch.cuda"], device)

@@ -1,13 +1,15 @@
 """Totals of a step or of an evaluation: over all of its batches, and over all processes."""
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from glassformer.data.objectives.base import Loss
+from glassformer.train.processes import gathered, world
 
 
 class Means(NamedTuple):
@@ -49,27 +51,26 @@ class Sums:
         return sum(self.weights[name] * mean for name, mean in self.means("term").items())
 
     def share(self) -> None:
-        """Add up over processes."""
-        if not (dist.is_available() and dist.is_initialized()) or not self.values:
+        """Add up over processes; one of them may have seen no batch, or none with some of the terms."""
+        if world() == 1:
             return
-        counts = torch.tensor([float(self.counts[name]) for name in self.values], dtype=torch.float64)
-        values = torch.stack(list(self.values.values()))
-        together = torch.stack((values, counts.to(values.device)))
-        dist.all_reduce(together)
-        for place, name in enumerate(self.values):
-            self.values[name], self.counts[name] = together[0, place], int(together[1, place])
+        every = gathered(({name: float(value) for name, value in self.values.items()}, self.weights, self.counts))
+        self.values, self.weights = {}, {}
+        for values, weights, _ in every:  # in the order of ranks, so that all get the same to the bit
+            self.weights |= weights
+            for name, value in values.items():
+                self.values[name] = self.values.get(name, torch.zeros((), dtype=torch.float64)) + value
+        self.counts = _added(counts for _, _, counts in every)
 
 
-def world() -> int:
-    """How many processes train together."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
-
-
-def everywhere(counts: dict[str, int], tokens: int, device: torch.device) -> tuple[dict[str, int], int]:
+def everywhere(counts: dict[str, int], tokens: int) -> tuple[dict[str, int], int]:
     """Counts and tokens of all processes together."""
-    if world() == 1:
-        return counts, tokens
-    every = torch.tensor([*counts.values(), tokens], dtype=torch.long, device=device)
-    dist.all_reduce(every)
-    *shared, tokens = every.tolist()
-    return dict(zip(counts, shared, strict=True)), tokens
+    every = gathered((counts, tokens))
+    return _added(counts for counts, _ in every), sum(tokens for _, tokens in every)
+
+
+def _added(every: Iterable[dict[str, int]]) -> dict[str, int]:
+    total = Counter[str]()
+    for counts in every:
+        total.update(counts)  # unlike +, this keeps what was counted and is 0
+    return dict(total)

@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from math import prod
 from typing import Protocol, runtime_checkable
 
@@ -15,11 +14,12 @@ import torch
 from torch import Tensor
 
 from glassformer.config import LMHead, Model, shapes
+from glassformer.config.shapes import Shape
 from glassformer.weights.files import WeightsError
 from glassformer.weights.lineage import HeadFormat, Lineage
+from glassformer.weights.matching import Wishes, alternative, fitting, is_fresh, matches
 from glassformer.weights.rules import Rule, Same
 
-Shape = tuple[int, ...]
 WRAPPERS = {"_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}  # put into names by wrappers
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 OLD_NAMES = ((re.compile(r"\.gamma$"), ".weight"), (re.compile(r"\.beta$"), ".bias"))  # of norms, years ago
@@ -36,14 +36,6 @@ class Plan:
     fresh: list[str] = field(default_factory=list)  # ours that are to start anew
 
 
-@dataclass(frozen=True)
-class Wishes:
-    """What the caller allows: their names to pass over, our names that may start anew; ``*`` matches anything."""
-
-    ignore: tuple[str, ...] = ()
-    fresh: tuple[str, ...] = ()
-
-
 def plan(
     lineage: Lineage,
     facts: Model,
@@ -58,17 +50,23 @@ def plan(
     stored, wanted = plain_names(found), shapes(facts)
     rules = expand(lineage, kind, _prefix(lineage, lineage.form(kind), stored), wanted)
     missing = [f"(nothing tells how to fill {name})" for name in wanted if not any(name in r.ours for r in rules)]
-    return _match(rules, stored, found, wishes, partial(_reason, lineage, kind), f"a {lineage.name} model", missing)
+    rules, outgrown = fitting(rules, stored, found, wishes, wanted)
+
+    def reason(name: str) -> str | None:
+        return outgrown.get(name) or _reason(lineage, kind, name)
+
+    return _match(rules, stored, found, wishes, reason, f"a {lineage.name} model", missing)
 
 
 def plan_ours(facts: Model, found: Mapping[str, Shape], wishes: Wishes = Wishes()) -> Plan:  # noqa: B008
     """The same for a file under our own part names."""
-    rules = [Rule((name,), (name,)) for name in shapes(facts)]
+    stored, wanted = plain_names(found), shapes(facts)
+    rules, outgrown = fitting([Rule((name,), (name,)) for name in wanted], stored, found, wishes, wanted)
 
     def reason(name: str) -> str | None:
-        return "belongs to a head that was not asked for" if name.startswith("head.") else None
+        return outgrown.get(name, "belongs to a head that was not asked for" if name.startswith("head.") else None)
 
-    return _match(rules, plain_names(found), found, wishes, reason, "the model", [])
+    return _match(rules, stored, found, wishes, reason, "the model", [])
 
 
 def _match(
@@ -84,18 +82,18 @@ def _match(
     result = Plan([], stored=stored)
     unknown = []
     for rule in rules:
-        there = _alternative(rule, stored)
+        there = alternative(rule, stored)
         if there is not None:
             result.rules.append(there)
         elif rule.zeros:
             result.zeros += rule.ours
-        elif all(any(_matches(pattern, name) for pattern in wishes.fresh) for name in rule.ours):
+        elif is_fresh(rule, wishes):
             result.fresh += rule.ours
         else:
             missing.append(f"{' + '.join(rule.theirs)} (for {' + '.join(rule.ours)})")
     used = {name for rule in result.rules for name in (*rule.theirs, *rule.also)}
     for name in (name for name in stored if name not in used):
-        asked = any(_matches(pattern, name) for pattern in wishes.ignore)
+        asked = any(matches(pattern, name) for pattern in wishes.ignore)
         why = "asked to be ignored" if asked else reason(name)
         if why is None:
             unknown.append(f"{stored[name]} {tuple(found[stored[name]])}")
@@ -278,36 +276,21 @@ def _prefix(lineage: Lineage, head: HeadFormat, stored: Mapping[str, str]) -> st
     return ""
 
 
-def _alternative(rule: Rule, stored: Mapping[str, str]) -> Rule | None:
-    """The rule, reading from another name of a tied tensor where the first is not there; None if none is."""
-    if all(name in stored for name in rule.theirs):
-        return rule
-    for name in rule.also:
-        if name in stored:
-            return replace(rule, theirs=(name,))
-    return None
-
-
 def _reason(lineage: Lineage, kind: str, name: str) -> str | None:
     """Why a tensor may be passed over; None if nothing says so."""
     for ignored in lineage.ignored_weights:
-        if _matches(ignored.theirs, name) or _matches(lineage.prefix + ignored.theirs, name):
+        if matches(ignored.theirs, name) or matches(lineage.prefix + ignored.theirs, name):
             return ignored.reason
     body = [theirs for rule in lineage.weights for theirs in (*rule.theirs, *rule.also)]
-    if lineage.form(kind).only_encoder and any(_matches(theirs, name) for theirs in body):
+    if lineage.form(kind).only_encoder and any(matches(theirs, name) for theirs in body):
         return "belongs to the decoder, which was not asked for"
     others = {other: head for other, head in lineage.heads.items() if other != kind}
     for other, head in others.items():
         inner = [rule.with_prefix(prefix) for prefix in ("", lineage.prefix) for rule in head.inner]
         names = [theirs for rule in (*inner, *head.weights) for theirs in (*rule.theirs, *rule.also)]
-        if any(_matches(theirs, name) for theirs in (*names, *head.tied)):
+        if any(matches(theirs, name) for theirs in (*names, *head.tied)):
             return f"belongs to the head {other!r}, which was not asked for"
     return None
-
-
-def _matches(pattern: str, name: str) -> bool:
-    escaped = re.escape(pattern).replace(r"\{i\}", r"\d+").replace(r"\*", ".*")
-    return re.fullmatch(escaped, name) is not None
 
 
 def _complaint(what: str, missing: list[str], unknown: list[str]) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from glassformer.weights.convert import Shape
+from glassformer.config.shapes import Shape
 
 NEIGHBOURS = (("q", "k", "v"), ("gate", "up"))  # maps that read the same vector: side by side they can be one product
 

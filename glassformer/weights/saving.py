@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -78,7 +79,14 @@ def _write_file(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, s
     own = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     shared = Counter(tensor.untyped_storage().data_ptr() for tensor in own.values())
     own = {n: t.clone() if shared[t.untyped_storage().data_ptr()] > 1 else t for n, t in own.items()}
-    save_file(own, path, metadata=metadata)
+    try:
+        save_file(own, path, metadata=metadata)
+    except SafetensorError as error:  # a full disk is an error of the system, whoever meets it first
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        code = int(number.group(1))
+        raise OSError(code, os.strerror(code), str(path)) from error
     plain = path.with_suffix(".mode")
     plain.touch()
     path.chmod(plain.stat().st_mode)  # save_file lets only the owner read; a plain file shows what is usual here

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from glassformer import Transformer
-from glassformer.data.batches import RandomWindows
 from glassformer.data.objectives.base import Batch, Loss, Term
 from glassformer.data.objectives.next_token import NextToken
 from glassformer.families.cs336 import CS336
@@ -18,6 +17,7 @@ from glassformer.train.loop import Settings, Trainer, evaluate
 from glassformer.train.optim import adamw
 from glassformer.train.schedules import schedule
 from tests.helpers import types_unchecked
+from tests.train.random_windows import RandomWindows
 
 PATTERN = torch.tensor([3, 1, 4, 1, 5, 9, 2, 6] * 40)
 SIZES = {"vocab_size": 10, "context_length": 16, "d_model": 32, "num_layers": 1, "num_heads": 4, "d_ff": 64}

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ import glassformer
 from glassformer.train.checkpoint import CheckpointError, Checkpoints, check
 from glassformer.train.log import RunLog, read_log
 from glassformer.train.resume import differences, read_run, write_run
+from glassformer.train.state import Stateful
+from tests.helpers import types_unchecked
 from tests.train.a_run import IDENTITY, STEPS, made, run
 
 ROOT = Path(__file__).parents[2]
@@ -155,6 +158,69 @@ def test_a_folder_of_weights_alone_is_no_run(tmp_path: Path) -> None:
     path = Checkpoints(tmp_path).write(1, lambda folder: glassformer.save(trainer.model, folder) and None)
     with pytest.raises(CheckpointError, match="no run to go on with"):
         read_run(path, trainer, IDENTITY)
+
+
+class Counter:
+    """Something that a run must remember."""
+
+    def __init__(self) -> None:
+        self.seen = torch.zeros(3)
+        self.count = 0
+
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        return {"seen": self.seen}, {"count": self.count}
+
+    def restore(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
+        self.seen, self.count = tensors["seen"], facts["count"]
+
+
+class Waiting(Counter):
+    """One without tensors."""
+
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        return {}, {"count": self.count}
+
+    def restore(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
+        assert not tensors
+        self.count = facts["count"]
+
+
+def test_what_else_a_run_remembers_comes_back(tmp_path: Path) -> None:
+    trainer, extras = made(), {"counter": Counter(), "waiting": Waiting()}
+    extras["counter"].seen, extras["counter"].count = torch.tensor([1.0, 2.0, 3.0]), 5
+    extras["waiting"].count = 7
+    path = Checkpoints(tmp_path).write(1, lambda folder: write_run(folder, trainer, IDENTITY, extras=extras))
+    fresh = {"waiting": Waiting(), "counter": Counter()}
+    assert read_run(path, made(), IDENTITY, extras=fresh) == []
+    assert fresh["counter"].seen.tolist() == [1.0, 2.0, 3.0]
+    assert (fresh["counter"].count, fresh["waiting"].count) == (5, 7)
+
+
+@pytest.mark.parametrize(
+    ("now", "named"),
+    [(None, "'counter'"), ({"counter": Counter(), "other": Counter()}, "'other'")],
+    ids=["lost", "new"],
+)
+def test_extras_that_were_not_there_or_are_no_longer_are_named(
+    tmp_path: Path, now: dict[str, Stateful] | None, named: str
+) -> None:
+    trainer = made()
+    path = Checkpoints(tmp_path).write(
+        1, lambda folder: write_run(folder, trainer, IDENTITY, extras={"counter": Counter()})
+    )
+    fresh = made()
+    before = {name: weight.clone() for name, weight in fresh.model.state_dict().items()}
+    with pytest.raises(CheckpointError, match=rf"with the extras \['counter'\].* {named} would be lost or start anew"):
+        read_run(path, fresh, IDENTITY, extras=now)
+    assert all(torch.equal(before[name], weight) for name, weight in fresh.model.state_dict().items())
+
+
+def test_an_extra_is_named_plainly_and_knows_its_state(tmp_path: Path) -> None:
+    trainer = made()
+    with pytest.raises(ValueError, match=r"got '\.\./x'"):
+        write_run(tmp_path, trainer, IDENTITY, extras={"../x": Counter()})
+    with types_unchecked(), pytest.raises(ValueError, match="state and restore; got 'x'"):
+        write_run(tmp_path, trainer, IDENTITY, extras={"x": object()})  # type: ignore[dict-item]
 
 
 def test_differences_are_found_at_any_depth() -> None:

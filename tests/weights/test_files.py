@@ -1,5 +1,6 @@
 """Files of weights: what is written comes back bit by bit, and what is damaged, unsafe or half there is refused."""
 
+import errno
 import json
 import os
 import pickle
@@ -686,3 +687,19 @@ def test_every_part_of_a_large_tensor_is_looked_at() -> None:
         check_finite("x", values, Path("model.safetensors"))
     with pytest.raises(WeightsError, match="1 NaN and 0 infinite"):
         check_finite("x", torch.tensor([float("nan")]).to(torch.float8_e4m3fn), Path("model.safetensors"))
+
+
+def test_a_disk_that_is_full_while_tensors_are_written_is_an_error_of_the_system(tmp_path: Path) -> None:
+    """The library that writes them has an error of its own for it, which nobody would catch."""
+    code = (
+        "import resource, signal, sys, torch\n"
+        "from pathlib import Path\n"
+        "from glassformer.weights.saving import write_weights\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "try:\n    write_weights(Path(sys.argv[1]), {'w': torch.zeros(1000)})\n"
+        "except OSError as error:\n    print(error.errno, error.filename)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[0] == str(errno.EFBIG)
+    assert list(tmp_path.iterdir()) == []

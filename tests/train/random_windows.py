@@ -1,4 +1,4 @@
-"""Batches of token ids cut from one long text.
+"""Batches from random places of one long text: the simplest there are.
 
 Shapes: ``N`` tokens of the corpus, ``B`` rows, ``T`` tokens per row.
 """

@@ -1,0 +1,236 @@
+"""``glassformer train``: from a recipe to a trained model; ``glassformer evaluate``: how good a model is."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from glassformer.cli.options import Loading, ModelName
+from glassformer.cli.outputs import people, print_json, visible
+from glassformer.cli.verbs import verb
+
+if TYPE_CHECKING:
+    from glassformer.train.recipe import Recipe
+    from glassformer.train.watching.watch import Open
+
+SAYING, WATCHING = "What is trained", "Who is told"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Going:
+    """Where a run goes, and from where."""
+
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FOLDER", help="Where the run goes: runs/RECIPE unless given.")
+    ] = None
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in --out, exactly as if it had never stopped.")
+    ] = False
+    init_from: Annotated[
+        str | None,
+        typer.Option(metavar="FOLDER", help="Start a new run from the weights and the tokenizer of a model."),
+    ] = None
+    on_bad_row: Annotated[
+        str | None,
+        typer.Option(metavar="stop|skip", help="What a bad row does: stop with its file and line, or be left out."),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asking:
+    """Questions that are answered without training."""
+
+    list_recipes: Annotated[bool, typer.Option("--list", help="List the recipes and stop.")] = False
+    print_config: Annotated[bool, typer.Option("--print-config", help="Print the whole recipe as YAML and stop.")] = (
+        False
+    )
+    print_groups: Annotated[
+        bool, typer.Option("--print-groups", help="Print every parameter with its optimizer and decay, and stop.")
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Telling:
+    """Who else is told of a run."""
+
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write events for TensorBoard into --out.", rich_help_panel=WATCHING)
+    ] = False
+    wandb: Annotated[
+        str | None,
+        typer.Option(metavar="PROJECT", help="Tell Weights & Biases, under this project.", rich_help_panel=WATCHING),
+    ] = None
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.", rich_help_panel=WATCHING)] = False
+
+
+@verb
+def train(
+    going: Going,
+    asking: Asking,
+    telling: Telling,
+    recipe: Annotated[
+        str | None, typer.Argument(metavar="[RECIPE]", help="A recipe's name (see --list) or a YAML file.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes, such as optimizer.lr=1e-3.")
+    ] = None,
+) -> None:
+    """Train a model by a recipe. Several processes: torchrun --nproc-per-node N -m glassformer train …"""
+    if asking.list_recipes:
+        _list_recipes()
+        return
+    found = _read(recipe, list(changes or ()), going)
+    if asking.print_config:
+        from glassformer.train.jobs import with_all_options
+        from glassformer.train.recipe_files import write_recipe
+
+        typer.echo(write_recipe(with_all_options(found)), nl=False)
+        return
+    _run(found, going, asking, telling)
+
+
+def _read(recipe: str | None, changes: list[str], going: Going) -> "Recipe":
+    from glassformer.train.recipe_files import read_recipe
+
+    if recipe is None or "=" in recipe:
+        if not going.resume or going.out is None:
+            raise ValueError("say which recipe to train by: glassformer train --list shows them.")
+        if recipe is not None:
+            changes.insert(0, recipe)
+        recipe = str(going.out / "recipe.yaml")
+    if going.init_from is not None:
+        changes += [f"model.start={going.init_from}", "model.lineage=null", "model.sizes={}"]
+    if going.on_bad_row is not None:
+        changes.append(f"data.on_bad_row={going.on_bad_row}")
+    return read_recipe(recipe, changes)
+
+
+def _list_recipes() -> None:
+    from glassformer.train.recipe_files import read_recipe, recipe_names
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("recipe", style="bold cyan", no_wrap=True)
+    table.add_column("what it trains, and what to expect")
+    for name in recipe_names():
+        one = read_recipe(name)
+        table.add_row(name, Text.assemble(one.about, "\n", (one.expected, "dim")))
+    people().print(table)
+
+
+def _run(recipe: "Recipe", going: Going, asking: Asking, telling: Telling) -> None:
+    from glassformer.train import parallel
+    from glassformer.train.session import Session
+    from glassformer.train.watching.watch import Watch
+
+    folder = going.out if going.out is not None else Path("runs") / recipe.name
+    device = None if recipe.run.device == "auto" else recipe.run.device
+    with parallel.start(device) as process:
+        console = people() if process.is_first and not telling.quiet else None
+        if asking.print_groups:
+            _print_groups(recipe, process)
+            return
+        sinks = _sinks(telling, folder, recipe) if process.is_first else []
+        session = Session(recipe, folder, process, Watch(console, recipe.name, sinks), resume=going.resume)
+        try:
+            outcome = session.train()
+        except KeyboardInterrupt:
+            if console is not None:
+                console.print(f"\nStopped. Go on with: glassformer train --out {folder} --resume")
+            raise typer.Exit(130) from None
+        if console is not None:
+            _print_outcome(console, folder, outcome.step, outcome.results)
+
+
+def _sinks(telling: Telling, folder: Path, recipe: "Recipe") -> "list[Open]":
+    from glassformer.train.watching.sinks import TensorBoard, WeightsAndBiases
+
+    found: list[Open] = []
+    if telling.tensorboard:
+        found.append(lambda done: TensorBoard(folder / "tensorboard", done=done))
+    if telling.wandb is not None:
+        project = telling.wandb
+        found.append(lambda done: WeightsAndBiases(folder, project=project, name=recipe.name, done=done))
+    return found
+
+
+def _print_groups(recipe: "Recipe", process: Any) -> None:
+    import tempfile
+
+    from glassformer.train.assembling import assemble
+    from glassformer.train.optim import list_groups
+
+    with tempfile.TemporaryDirectory() as folder:
+        run = assemble(recipe, Path(folder), process)
+        rows = list_groups(run.trainer.optimizers, run.model)
+    table = Table(box=None, pad_edge=False)
+    for name in ("parameter", "shape", "optimizer", "group", "weight decay", "lr"):
+        table.add_column(name, no_wrap=True)
+    for row in rows:
+        shape = " × ".join(map(str, row.shape))
+        table.add_row(row.name, shape, row.optimizer, str(row.group), f"{row.weight_decay:g}", f"{row.lr:g}")
+    people().print(table)
+
+
+def _print_outcome(console: Console, folder: Path, step: int, results: dict[str, dict[str, float]]) -> None:
+    for part, figures in results.items():
+        said = "  ".join(f"{name} [bold]{value:.4g}[/]" for name, value in figures.items())
+        console.print(f"[magenta]{part:<11}[/] {said}", highlight=False)
+    console.print(
+        f"{step:,} steps. The model: {folder / 'model'}; how it learned: {folder / 'loss.svg'}", soft_wrap=True
+    )
+
+
+@verb
+def evaluate(
+    model: ModelName,
+    loading: Loading,
+    data: Annotated[
+        list[str],
+        typer.Argument(metavar="FILE... [KEY=VALUE]...", help="Files with right answers; of aligned ones, two."),
+    ],
+    format_: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            help="text, jsonl, csv, tsv, parallel, conll, squad or dataset; by the file's ending unless given.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Measure MODEL on data: loss and perplexity, BLEU, ROUGE, accuracy, entity F1, exact match, as its head has it.
+
+    KEY=VALUE changes how the data is read and judged, as in a recipe: data.columns.label=emotion evaluation.beam=5.
+    """
+    from glassformer.train.evaluating import files_of, judge_model, page_for
+    from glassformer.train.recipe_files import recipe_of
+
+    files = [one for one in data if "=" not in one]
+    kind = format_ if format_ is not None else _format(files)
+    loaded = loading.load(model)
+    page = page_for(loaded, kind, files_of(kind, files))
+    found = judge_model(loaded, recipe_of("evaluation", page, [one for one in data if "=" in one]))
+    if as_json:
+        print_json({"model": str(model), "files": files, **found})
+        return
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, value in found.items():
+        table.add_row(visible(name), f"{value:.6g}")
+    people().print(table)
+
+
+_ENDINGS = {".txt": "text", ".jsonl": "jsonl", ".csv": "csv", ".tsv": "tsv", ".conll": "conll", ".json": "squad"}
+
+
+def _format(files: list[str]) -> str:
+    endings = {Path(file.removesuffix(".gz")).suffix for file in files}
+    if len(endings) == 1 and (ending := endings.pop()) in _ENDINGS:
+        return _ENDINGS[ending]
+    known = ", ".join(f"{ending} ({name})" for ending, name in _ENDINGS.items())
+    raise ValueError(
+        f"what kind of files {', '.join(files) or 'none'} are cannot be told; say --format. Known: {known}."
+    )

@@ -1,0 +1,183 @@
+"""From a recipe to a run that is ready to go: data, tokenizer, model, objective, batches, optimizers."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from glassformer.config import to_dict
+from glassformer.data.grouping import BatchPlan, BudgetPlan, FixedPlan
+from glassformer.data.loader import Dataset, Loader
+from glassformer.data.objectives.base import Batch, Objective
+from glassformer.data.token_files import tokenizer_fingerprint
+from glassformer.train import parallel
+from glassformer.train.building import make_facts, make_model, make_tokenizer
+from glassformer.train.compiling import compile_model
+from glassformer.train.jobs import job_of
+from glassformer.train.jobs.base import Job, Kit, Measured
+from glassformer.train.loop import Settings, Trainer
+from glassformer.train.memory import checkpoint_blocks
+from glassformer.train.optim import adamw, muon_and_adamw
+from glassformer.train.processes import by_first
+from glassformer.train.reading import Records, read_parts
+from glassformer.train.recipe import Optimisation, Recipe
+from glassformer.train.schedules import Schedule, schedule
+
+# What may be another when a run goes on, for it changes nothing in what comes out (or only the last digits).
+FREE = {
+    "": ("name", "about", "expected"),
+    "run": ("device", "parallel", "compile", "recompute", "keep"),
+    "batch": ("workers",),
+    "data": ("train", "valid", "test", "on_bad_row"),  # what the files say is compared, not where they lie
+    "evaluation": ("samples",),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """All that a run is made of."""
+
+    recipe: Recipe
+    job: Job[Any]
+    kit: Kit
+    model: nn.Module
+    objective: Objective[Any]
+    parts: dict[str, Records[Any]]
+    examples: dict[str, Dataset[Any]]
+    trainer: Trainer
+    identity: dict[str, Any]
+
+    def batches(self, part: str, *, whole: bool = False) -> Iterator[Batch]:
+        """The batches of a part to be judged by, the same each time: as many as are wanted, or the ``whole`` of it."""
+        plan = batch_plan(self.recipe, self.examples[part], shuffle=False)
+        loader = Loader(self.examples[part], self.objective.prepare, plan, seed=self.recipe.run.seed)
+        with loader:
+            yield from islice(loader.epoch(), None if whole else self.recipe.evaluation.batches)
+
+    @property
+    def epoch(self) -> int:
+        """The one that the next batch is of, counted from 1."""
+        loader = self.trainer.batches
+        assert isinstance(loader, Loader)
+        return loader.place.epoch + 1
+
+    def notes(self) -> list[str]:
+        """What is worth saying of the data before it is learned from."""
+        found = []
+        for part, rows in self.parts.items():
+            tally = rows.tally
+            if tally is not None and tally.bad:
+                found.append(f"{part}: {tally}")
+            cut = getattr(self.examples.get(part), "cut", 0)
+            found += [f"{part}: {note}" for note in getattr(self.examples.get(part), "notes", ())]
+            if cut:
+                found.append(f"{part}: {cut:,} of {len(rows):,} rows were cut to {self.recipe.batch.length} tokens")
+        return found
+
+
+def assemble(recipe: Recipe, folder: Path, process: parallel.Process) -> Run:
+    """Make everything ready; what takes long or writes files is done by the first process, the others wait."""
+    recipe.model.check_said()
+    job = job_of(recipe)
+    parts: dict[str, Records[Any]] = read_parts(recipe.data, job.record, hold_out=job.holds_out_rows)
+    by_first(lambda: make_tokenizer(recipe, job, parts["train"], folder / "tokenizer"))
+    tokenizer = make_tokenizer(recipe, job, parts["train"], folder / "tokenizer")
+    labels = job.labels(parts["train"])
+    kit = Kit(recipe, tokenizer, make_facts(recipe, job, tokenizer, labels), folder / "tokens")
+    if process.world > 1:
+        by_first(lambda: job.examples(kit, parts))  # files of tokens are written once, and then read by all
+    examples = job.examples(kit, parts)
+    torch.manual_seed(recipe.run.seed)
+    random.seed(recipe.run.seed)  # remembered with a run, whether or not anybody draws from it
+    model = make_model(kit, job, labels).to(process.device)
+    objective = job.objective(kit)
+    if recipe.run.recompute:
+        checkpoint_blocks(model)
+    if recipe.run.compile:
+        compile_model(model)
+    if recipe.model.adapters is not None and process.world > 1 and recipe.run.parallel == "fsdp":
+        raise ValueError("adapters cannot be merged while others hold parts of the weights; say run.parallel=ddp.")
+    wrap = parallel.wrap(recipe.run.parallel, model)
+    trainer = Trainer(
+        model,
+        objective,
+        _loader(recipe, examples["train"], objective, process),
+        make_optimizers(recipe.optimizer, model),
+        _settings(recipe, process),
+        wrap=wrap,
+    )
+    return Run(recipe, job, kit, model, objective, parts, examples, trainer, _identity(recipe, kit, examples))
+
+
+def batch_plan(recipe: Recipe, examples: Dataset[Any], *, shuffle: bool = True) -> BatchPlan:
+    """Which examples are in which batch."""
+    batch, seed = recipe.batch, recipe.run.seed
+    if batch.examples is not None:
+        return FixedPlan(len(examples), batch.examples, seed=seed, shuffle=shuffle)
+    assert batch.tokens is not None
+    if not isinstance(examples, Measured):
+        raise ValueError(
+            f"the job {recipe.job} makes rows of one length: say how many are in a batch with batch.examples, and "
+            f"batch.tokens=null."
+        )
+    return BudgetPlan(examples.lengths, batch.tokens, seed=seed, shuffle=shuffle)
+
+
+def make_optimizers(plan: Optimisation, model: nn.Module) -> list[Optimizer]:
+    """The optimizers of a recipe for a model."""
+    options: Any = {"weight_decay": plan.weight_decay, "betas": tuple(plan.betas), "eps": plan.eps}
+    if plan.kind == "muon":
+        return muon_and_adamw(model, plan.lr, **options)
+    return [adamw(model, plan.lr, **options)]
+
+
+def make_schedule(plan: Optimisation, steps: int) -> Schedule:
+    """How the learning rate moves over so many steps."""
+    options = {"warmup": plan.warmup / steps, "start": 0.0}
+    if plan.schedule in ("cosine", "linear"):
+        options["floor"] = plan.floor
+    return schedule(plan.schedule, **options)
+
+
+def _settings(recipe: Recipe, process: parallel.Process) -> Settings:
+    run = recipe.run
+    return Settings(
+        steps=run.steps,
+        accumulate=parallel.share_of(recipe.batch.micro_batches, process.world),
+        clip=recipe.optimizer.clip,
+        precision=run.precision,
+        schedule=make_schedule(recipe.optimizer, run.steps),
+    )
+
+
+def _loader(
+    recipe: Recipe, examples: Dataset[Any], objective: Objective[Any], process: parallel.Process
+) -> Loader[Any, Batch]:
+    return Loader(
+        examples,
+        objective.prepare,
+        batch_plan(recipe, examples),
+        seed=recipe.run.seed,
+        workers=recipe.batch.workers,
+        rank=process.rank,
+        world=process.world,
+    )
+
+
+def _identity(recipe: Recipe, kit: Kit, examples: dict[str, Dataset[Any]]) -> dict[str, Any]:
+    """What may not change while a run goes on: its recipe, what its files say, its tokenizer."""
+    page = to_dict(recipe)
+    for section, names in FREE.items():
+        for name in names:
+            (page[section] if section else page).pop(name)
+    return {
+        "recipe": page,
+        "data": {part: getattr(rows, "fingerprint", None) for part, rows in examples.items()},
+        "tokenizer": tokenizer_fingerprint(kit.tokenizer),
+    }

@@ -1,0 +1,152 @@
+"""From a recipe to a tokenizer and a model: new ones, or those of a folder to start from."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import nn
+
+from glassformer import hub
+from glassformer.config import Head, Model, TaskHead, to_dict
+from glassformer.config.checks import check_choice
+from glassformer.families import lineages
+from glassformer.text.special_tokens import style
+from glassformer.text.tokenizer import Tokenizer
+from glassformer.text.training import train_tokenizer
+from glassformer.train.adapters import add_adapters
+from glassformer.train.jobs.base import Job, Kit
+from glassformer.train.reading import Records
+from glassformer.train.recipe import Recipe
+from glassformer.weights.lineage import Lineage, head_kind
+
+
+def make_tokenizer(recipe: Recipe, job: Job[Any], rows: Records[Any], place: Path) -> Tokenizer:
+    """The tokenizer that the recipe names, that of the folder to start from, or one trained on the rows.
+
+    A trained one is kept in ``place`` and taken from there the next time.
+    """
+    said, start = recipe.tokenizer, recipe.model.start
+    if said.load is not None:
+        return Tokenizer.load(said.load)
+    if start is not None:
+        return Tokenizer.load(start)
+    if not (place / "tokenizer.json").is_file():
+        (job.own_tokenizer(rows) or _train_tokenizer(recipe, job, rows)).save(place)
+    return Tokenizer.load(place)
+
+
+def _train_tokenizer(recipe: Recipe, job: Job[Any], rows: Records[Any]) -> Tokenizer:
+    said = recipe.tokenizer
+    if said.style is None:
+        raise ValueError("a tokenizer is to be trained: say tokenizer.style, or tokenizer.load=FOLDER.")
+    return train_tokenizer(
+        (text for row in rows for text in job.texts(row)),
+        kind=said.kind,
+        vocab_size=None if said.kind == "bytes" else said.size,
+        special=style(said.style).with_further(*said.special, *job.special(rows)),
+        lowercase=said.lowercase,
+    )
+
+
+def make_facts(recipe: Recipe, job: Job[Any], tokenizer: Tokenizer, labels: Iterable[str]) -> Model:
+    """The page of facts of the model that is trained."""
+    plan = recipe.model
+    if plan.start is not None:
+        return started(plan.start, job, tuple(labels)).config
+    assert plan.lineage is not None
+    check_choice("model.lineage", plan.lineage, lineages())
+    facts = new_facts(lineages()[plan.lineage], plan.sizes, job.head, tokenizer, tuple(labels))
+    facts = job.finish(facts)
+    if facts.longest is not None and facts.longest < recipe.batch.length:
+        raise ValueError(
+            f"batch.length={recipe.batch.length} tokens are more than the {facts.longest} positions of the model; "
+            f"lower it, or raise the number of positions in model.sizes."
+        )
+    return facts
+
+
+def new_facts(
+    lineage: Lineage, sizes: Mapping[str, Any], head: str, tokenizer: Tokenizer, labels: tuple[str, ...] = ()
+) -> Model:
+    """Facts of a model of a lineage for the vocabulary of a tokenizer, with the ids of its special tokens."""
+    check_choice(f"the kind of head of {lineage.name}", head, lineage.heads)
+    named = {key.path: name for name, key in lineage.keys.items() if key.path is not None}
+    said = {named["vocab"]: tokenizer.vocab_size, **sizes}
+    if said[named["vocab"]] < tokenizer.vocab_size:
+        raise ValueError(
+            f"model.sizes.{named['vocab']}={said[named['vocab']]} is less than the {tokenizer.vocab_size} tokens of "
+            f"the vocabulary; leave it out."
+        )
+    roles = ("bos", "eos", "pad")
+    tokens = {role: getattr(tokenizer, role) for role in roles}
+    said |= {named[f"tokens.{role}"]: tokens[role] for role in roles if f"tokens.{role}" in named}
+    if labels:
+        said |= {"id2label": {str(number): label for number, label in enumerate(labels)}}
+    start = _start_of(lineage, head, tokens)
+    if "tokens.start" in named:
+        said[named["tokens.start"]] = start
+    facts = lineage.facts(said, head)
+    _check_known(lineage, sizes, head)
+    stated = {role: number for role, number in tokens.items() if getattr(facts.tokens, role) is None}
+    if facts.family == "encoder-decoder":
+        stated["start"] = start
+    elif facts.family == "encoder":
+        stated = {}
+    return replace(facts, tokens=replace(facts.tokens, **stated))
+
+
+def _start_of(lineage: Lineage, head: str, tokens: Mapping[str, int | None]) -> int | None:
+    """What a decoder reads first: the token that it is in the published models of the lineage, or the usual one."""
+    usual = lineage.facts({}, head).tokens
+    same = [role for role in ("pad", "eos", "bos") if usual.start is not None and getattr(usual, role) == usual.start]
+    return next((tokens[role] for role in (*same, "bos", "pad", "eos") if tokens[role] is not None), None)
+
+
+def _check_known(lineage: Lineage, sizes: Mapping[str, Any], head: str) -> None:
+    """Raise if there is a size that nobody reads."""
+    reader = lineage.reader(sizes)
+    lineage.read(reader)
+    lineage.form(head).head(reader)
+    for name in sizes:
+        check_choice(f"a size of {lineage.name}", name, {*reader.used, *lineage.keys})
+
+
+def started(folder: str, job: Job[Any], labels: tuple[str, ...]) -> hub.Loaded:
+    """The model of a folder, with the head that the job needs: its own if it is of the kind, else a new one."""
+    own = hub.load(folder)
+    head = own.config.head
+    fits = head_kind(head) == job.head and (not labels or getattr(head, "labels", ()) == labels)
+    if fits:
+        return own
+    return hub.load(folder, head=_new_head(own, job.head, labels), fresh=["head.*"])
+
+
+def _new_head(own: hub.Loaded, kind: str, labels: tuple[str, ...]) -> Head:
+    """A head of a kind for a model that has none such: as its lineage has it, or a plain one."""
+    if own.lineage is not None and kind in lineages()[own.lineage].heads:
+        lineage = lineages()[own.lineage]
+        said = lineage.config(replace(own.config, head=None)) if "none" in lineage.heads else {}
+        named = {"id2label": {str(number): label for number, label in enumerate(labels)}} if labels else {}
+        found = lineage.facts({**said, **named}, kind).head
+        assert found is not None
+        return found
+    pool: Literal["first", "last"] = "last" if own.config.family == "decoder" else "first"
+    plain: dict[str, TaskHead] = {
+        "classify": TaskHead(task="classify", labels=labels, pool=pool),
+        "tag": TaskHead(task="tag", labels=labels),
+        "span": TaskHead(task="span", labels=("start", "end")),
+    }
+    check_choice("the kind of a new head", kind, plain)
+    return plain[kind]
+
+
+def make_model(kit: Kit, job: Job[Any], labels: tuple[str, ...]) -> nn.Module:
+    """The model with its first weights, and with adapters if the recipe has them."""
+    plan = kit.recipe.model
+    model = job.build(kit) if plan.start is None else started(plan.start, job, labels).model
+    if plan.adapters is not None:
+        options = to_dict(plan.adapters)
+        is_task = head_kind(kit.facts.head) not in ("lm", "pretraining")  # a head over the vocabulary is no new one
+        add_adapters(model, **{**options, "targets": tuple(options["targets"])}, also=("head.*",) if is_task else ())
+    return model

@@ -1,0 +1,46 @@
+"""What models are trained for, by the name that a recipe calls it."""
+
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+from glassformer.config import to_dict
+from glassformer.config.checks import check_choice
+from glassformer.train.jobs.base import Job
+from glassformer.train.recipe import Recipe
+
+# name: module and class, imported when asked for
+_JOBS = {
+    "language": "language.Language",
+    "controlled": "language.Controlled",
+    "text-to-text": "text_to_text.TextToText",
+    "toy": "toy.Toy",
+    "masked": "masked.MaskedText",
+    "masked-pairs": "paired.PairedText",
+    "masked-translation": "masked.MaskedTranslation",
+    "replaced": "replaced.Replaced",
+    "distillation": "distilled.Distilled",
+    "spans": "noise.Spans",
+    "denoising": "noise.Denoised",
+    "classify": "labels.Classification",
+    "tag": "labels.Tagging",
+    "answer": "answering.Answering",
+}
+
+
+def job_of(recipe: Recipe) -> Job[Any]:
+    """The job that a recipe names, with its options."""
+    check_choice("job", recipe.job, _JOBS)
+    module, _, name = _JOBS[recipe.job].partition(".")
+    made: Job[Any] = getattr(import_module(f"glassformer.train.jobs.{module}"), name)(recipe)
+    return made
+
+
+def with_all_options(recipe: Recipe) -> Recipe:
+    """A recipe that states the options of its job, those with their defaults included."""
+    return replace(recipe, objective=to_dict(job_of(recipe).options))
+
+
+def job_names() -> tuple[str, ...]:
+    """All jobs."""
+    return tuple(_JOBS)

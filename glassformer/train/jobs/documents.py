@@ -1,0 +1,57 @@
+"""Plain text for jobs that learn from it: token files of all documents, and rows of one length cut from them."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from jaxtyping import Int64
+
+from glassformer.data.loader import Dataset
+from glassformer.data.token_files import TokenFile, encoded, open_tokens, tokenizer_fingerprint, write_tokens
+from glassformer.text.tokenizer import Tokenizer
+from glassformer.train.reading import Records
+
+T = TypeVar("T")
+
+
+def token_file(
+    folder: Path, part: str, texts: Iterable[str], source: str, tokenizer: Tokenizer, end: int | None = None
+) -> TokenFile:
+    """All texts as ids on disk, each a document with ``end`` after it; written once for the same rows and tokenizer.
+
+    ``source`` is the fingerprint of the rows that the texts are of.
+    """
+    path, note = folder / f"{part}.bin", folder / f"{part}.source.json"
+    made_of = {"rows": source, "tokenizer": tokenizer_fingerprint(tokenizer), "end": end}
+    if note.is_file() and path.is_file() and json.loads(note.read_text(encoding="utf-8")) == made_of:
+        return open_tokens(path, tokenizer=str(made_of["tokenizer"]))
+    folder.mkdir(parents=True, exist_ok=True)
+    note.unlink(missing_ok=True)
+    ids = encoded(texts, tokenizer, end=end)
+    documents = (document for document in ids if document)  # a text of white space may be no token at all
+    written = write_tokens(path, documents, vocab_size=tokenizer.vocab_size, tokenizer=str(made_of["tokenizer"]))
+    note.write_text(json.dumps(made_of) + "\n", encoding="utf-8")
+    return written
+
+
+def texts_of(rows: Records[Any]) -> Iterable[str]:
+    """The text of each row."""
+    return (row.text for row in rows)
+
+
+class Mapped(Generic[T]):
+    """Examples that are made from those of another data set when they are asked for."""
+
+    def __init__(self, inner: Dataset[Any], make: Any, lengths: Sequence[int] | Int64[np.ndarray, "N"]) -> None:
+        self._inner, self._make = inner, make
+        self.lengths = np.asarray(lengths, dtype=np.int64)
+        self.fingerprint = getattr(inner, "fingerprint", None)
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def __getitem__(self, number: int) -> T:
+        made: T = self._make(self._inner[number])
+        return made

@@ -1,0 +1,196 @@
+"""The next token of plain text, and of text behind a control code."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from glassformer.config.checks import check_choice
+from glassformer.data.loader import Dataset
+from glassformer.data.objectives import Document, NextToken, PackedDocuments, with_code
+from glassformer.data.packing import BestFitPlan, Packed, PackedRows
+from glassformer.data.records import Labelled, Text
+from glassformer.data.token_files import TokenFile
+from glassformer.data.windows import Windows
+from glassformer.generate.text import generate_text
+from glassformer.hub import Loaded
+from glassformer.train.jobs.base import Encoded, Job, Kit
+from glassformer.train.jobs.documents import Mapped, texts_of, token_file
+from glassformer.train.metrics.perplexity import perplexity
+from glassformer.train.reading import Records
+
+SAMPLE_TOKENS = 120
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageOptions:
+    """How text is cut into rows.
+
+    ``windows``: every stretch of the text, across the ends of documents, from a random token on. ``documents``: whole
+    documents packed into rows, each of which sees only itself.
+    """
+
+    rows: Literal["windows", "documents"] = "windows"
+    smoothing: float = 0.0
+    chunk: int | None = None  # judge so many places at a time, for a large vocabulary
+    prompt: str = "\n"  # what samples start with
+
+    def __post_init__(self) -> None:
+        check_choice("objective.rows", self.rows, ("windows", "documents"))
+
+
+class Language(Job[Text]):
+    """Plain text; without files to judge by, the last part of the text is set apart."""
+
+    record = Text
+    head = "lm"
+    options_type = LanguageOptions
+    holds_out_rows = False
+
+    def texts(self, row: Text) -> Iterable[str]:
+        """The text."""
+        return (row.text,)
+
+    def objective(self, kit: Kit) -> NextToken:
+        """Cross-entropy of every token but the first of its row."""
+        del kit
+        return NextToken(smoothing=self.options.smoothing, chunk=self.options.chunk)
+
+    def examples(self, kit: Kit, parts: Mapping[str, Records[Text]]) -> dict[str, Dataset[Any]]:
+        """Rows of ``batch.length`` tokens."""
+        end = kit.tokenizer.eos
+        files = {
+            part: token_file(kit.folder, part, texts_of(rows), rows.fingerprint, kit.tokenizer, end)
+            for part, rows in parts.items()
+        }
+        if self.options.rows == "documents":
+            return {part: self._packed(file) for part, file in self._with_documents(files).items()}
+        return self._windows(files)
+
+    def _windows(self, files: Mapping[str, TokenFile]) -> dict[str, Dataset[Any]]:
+        length, share = self.recipe.batch.length, self.recipe.data.held_out
+        tokens = {part: (file.tokens, file.fingerprint) for part, file in files.items()}
+        if "valid" not in tokens and "train" in tokens and share:
+            whole, name = tokens["train"]
+            cut = len(whole) - max(2, int(len(whole) * share))
+            tokens |= {"train": (whole[:cut], f"{name} to {cut}"), "valid": (whole[cut:], f"{name} from {cut}")}
+        return {
+            part: Windows(ids, length, stride=1 if part == "train" else length, source=name)
+            for part, (ids, name) in tokens.items()
+        }
+
+    def _with_documents(self, files: Mapping[str, TokenFile]) -> Mapping[str, Any]:
+        share = self.recipe.data.held_out
+        if "valid" in files or "train" not in files or not share:
+            return files
+        whole = files["train"]
+        if len(whole) < 2:
+            raise ValueError("one document cannot be both trained on and judged by; say data.valid=FILE.")
+        cut = len(whole) - max(1, int(len(whole) * share))
+        return {**files, "train": _Some(whole, 0, cut), "valid": _Some(whole, cut, len(whole))}
+
+    def _packed(self, documents: Any) -> Dataset[Any]:
+        length = self.recipe.batch.length + 1  # the last token of a row is only predicted
+        rows = PackedRows(documents, BestFitPlan(documents.lengths, length, too_long="split"))
+
+        def unpack(row: Packed) -> PackedDocuments:
+            return PackedDocuments(row.pieces())
+
+        return Mapped[PackedDocuments](rows, unpack, [length] * len(rows))
+
+    def of_loss(self, loss: float) -> dict[str, float]:
+        """Perplexity per token."""
+        return {"perplexity": perplexity(loss, 1).perplexity}
+
+    def samples(self, kit: Kit, loaded: Loaded, rows: Sequence[Text]) -> list[str]:
+        """A text as the model would go on."""
+        room = kit.recipe.batch.length - 1
+        prompts = [self.options.prompt or row.text[:20] for row in rows]
+        length = min(SAMPLE_TOKENS, room - 1)
+        found = generate_text(loaded, prompts, max_new_tokens=length, temperature=0.8, top_k=200, seed=0)
+        return [f"{prompt}{texts[0].text}" for prompt, texts in zip(prompts, found, strict=True)]
+
+
+class _Some:
+    """Some of the documents of a token file."""
+
+    def __init__(self, file: TokenFile, first: int, last: int) -> None:
+        self._file, self._first, self._last = file, first, last
+        self.lengths = file.lengths[first:last]
+        self.fingerprint = f"{file.fingerprint} documents {first} to {last}"
+
+    def __len__(self) -> int:
+        return self._last - self._first
+
+    def __getitem__(self, number: int) -> Any:
+        return self._file[self._first + number]
+
+
+def code_token(label: str) -> str:
+    """The special token of a control code."""
+    return f"<|{label}|>"
+
+
+class Controlled(Job[Labelled]):
+    """Text behind a control code that says what kind of text it is (Keskar et al., 2019)."""
+
+    record = Labelled
+    head = "lm"
+    options_type = LanguageOptions
+
+    def texts(self, row: Labelled) -> Iterable[str]:
+        """The text."""
+        return (row.text,)
+
+    def special(self, rows: Iterable[Labelled]) -> tuple[str, ...]:
+        """A token for every label."""
+        return tuple(code_token(label) for label in sorted({row.label for row in rows}))
+
+    def objective(self, kit: Kit) -> NextToken:
+        """Cross-entropy of every token after the code."""
+        del kit
+        return NextToken(smoothing=self.options.smoothing, chunk=self.options.chunk)
+
+    def examples(self, kit: Kit, parts: Mapping[str, Records[Labelled]]) -> dict[str, Dataset[Any]]:
+        """Documents behind their codes, cut to ``batch.length``."""
+        return {part: self._coded(kit, rows) for part, rows in parts.items()}
+
+    def _coded(self, kit: Kit, rows: Records[Labelled]) -> Encoded[Document]:
+        tokenizer, length = kit.tokenizer, self.recipe.batch.length
+        end = [] if tokenizer.eos is None else [tokenizer.eos]
+        found, cut = [], 0
+        for row in rows:
+            ids = tokenizer.encode(row.text, special=False, allow_special=False) + end
+            code = tokenizer.id_of(code_token(row.label))
+            found.append(with_code(torch.tensor(ids[:length], dtype=torch.long), code))
+            cut += len(ids) > length
+        return Encoded(found, [len(one.ids) for one in found], rows.fingerprint, cut=cut)
+
+    def figures(self, kit: Kit, loaded: Loaded, rows: Sequence[Labelled]) -> dict[str, float]:
+        """How often the text is likeliest behind its own code: the code does steer."""
+        codes = sorted({row.label for row in rows})
+        if len(codes) < 2:
+            return {}
+        right = 0
+        for row in rows:
+            ids = kit.tokenizer.encode(row.text, special=False, allow_special=False)[: kit.recipe.batch.length]
+            losses = [self._loss(loaded, ids, kit.tokenizer.id_of(code_token(code))) for code in codes]
+            right += codes[min(range(len(codes)), key=losses.__getitem__)] == row.label
+        return {"code accuracy": right / len(rows)}
+
+    @torch.no_grad()
+    def _loss(self, loaded: Loaded, ids: Sequence[int], code: int) -> float:
+        device = next(loaded.model.parameters()).device
+        batch = NextToken().prepare([with_code(ids, code)], torch.Generator()).to(device)
+        mean = float(NextToken().loss(loaded.model, batch).mean())
+        return mean if math.isfinite(mean) else math.inf
+
+    def samples(self, kit: Kit, loaded: Loaded, rows: Sequence[Labelled]) -> list[str]:
+        """What the model writes behind the codes of these rows."""
+        length = min(SAMPLE_TOKENS, kit.recipe.batch.length - 2)
+        codes = [code_token(row.label) for row in rows]
+        prompts = [[kit.tokenizer.id_of(code)] for code in codes]
+        found = generate_text(loaded, prompts, max_new_tokens=length, temperature=0.8, top_k=200, seed=0)
+        return [f"{code} {texts[0].text}" for code, texts in zip(codes, found, strict=True)]

@@ -1,0 +1,170 @@
+"""One text from another: translation, summaries, any task that is told in words."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from glassformer.config.checks import check_choice
+from glassformer.data.loader import Dataset
+from glassformer.data.objectives import SequenceToSequence, SourceTarget, with_languages
+from glassformer.data.records import Pair
+from glassformer.generate.text import generate_text
+from glassformer.generate.translation import translate_text
+from glassformer.hub import Loaded
+from glassformer.text.languages import languages_of
+from glassformer.train.jobs.base import Encoded, Job, Kit
+from glassformer.train.metrics.summaries import rouge
+from glassformer.train.metrics.translation import bleu, chrf
+from glassformer.train.reading import Records
+
+Judged = Literal["translation", "summaries", "exact"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextToTextOptions:
+    """What is learned, and how it is judged."""
+
+    judged: Judged = "translation"  # by BLEU and chrF, by ROUGE, or by whether it is the very text
+    smoothing: float = 0.1
+    chunk: int | None = None
+    prefix: str = ""  # words before every source
+    languages: bool = False  # a token of its language before each text
+    both_ways: bool = False  # learn target to source as well
+    max_new_tokens: int = 128
+    length_penalty: float = 1.0
+    tokenize: str = "13a"  # for BLEU, as sacrebleu calls it
+
+    def __post_init__(self) -> None:
+        check_choice("objective.judged", self.judged, ("translation", "summaries", "exact"))
+        if self.both_ways and not self.languages:
+            raise ValueError("objective.both_ways needs objective.languages: nothing else tells which way to go.")
+
+
+def language_token(language: str) -> str:
+    """The special token of a language."""
+    return f"__{language}__"
+
+
+class TextToText(Job[Pair]):
+    """For an encoder-decoder."""
+
+    record = Pair
+    head = "lm"
+    options_type = TextToTextOptions
+
+    def texts(self, row: Pair) -> Iterable[str]:
+        """Both texts."""
+        return self.options.prefix + row.source, row.target
+
+    def special(self, rows: Iterable[Pair]) -> tuple[str, ...]:
+        """A token for every language, where texts carry them."""
+        if not self.options.languages:
+            return ()
+        return tuple(language_token(code) for code in sorted({code for row in rows for code in _languages(row)}))
+
+    def objective(self, kit: Kit) -> SequenceToSequence:
+        """Cross-entropy of the target, smoothed."""
+        start = kit.facts.tokens.start
+        if start is None:
+            raise ValueError("the model's facts name no start token for its decoder; set tokens.start.")
+        return SequenceToSequence(start=start, smoothing=self.options.smoothing, chunk=self.options.chunk)
+
+    def examples(self, kit: Kit, parts: Mapping[str, Records[Pair]]) -> dict[str, Dataset[Any]]:
+        """Pairs of framed texts. The length of one is that of its longer side."""
+        return {part: self._encoded(kit, rows) for part, rows in parts.items()}
+
+    def _encoded(self, kit: Kit, rows: Records[Pair]) -> Encoded[SourceTarget]:
+        pairs = [row for given in rows for row in ((given, _turned(given)) if self.options.both_ways else (given,))]
+        longest = self.recipe.batch.length
+        framed = not self.options.languages
+        columns = [
+            kit.tokenizer.encode_batch(texts, special=framed)
+            for texts in ([self.options.prefix + row.source for row in pairs], [row.target for row in pairs])
+        ]
+        found = []
+        for row, source, target in zip(pairs, *columns, strict=True):
+            if framed:
+                found.append(SourceTarget(_ids(_cut(source, longest)), _ids(_cut(target, longest))))
+            else:
+                found.append(self._with_languages(kit, row, source[: longest - 2], target[: longest - 2]))
+        lengths = [max(len(one.source), len(one.target)) for one in found]
+        cut = sum(max(map(len, both)) > longest - (0 if framed else 2) for both in zip(*columns, strict=True))
+        return Encoded(found, lengths, rows.fingerprint, cut=cut)
+
+    def _with_languages(self, kit: Kit, row: Pair, source: list[int], target: list[int]) -> SourceTarget:
+        known = languages_of(kit.tokenizer, kit.folder)
+        ours, theirs = (known.resolve(code) for code in _languages(row))
+        return with_languages(
+            _ids(source), _ids(target), source_language=ours, target_language=theirs, eos=kit.token("eos")
+        )
+
+    def write(self, kit: Kit, loaded: Loaded, rows: Sequence[Pair]) -> list[str]:
+        """What the model makes of the sources."""
+        options: dict[str, Any] = {
+            "max_new_tokens": min(self.options.max_new_tokens, kit.recipe.batch.length),
+            "beam_size": kit.recipe.evaluation.beam,
+            "batch_size": 64,
+            "truncate": "right",
+        }
+        if kit.recipe.evaluation.beam > 1:
+            options["length_penalty"] = self.options.length_penalty
+        if not self.options.languages:
+            found = generate_text(loaded, [self.options.prefix + row.source for row in rows], **options)
+            return [texts[0].text for texts in found]
+        written: dict[int, str] = {}
+        for pair in sorted({_languages(row) for row in rows}):
+            numbers = [number for number, row in enumerate(rows) if _languages(row) == pair]
+            sources = [rows[number].source for number in numbers]
+            made = translate_text(loaded, sources, source=pair[0], target=pair[1], **options)
+            written |= {number: texts[0].text for number, texts in zip(numbers, made, strict=True)}
+        return [written[number] for number in range(len(rows))]
+
+    def figures(self, kit: Kit, loaded: Loaded, rows: Sequence[Pair]) -> dict[str, float]:
+        """BLEU and chrF, ROUGE, or the share of texts that are written exactly."""
+        return judge(self.options.judged, self.write(kit, loaded, rows), rows, self.options.tokenize)
+
+    def samples(self, kit: Kit, loaded: Loaded, rows: Sequence[Pair]) -> list[str]:
+        """Source, what the model writes, and what it should."""
+        written = self.write(kit, loaded, rows)
+        return [f"{row.source}\n  → {text}\n  = {row.target}" for row, text in zip(rows, written, strict=True)]
+
+
+def judge(judged: Judged, written: Sequence[str], rows: Sequence[Pair], tokenize: str = "13a") -> dict[str, float]:
+    """How good written texts are, beside the targets of the rows."""
+    wanted = [row.target for row in rows]
+    if judged == "summaries":
+        return rouge(written, wanted).figures()
+    if judged == "translation":
+        return bleu(written, wanted, tokenize=tokenize).figures() | chrf(written, wanted).figures()
+    found = {"exact match": exact_match(written, wanted)}
+    tasks = {row.source.partition(": ")[0] for row in rows if ": " in row.source}
+    for task in sorted(tasks) if len(tasks) > 1 else []:
+        some = [n for n, row in enumerate(rows) if row.source.startswith(f"{task}: ")]
+        found[f"exact match of {task}"] = exact_match([written[n] for n in some], [wanted[n] for n in some])
+    return found
+
+
+def exact_match(written: Sequence[str], wanted: Sequence[str]) -> float:
+    """The share of texts that are exactly what is wanted, white space at their ends apart."""
+    return sum(one.strip() == other.strip() for one, other in zip(written, wanted, strict=True)) / len(wanted)
+
+
+def _languages(row: Pair) -> tuple[str, str]:
+    if row.source_language is None or row.target_language is None:
+        raise ValueError(f"{row.origin}: the languages of this pair are not known; say data.languages=[en, de].")
+    return row.source_language, row.target_language
+
+
+def _turned(row: Pair) -> Pair:
+    return Pair(row.target, row.source, row.target_language, row.source_language, row.origin)
+
+
+def _ids(ids: Sequence[int]) -> torch.Tensor:
+    return torch.tensor(ids, dtype=torch.int32)
+
+
+def _cut(ids: list[int], longest: int) -> list[int]:
+    """A framed text that is too long loses tokens before its last one, which ends it."""
+    return ids if len(ids) <= longest else [*ids[: longest - 1], ids[-1]]

@@ -1,0 +1,213 @@
+"""A recipe: all that a run is made of, as a page of facts that a YAML file states and ``key=value`` changes.
+
+Unknown keys are refused with the nearest that exists, wrong types with the path of the fact. What a recipe does not
+state has the default that stands here.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from glassformer.config.checks import check_count, check_number, check_positive, check_probability
+from glassformer.data.source_rows import OnBadRow
+
+Format = Literal["text", "jsonl", "csv", "tsv", "parallel", "conll", "squad", "dataset", "documentation", "toy"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aligned:
+    """Files whose lines belong to each other."""
+
+    source: str | tuple[str, ...]
+    target: str | tuple[str, ...]
+
+
+Files = str | tuple[str, ...] | Aligned | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """Where the rows come from. Files are paths, patterns or lists of them; .gz is opened."""
+
+    format: Format
+    train: Files = None
+    valid: Files = None  # None: ``held_out`` of the training rows, which are then not trained on
+    test: Files = None
+    held_out: float = 0.05
+    limit: int | None = None  # read no more rows than this of any part
+    documents: Literal["line", "blank line", "marker", "file"] = "blank line"  # of plain text: what ends one
+    marker: str | None = None
+    columns: dict[str, Any] = field(default_factory=dict)  # what a field is called: {text: sentence, label: 1}
+    separator: str | None = None  # between columns; None: that of the format
+    header: bool = True
+    quoted: bool | None = None  # None: of csv, yes; of tsv, no
+    prefix: str = ""  # taken off each word of conll files
+    languages: tuple[str, ...] = ()  # of the source and of the target
+    split: tuple[str, ...] = ("train", "validation", "test")  # how a data set calls its parts
+    on_bad_row: OnBadRow = "stop"
+
+    def __post_init__(self) -> None:
+        check_probability(held_out=self.held_out)
+        if self.limit is not None:
+            check_positive(limit=self.limit)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """The tokenizer: one that is there, or one to be trained on the training rows."""
+
+    load: str | None = None  # a folder, or a tokenizer.json
+    kind: Literal["bytes", "bpe", "wordpiece", "unigram"] = "bpe"
+    size: int = 8000
+    style: str | None = None  # which special tokens there are, and the frame around a text; see ``text.training``
+    lowercase: bool = False
+    special: tuple[str, ...] = ()  # further special tokens
+
+    def __post_init__(self) -> None:
+        check_positive(size=self.size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapters:
+    """Low-rank adapters in place of all weights (Hu et al., 2021)."""
+
+    rank: int = 8
+    alpha: float = 16.0
+    dropout: float = 0.0
+    targets: tuple[str, ...] = ("*.attention.q", "*.attention.v")
+
+    def __post_init__(self) -> None:
+        check_positive(rank=self.rank)
+        check_number(alpha=self.alpha)
+        check_probability(dropout=self.dropout)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelPlan:
+    """The model: a lineage with sizes, or the weights of a folder to start from."""
+
+    start: str | None = None  # a folder; its facts and tokenizer come with it
+    lineage: str | None = None
+    sizes: dict[str, Any] = field(default_factory=dict)  # as the lineage's config.json calls them
+    helper: dict[str, Any] = field(default_factory=dict)  # sizes of a second model, where the job has one
+    teacher: str | None = None  # a folder, where the job has one
+    adapters: Adapters | None = None
+
+    def __post_init__(self) -> None:
+        if self.start is not None and self.lineage is not None:
+            raise ValueError(
+                f"say either model.lineage, for a new model, or model.start, a folder to start from; got both, "
+                f"lineage={self.lineage!r} and start={self.start!r}. Take one away with model.lineage=null."
+            )
+
+    def check_said(self) -> None:
+        """Raise unless one of the two is said; a recipe may leave that to whoever uses it."""
+        if self.start is None and self.lineage is None:
+            raise ValueError("say which model to train: model.start=FOLDER for one that is there, or model.lineage.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batches:
+    """What a step reads: ``micro_batches`` of so many ``examples``, or of so many ``tokens`` with padding."""
+
+    examples: int | None = None
+    tokens: int | None = None
+    micro_batches: int = 1  # per step, of all processes together
+    length: int = 256  # the longest row, in tokens; longer ones are cut, and how many were is said
+    workers: int = 2
+
+    def __post_init__(self) -> None:
+        if (self.examples is None) == (self.tokens is None):
+            raise ValueError("say the size of a batch once: either batch.examples or batch.tokens.")
+        check_positive(size=self.examples or self.tokens or 1, micro_batches=self.micro_batches, length=self.length)
+        check_count(workers=self.workers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimisation:
+    """How weights change."""
+
+    kind: Literal["adamw", "muon"] = "adamw"
+    lr: float
+    weight_decay: float = 0.1
+    betas: tuple[float, ...] = (0.9, 0.95)
+    eps: float = 1e-8
+    schedule: Literal["cosine", "linear", "inverse-sqrt", "constant"] = "cosine"
+    warmup: int = 0  # steps
+    floor: float = 0.0  # the share of lr at the end of cosine and linear
+    clip: float | None = 1.0
+
+    def __post_init__(self) -> None:
+        check_number(lr=self.lr, eps=self.eps)
+        check_count(warmup=self.warmup)
+        check_probability(floor=self.floor)
+        if len(self.betas) != 2:
+            raise ValueError(f"optimizer.betas are two numbers, got {self.betas!r}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPlan:
+    """How long, how exactly, how often."""
+
+    steps: int
+    seed: int = 0
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    device: str = "auto"  # a GPU if there is one
+    parallel: Literal["ddp", "fsdp"] = "ddp"  # with several processes
+    compile: bool = False
+    recompute: bool = False  # activation checkpointing: less memory, a third more work
+    average: float | None = None  # decay of a moving average of the weights, which is then what is judged and kept
+    checkpoint_every: int = 1000
+    keep: int = 3
+
+    def __post_init__(self) -> None:
+        check_positive(steps=self.steps, checkpoint_every=self.checkpoint_every, keep=self.keep)
+        if self.average is not None:
+            check_probability(average=self.average)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What is measured while and after learning."""
+
+    every: int = 500  # steps
+    batches: int | None = None  # of the validation rows; None: all
+    rows: int | None = 500  # for figures that cost more than the loss; None: all
+    by: str = "loss"  # the figure that decides which checkpoint is the best
+    patience: int | None = None  # stop when so many evaluations in a row were no better
+    last: int = 1  # how many of the last checkpoints are averaged at the end (Vaswani et al., 2017)
+    beam: int = 1
+    samples: int = 2
+    untrained: bool = False  # show samples before the first step, too
+
+    def __post_init__(self) -> None:
+        check_positive(every=self.every, last=self.last, beam=self.beam)
+        check_count(samples=self.samples)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A run."""
+
+    name: str
+    about: str
+    expected: str  # what comes out, and how long it takes on a CPU and on a GPU
+    job: str  # what is learned: one of ``train.jobs``
+    data: Data
+    model: ModelPlan
+    batch: Batches
+    optimizer: Optimisation
+    run: RunPlan
+    tokenizer: Vocabulary = field(default_factory=Vocabulary)
+    objective: dict[str, Any] = field(default_factory=dict)  # options of the job
+    evaluation: Evaluation = field(default_factory=Evaluation)
+
+    def __post_init__(self) -> None:
+        if self.optimizer.warmup >= self.run.steps:
+            raise ValueError(
+                f"optimizer.warmup={self.optimizer.warmup} steps do not end within run.steps={self.run.steps}."
+            )
+        if self.evaluation.last > self.run.keep:
+            raise ValueError(
+                f"evaluation.last={self.evaluation.last} checkpoints are averaged, and run.keep={self.run.keep} stay; "
+                f"keep at least as many."
+            )

@@ -1,0 +1,110 @@
+"""Recipes as YAML files: those of the package by name, others by path; changed by ``key=value``; written back.
+
+``1e-3`` is a number here, as everywhere but in YAML 1.1.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from difflib import get_close_matches
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from glassformer.config import from_dict, to_dict
+from glassformer.train.recipe import Recipe
+
+_HOME = resources.files("glassformer.train") / "recipes"
+_NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)([eE][-+]?\d+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be read, or a change that it does not know."""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML with numbers such as 1e-3, and in which a key may not stand twice."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """A table; a key that is stated twice is an error, not a silent choice."""
+        keys = [self.construct_object(key, deep=deep) for key, _ in node.value]
+        twice = {str(key) for key in keys if keys.count(key) > 1}
+        if twice:
+            raise RecipeError(f"line {node.start_mark.line + 1}: {', '.join(sorted(twice))} is stated twice.")
+        return super().construct_mapping(node, deep)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in rules if tag != "tag:yaml.org,2002:float"]
+    for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(f"^({_NUMBER.pattern})$"), list("-+.0123456789"))
+
+
+def recipe_names() -> list[str]:
+    """The recipes of the package."""
+    return sorted(entry.name.removesuffix(".yaml") for entry in _HOME.iterdir() if entry.name.endswith(".yaml"))
+
+
+def read_recipe(where: str | Path, changes: Iterable[str] = ()) -> Recipe:
+    """A recipe of the package by its name, or a YAML file by its path, with ``key=value`` changes on top."""
+    return recipe_of(*_page(where), changes)
+
+
+def recipe_of(name: str, page: dict[str, Any], changes: Iterable[str] = ()) -> Recipe:
+    """A recipe from a page of plain values, with ``key=value`` changes on top."""
+    for change in changes:
+        _set(page, change)
+    try:
+        return from_dict(Recipe, {"name": name, **page})
+    except (TypeError, ValueError) as error:
+        raise RecipeError(f"recipe {name}: {error}") from error
+
+
+def write_recipe(recipe: Recipe) -> str:
+    """A recipe as YAML that ``read_recipe`` reads back as the same."""
+    return yaml.safe_dump(to_dict(recipe), sort_keys=False, allow_unicode=True, width=110)
+
+
+def _page(where: str | Path) -> tuple[str, dict[str, Any]]:
+    name = str(where)
+    if name in recipe_names():
+        text = (_HOME / f"{name}.yaml").read_text(encoding="utf-8")
+    elif name.endswith((".yaml", ".yml")):
+        path = Path(where)
+        if not path.is_file():
+            raise RecipeError(f"{path}: there is no such file.")
+        name, text = path.stem, path.read_text(encoding="utf-8")
+    else:
+        near = get_close_matches(name, recipe_names(), n=1)
+        hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(recipe_names())}."
+        raise RecipeError(f"no recipe is called {name!r}; a file of your own ends in .yaml. {hint}")
+    try:
+        page = yaml.load(text, _Loader)
+    except (yaml.YAMLError, RecipeError) as error:
+        raise RecipeError(f"recipe {name} is not YAML: {error}") from error
+    if not isinstance(page, dict):
+        raise RecipeError(f"recipe {name} must be a table of keys and values; it is a {type(page).__name__}.")
+    return str(page.pop("name", name)), page
+
+
+def _set(page: dict[str, Any], change: str) -> None:
+    """Put ``key.inner=value`` into a page; that the key exists is checked when the page is read."""
+    path, equals, text = change.partition("=")
+    if not equals or not path:
+        raise RecipeError(f"a change is written key=value, as optimizer.lr=1e-3; got {change!r}.")
+    try:
+        value = yaml.load(text, _Loader) if text else None
+    except (yaml.YAMLError, RecipeError):
+        value = text  # a path with a bracket, say
+    if isinstance(value, dict | list) and not text.lstrip().startswith(("{", "[")):
+        value = text  # "en:" and "- a" are texts here
+    *outer, last = path.split(".")
+    inner = page
+    for name in outer:
+        found = inner.get(name)
+        inner[name] = deepcopy(found) if isinstance(found, Mapping) else {}
+        inner = inner[name]
+    inner[last] = value

@@ -1,0 +1,231 @@
+"""``glassformer train`` and ``evaluate`` as programs: killed, starved of disk, asked for nonsense, run side by side."""
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import glassformer
+from glassformer.train.checkpoint import Checkpoints, check
+from glassformer.train.log import read_log
+from tests.train.tiny_recipes import tiny
+
+ROOT = Path(__file__).parents[2]
+ALONE = {"OMP_NUM_THREADS": "1", "JAXTYPING_DISABLE": "1", "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
+SOME = ("run.steps=24", "run.checkpoint_every=5", "evaluation.every=8", "batch.micro_batches=2", "run.average=0.9")
+
+
+def call(*arguments: str, **more: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "glassformer", *arguments],
+        env=os.environ | ALONE,
+        capture_output=True,
+        text=True,
+        **more,
+    )  # type: ignore[call-overload,no-any-return]
+
+
+def language(folder: Path, *changes: str) -> list[str]:
+    """A tiny language model with dropout, whose random numbers must go on as well."""
+    folder.mkdir(exist_ok=True)
+    return ["train", "lm-bytes", *tiny("lm-bytes", folder, "bytes"), *SOME, "model.sizes.resid_pdrop=0.1", *changes]
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("unbroken")
+    done = call(*language(folder), "--out", str(folder / "out"))
+    assert done.returncode == 0, done.stderr
+    assert "The model:" in done.stdout
+    return folder
+
+
+def log_of(out: Path) -> list[dict[str, object]]:
+    return [{key: value for key, value in line.items() if key != "measured"} for line in read_log(out / "log.jsonl")]
+
+
+def assert_same(one: Path, other: Path) -> None:
+    assert log_of(one) == log_of(other)
+    files = [check(Checkpoints(out / "checkpoints").latest())["files"] for out in (one, other)]  # type: ignore[arg-type]
+    assert files[0] == files[1]
+    for name in ("model/model.safetensors", "results.json"):
+        assert (one / name).read_bytes() == (other / name).read_bytes()
+
+
+def kill_at_random(arguments: list[str], out: Path, seed: int, kills: int, longest: float) -> None:
+    """Kill −9 so many times at random moments, then let it end."""
+    draw = random.Random(seed)
+    for _ in range(kills):
+        more = ["--resume"] if (out / "recipe.yaml").exists() else []
+        with subprocess.Popen(
+            [sys.executable, "-m", "glassformer", *arguments, "--out", str(out), *more, "--quiet"],
+            env=os.environ | ALONE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as it:
+            time.sleep(draw.uniform(0.5, 1) * longest)
+            it.send_signal(signal.SIGKILL)
+    more = ["--resume"] if (out / "recipe.yaml").exists() else []
+    done = call(*arguments, "--out", str(out), *more)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
+def test_a_run_that_is_killed_ends_as_if_it_had_not_been(unbroken: Path, tmp_path: Path, kills: int) -> None:
+    begun = time.perf_counter()
+    again = call(*language(unbroken), "--out", str(tmp_path / "again"))
+    assert again.returncode == 0, again.stderr
+    assert_same(unbroken / "out", tmp_path / "again")  # two runs of the same thing are the same
+    kill_at_random(language(unbroken), tmp_path / "out", seed=kills, kills=kills, longest=time.perf_counter() - begun)
+    assert_same(unbroken / "out", tmp_path / "out")
+
+
+def test_an_unfinished_run_goes_on_without_its_recipe_being_said_again(unbroken: Path, tmp_path: Path) -> None:
+    done = call(*language(unbroken, "optimizer.lr=1e-3"), "--out", str(unbroken / "out"), "--resume")
+    assert done.returncode == 2
+    assert "recipe.optimizer.lr: was 0.005, is 0.001" in done.stderr
+    done = call("train", "--out", str(unbroken / "out"), "--resume")
+    assert done.returncode == 0, done.stderr
+    assert_same(unbroken / "out", unbroken / "out")
+    done = call("train", "--out", str(tmp_path / "none"), "--resume")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def limited(most: int) -> None:
+    """As a full disk: nothing longer can be written, and writing it is an error, not a signal."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+
+def test_a_full_disk_is_told_and_what_was_there_stays(unbroken: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    large = (*language(unbroken), "--out", str(out), "--quiet")
+    done = call(*large, preexec_fn=lambda: limited(40_000))
+    assert done.returncode == 2
+    assert "could not be written" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert Checkpoints(out / "checkpoints").all() == []
+    done = call(*large, "--resume")  # there is room again
+    assert done.returncode == 0, done.stderr
+    assert_same(unbroken / "out", out)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write into read-only folders")
+def test_a_folder_that_may_not_be_written_to_is_told(unbroken: Path, tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    done = call(*language(unbroken), "--out", str(tmp_path / "out"))
+    tmp_path.chmod(0o700)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("harm", ["cut", "changed", "missing"])
+def test_a_damaged_checkpoint_is_told_and_the_one_before_it_loads(unbroken: Path, tmp_path: Path, harm: str) -> None:
+    out = tmp_path / "out"
+    done = call(*language(unbroken), "--out", str(out), "--quiet")
+    assert done.returncode == 0, done.stderr
+    *_, before, last = Checkpoints(out / "checkpoints").all()
+    file = last / "model.safetensors"
+    content = file.read_bytes()
+    if harm == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(content[:-7] if harm == "cut" else content[:-7] + bytes([content[-7] ^ 1]) + content[-6:])
+    done = call("train", "--out", str(out), "--resume")
+    assert done.returncode == 2
+    assert "model.safetensors" in done.stderr
+    assert str(before.name) in done.stderr
+    glassformer.load(before)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["train"], "say which recipe"),
+        (["train", "lm-byte"], "Did you mean 'lm-bytes'"),
+        (["train", "translate"], "data.train.source=FILE data.train.target=FILE"),
+        (["train", "classify", "data.train=nowhere.csv"], "nowhere.csv"),
+        (["train", "finetune", "data.train=x.jsonl"], "model.start=FOLDER"),
+        (["train", "lm-bytes", "model.sizes.n_layers=2", "data.limit=9"], "Did you mean 'n_layer'"),
+        (["train", "lm-bytes", "batch.length=1000", "data.limit=9"], "positions of the model"),
+        (["evaluate", "nowhere", "x.txt"], "nowhere"),
+    ],
+)
+def test_nonsense_gets_one_clear_sentence(arguments: list[str], said: str, tmp_path: Path) -> None:
+    done = call(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert said in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
+def test_recipes_are_listed_and_printed_whole() -> None:
+    listed = call("train", "--list")
+    assert listed.returncode == 0
+    assert "bigbird-4096" in listed.stdout
+    assert "[en, de]" in listed.stdout  # no markup is made of it
+    printed = call("train", "translate", "optimizer.lr=2e-3", "--print-config")
+    assert "lr: 0.002" in printed.stdout
+    assert "length_penalty: 1.0" in printed.stdout  # the job's own options, too
+
+
+def test_the_groups_of_the_optimizer_are_listed(unbroken: Path) -> None:
+    done = call(*language(unbroken), "--print-groups")
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()[1:]]
+    assert len({row[0] for row in rows}) == len(rows)
+    assert any("norm" in row[0] and row[-2] == "0" for row in rows)
+
+
+def test_bad_rows_are_told_or_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "mixed.jsonl"
+    good = [json.dumps({"text": f"word {n} " * 3, "label": "ab"[n % 2]}) for n in range(12)]
+    path.write_text("\n".join([*good[:3], "{broken", *good[3:]]) + "\n")
+    arguments = ["train", "classify", *tiny("classify", tmp_path, "wordpiece"), f"data.train={path}", "run.steps=6"]
+    stopped = call(*arguments, "--out", str(tmp_path / "a"))
+    assert stopped.returncode == 2
+    assert "mixed.jsonl:4" in stopped.stderr
+    went = call(*arguments, "--out", str(tmp_path / "b"), "--on-bad-row", "skip")
+    assert went.returncode == 0, went.stderr
+    assert "left out 1" in " ".join(went.stdout.split())
+
+
+def test_a_model_is_measured_as_it_was_after_training(unbroken: Path, tmp_path: Path) -> None:
+    text = (unbroken / "text.txt").read_text()
+    (tmp_path / "new.txt").write_text(text[:500])
+    done = call("evaluate", str(unbroken / "out" / "model"), str(tmp_path / "new.txt"), "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["loss"] > 0
+    assert found["perplexity"] == pytest.approx(2.718281828459045 ** found["loss"])
+
+
+def torchrun(processes: int, arguments: list[str]) -> None:
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m",
+            "glassformer", *arguments,
+        ],
+        env=os.environ | ALONE, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_two_processes_do_what_one_does(kind: str, tmp_path: Path) -> None:
+    still = [f"model.sizes.{where}_pdrop=0.0" for where in ("resid", "embd", "attn")]  # processes draw for themselves
+    arguments = language(tmp_path, *still, "run.device=cpu", f"run.parallel={kind}", "run.steps=8")
+    done = call(*arguments, "--out", str(tmp_path / "one"), "--quiet")
+    assert done.returncode == 0, done.stderr
+    torchrun(2, [*arguments, "--out", str(tmp_path / "two"), "--quiet"])
+    for one, two in zip(log_of(tmp_path / "one"), log_of(tmp_path / "two"), strict=True):
+        assert one["kind"] == two["kind"]
+        if "loss" in one:
+            assert two["loss"] == pytest.approx(one["loss"], rel=1e-4)

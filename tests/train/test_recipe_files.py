@@ -1,0 +1,94 @@
+"""Recipes as files: found by name, changed by key=value, refused where they say what nobody understands."""
+
+from pathlib import Path
+
+import pytest
+
+from glassformer.families import lineages
+from glassformer.train.jobs import job_of, with_all_options
+from glassformer.train.recipe_files import RecipeError, read_recipe, recipe_names, write_recipe
+
+PROMISED = """
+    lm-bytes lm-bpe translate classify tag answer bert-mlm roberta albert-sop electra xlm-tlm distil t5-span
+    bart-denoise m2m ctrl deberta-v3-rtd bigbird-4096 xlmr t5-tasks summarise toy finetune
+"""
+
+
+def test_every_promised_recipe_is_there() -> None:
+    assert set(PROMISED.split()) == set(recipe_names())
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_each_recipe_says_what_it_is_and_reads_back_as_the_same(name: str, tmp_path: Path) -> None:
+    recipe = read_recipe(name)
+    assert recipe.name == name
+    assert len(recipe.about) > 20
+    assert "EXPECTED" not in recipe.expected
+    assert "CPU" in recipe.expected or "docs/results.md" in recipe.expected or name in ("finetune", "toy")
+    assert recipe.model.lineage is None or recipe.model.lineage in lineages()
+    job_of(recipe)  # its options are known ones
+    path = tmp_path / f"{name}.yaml"
+    path.write_text(write_recipe(with_all_options(recipe)), encoding="utf-8")
+    assert read_recipe(path) == with_all_options(recipe)
+
+
+def test_changes_go_on_top() -> None:
+    recipe = read_recipe("lm-bytes", ["optimizer.lr=1e-3", "model.sizes.n_layer=2", "data.train=[a.txt, b.txt]"])
+    assert recipe.optimizer.lr == 0.001  # YAML 1.1 takes 1e-3 for a text
+    assert recipe.model.sizes["n_layer"] == 2
+    assert recipe.model.sizes["n_head"] == read_recipe("lm-bytes").model.sizes["n_head"]
+    assert recipe.data.train == ("a.txt", "b.txt")
+    pair = read_recipe("translate", ["data.train.source=a.en", "data.train.target=a.de"]).data.train
+    assert (pair.source, pair.target) == ("a.en", "a.de")  # type: ignore[union-attr]
+    assert read_recipe("lm-bytes", ["optimizer.clip=null"]).optimizer.clip is None
+    assert read_recipe("lm-bytes", ["optimizer.clip="]).optimizer.clip is None
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("optimizer.lrr=1", "Did you mean 'lr'"),
+        ("optimiser.lr=1", "Did you mean 'optimizer'"),
+        ("optimizer.lr=fast", "optimizer.lr must be float, got 'fast'"),
+        ("optimizer.lr=-1", "lr must be a finite number above 0"),
+        ("run.precision=bf16", "bfloat16"),
+        ("data.format=texts", "Did you mean 'text'"),
+        ("optimizer.warmup=99999", "do not end within run.steps"),
+        ("batch.tokens=4096", "either batch.examples or batch.tokens"),
+        ("evaluation.last=9", "run.keep"),
+        ("model.start=somewhere", "either model.lineage"),
+        ("steps", "a change is written key=value"),
+    ],
+)
+def test_what_nobody_understands_is_refused(change: str, said: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        read_recipe("lm-bytes", [change])
+    assert said in str(caught.value)
+    assert "lm-bytes" in str(caught.value) or said.startswith("a change")
+
+
+def test_options_of_the_job_are_checked_too() -> None:
+    with pytest.raises(ValueError, match="Did you mean 'smoothing'"):
+        job_of(read_recipe("translate", ["objective.smothing=0.2"]))
+    with pytest.raises(ValueError, match="Did you mean 'language'"):
+        job_of(read_recipe("lm-bytes", ["job=languages"]))
+
+
+def test_recipes_that_are_not_there_and_files_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="Did you mean 'translate'"):
+        read_recipe("translat")
+    with pytest.raises(RecipeError, match="there is no such file"):
+        read_recipe(tmp_path / "mine.yaml")
+    path = tmp_path / "mine.yaml"
+    path.write_text("job: [")
+    with pytest.raises(RecipeError, match="is not YAML"):
+        read_recipe(path)
+    path.write_text("- job")
+    with pytest.raises(RecipeError, match="table of keys and values"):
+        read_recipe(path)
+    path.write_text("job: toy\njob: language\n")
+    with pytest.raises(RecipeError, match="job is stated twice"):
+        read_recipe(path)
+    path.write_text("job: !!python/object/apply:os.system ['true']")
+    with pytest.raises(RecipeError, match="is not YAML"):
+        read_recipe(path)

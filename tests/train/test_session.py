@@ -1,0 +1,148 @@
+"""Recipes from the first row to the model in its folder."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import glassformer
+from glassformer.train import parallel
+from glassformer.train.checkpoint import CheckpointError
+from glassformer.train.log import read_log
+from glassformer.train.recipe import Recipe
+from glassformer.train.recipe_files import read_recipe, recipe_names
+from glassformer.train.session import Outcome, Session
+from glassformer.train.watching.watch import Watch
+from tests.train.tiny_recipes import tiny
+
+HERE = parallel.Process(torch.device("cpu"))
+TAUGHT = ("distil", "finetune")  # these start from another model
+
+
+def small(name: str, folder: Path, *changes: str) -> Recipe:
+    kind = None if name in (*TAUGHT, "toy") else read_recipe(name).tokenizer.kind
+    return read_recipe(name, [*tiny(name, folder, kind), *changes])
+
+
+def trained(recipe: Recipe, out: Path, *, resume: bool = False) -> Outcome:
+    return Session(recipe, out, HERE, Watch(), resume=resume).train()
+
+
+def losses(out: Path) -> list[float]:
+    return [line["loss"] for line in read_log(out / "log.jsonl") if line["kind"] == "step"]
+
+
+@pytest.mark.parametrize("name", [name for name in recipe_names() if name not in TAUGHT])
+def test_each_recipe_learns(name: str, tmp_path: Path) -> None:
+    outcome = trained(small(name, tmp_path), tmp_path / "out")
+    found = losses(tmp_path / "out")
+    assert sum(found[-5:]) < 0.75 * sum(found[:5]), found
+    loaded = glassformer.load(outcome.folder)  # with its tokenizer
+    assert loaded.tokenizer.vocab_size <= loaded.config.vocab
+    assert (tmp_path / "out" / "loss.svg").is_file()
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert results == outcome.results
+    assert name == "toy" or results["valid"]
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("teacher")
+    changes = ("model.sizes.num_hidden_layers=2", "run.steps=20", "evaluation.every=20", "run.checkpoint_every=20")
+    return trained(small("bert-mlm", folder, *changes), folder / "out").folder
+
+
+def test_a_student_learns_from_a_teacher(teacher: Path, tmp_path: Path) -> None:
+    changes = (f"model.teacher={teacher}", f"tokenizer.load={teacher}")
+    trained(small("distil", tmp_path, *changes), tmp_path / "out")
+    found = losses(tmp_path / "out")
+    assert sum(found[-5:]) < 0.85 * sum(found[:5])  # it starts with half of what the teacher knows
+
+
+@pytest.mark.parametrize("adapters", [False, True])
+def test_a_trained_model_is_taught_something_new(teacher: Path, tmp_path: Path, adapters: bool) -> None:
+    changes = [f"model.start={teacher}", *(["model.adapters.rank=4"] if adapters else [])]
+    outcome = trained(small("finetune", tmp_path, *changes), tmp_path / "out")
+    found = losses(tmp_path / "out")
+    assert sum(found[-5:]) < 0.75 * sum(found[:5])
+    before, after = (glassformer.load(folder).model.state_dict() for folder in (teacher, outcome.folder))
+    changed = {name for name in before if name in after and not torch.equal(before[name], after[name])}
+    inside = {name for name in changed if ".blocks." in name}
+    assert all(".attention.q." in name or ".attention.v." in name for name in inside) == adapters
+    assert not adapters or changed - inside == set()  # all else stays, but for the new head
+
+
+RUN = ("run.steps=12", "run.checkpoint_every=4", "evaluation.every=6", "batch.micro_batches=2", "run.average=0.9")
+
+
+class Stopped(Exception):  # noqa: N818
+    pass
+
+
+class StopsAt(Watch):
+    """Somebody pulls the plug after a step."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self.last = step
+
+    def step(self, report, epoch):  # type: ignore[no-untyped-def]
+        measured = super().step(report, epoch)
+        if report.step == self.last:
+            raise Stopped
+        return measured
+
+
+def without_times(out: Path) -> list[dict[str, object]]:
+    return [{key: value for key, value in line.items() if key != "measured"} for line in read_log(out / "log.jsonl")]
+
+
+@pytest.mark.parametrize(("name", "stop"), [("lm-bytes", 1), ("translate", 5), ("electra", 7), ("classify", 11)])
+def test_a_run_goes_on_as_if_it_had_never_stopped(name: str, stop: int, tmp_path: Path) -> None:
+    recipe = small(name, tmp_path, *RUN)
+    trained(recipe, tmp_path / "whole")
+    with pytest.raises(Stopped):
+        Session(recipe, tmp_path / "parts", HERE, StopsAt(stop)).train()
+    trained(recipe, tmp_path / "parts", resume=True)
+    assert without_times(tmp_path / "whole") == without_times(tmp_path / "parts")
+    for file in ("model/model.safetensors", "results.json", "checkpoints/step-00000012/run/optimizer0.safetensors"):
+        assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "parts" / file).read_bytes(), file
+
+
+def test_another_run_is_not_gone_on_with(tmp_path: Path) -> None:
+    recipe = small("lm-bytes", tmp_path, *RUN)
+    trained(recipe, tmp_path / "out")
+    with pytest.raises(CheckpointError, match="holds a run: go on with it by --resume"):
+        trained(recipe, tmp_path / "out")
+    with pytest.raises(CheckpointError, match=r"recipe\.optimizer\.lr: was 0\.005, is 0\.1"):
+        trained(small("lm-bytes", tmp_path, *RUN, "optimizer.lr=0.1"), tmp_path / "out", resume=True)
+    (tmp_path / "text.txt").write_text("another text altogether, which is long enough. " * 40)
+    with pytest.raises(CheckpointError, match=r"data\.train: was .* is "):
+        trained(recipe, tmp_path / "out", resume=True)
+    with pytest.raises(CheckpointError, match="holds no run to go on with"):
+        trained(recipe, tmp_path / "nothing", resume=True)
+
+
+def test_a_run_that_gets_no_better_stops_early(tmp_path: Path) -> None:
+    changes = (
+        "run.steps=40",
+        "evaluation.every=2",
+        "evaluation.patience=3",
+        "optimizer.lr=1e-12",
+        "optimizer.warmup=0",
+    )
+    outcome = trained(small("lm-bytes", tmp_path, *changes), tmp_path / "out")
+    assert outcome.step < 40
+    assert len(losses(tmp_path / "out")) == outcome.step
+
+
+def test_the_model_is_the_best_one_or_the_mean_of_the_last(tmp_path: Path) -> None:
+    few = ("run.steps=6", "evaluation.every=2", "run.checkpoint_every=2", "evaluation.last=3")
+    outcome = trained(small("lm-bytes", tmp_path, *few), tmp_path / "out")
+    kept = sorted((tmp_path / "out" / "checkpoints").glob("step-*"))
+    every = [glassformer.load(path).model.state_dict() for path in kept]
+    mean = glassformer.load(outcome.folder).model.state_dict()
+    for name, tensor in mean.items():
+        wanted = torch.stack([one[name].double() for one in every]).mean(0).to(tensor.dtype)
+        assert torch.equal(tensor, wanted), name
