@@ -7,6 +7,7 @@ into one row see only themselves (the mask holds their numbers), and none is ask
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from glassformer.data.objectives.asking import Needs, ask_tokens
 from glassformer.data.objectives.base import IGNORE, Batch, Loss, Term
 from glassformer.data.objectives.rows import Ids, Padding, Text, as_ids
 
+_TOO_SHORT = "a row of fewer than two tokens has no next token to predict; leave it out."
 NEEDS = Needs("NextToken", LMHead, families=("decoder",))
 
 
@@ -64,6 +66,8 @@ class NextToken:
     def prepare(self, examples: Sequence[Ids | Document | PackedDocuments], generator: torch.Generator) -> Batch:
         """Rows of ids, documents or packed documents; nothing is drawn."""
         del generator
+        if all(isinstance(example, Tensor) for example in examples) and self.padding.multiple == 1:
+            return self._plain([as_ids(cast(Tensor, example)) for example in examples])
         texts, labels, numbers = zip(*(_row(example) for example in examples), strict=True) if examples else ((),) * 3
         inputs = self.padding.inputs(texts)
         if any(isinstance(example, PackedDocuments) for example in examples):
@@ -72,6 +76,19 @@ class NextToken:
         count = int((found != IGNORE).sum())
         tokens = sum(len(text.ids) for text in texts)
         return Batch(inputs=inputs, labels={"next": found}, counts={"next": count}, tokens=tokens)
+
+    def _plain(self, rows: Sequence[Tensor]) -> Batch:
+        """The same for rows of ids of which nothing else is said, all at once."""
+        if any(row.shape[0] < 2 for row in rows):
+            raise ValueError(_TOO_SHORT)
+        real = self.padding.mask([row[1:] for row in rows])
+        found = self.padding.labels(rows)
+        inputs = {"ids": found[:, :-1].where(real, self.padding.fill)}
+        if not bool(real.all()):
+            inputs["mask"] = real
+        count = int(real.sum())
+        labels = {"next": found[:, 1:].where(real, IGNORE)}
+        return Batch(inputs=inputs, labels=labels, counts={"next": count}, tokens=count)
 
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
         """One term, ``next``."""
@@ -87,7 +104,7 @@ def _row(example: Ids | Document | PackedDocuments) -> tuple[Text, Tensor, Tenso
     documents = [one if isinstance(one, Document) else Document(one) for one in some]
     rows = [as_ids(document.ids) for document in documents]
     if sum(map(len, rows)) < 2:
-        raise ValueError("a row of fewer than two tokens has no next token to predict; leave it out.")
+        raise ValueError(_TOO_SHORT)
     labels = [
         row.where(torch.arange(len(row)) >= max(1, d.given), IGNORE) for row, d in zip(rows, documents, strict=True)
     ]

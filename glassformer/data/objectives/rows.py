@@ -62,19 +62,19 @@ class Padding:
 
     def rectangle(self, rows: Sequence[Integer[Tensor, "_"]], fill: int) -> Int[Tensor, "B T"]:
         """Rows with ``fill`` on one side."""
-        if not rows:
-            raise ValueError("a batch needs at least one example, got none.")
-        longest = max(1, *(len(row) for row in rows))
-        width = -(-longest // self.multiple) * self.multiple
-        out = torch.full((len(rows), width), fill)
-        for number, row in enumerate(rows):
-            start = 0 if self.side == "right" else width - len(row)
-            out[number, start : start + len(row)] = row
+        real = self.mask(rows)
+        out = torch.full(real.shape, fill)
+        out[real] = torch.cat([*rows]).long()  # all at once: a batch of many short rows would take long otherwise
         return out
 
     def mask(self, rows: Sequence[Integer[Tensor, "_"]]) -> Bool[Tensor, "B T"]:
         """True where a row has a token."""
-        return self.rectangle([torch.ones_like(row) for row in rows], 0).bool()
+        if not rows:
+            raise ValueError("a batch needs at least one example, got none.")
+        lengths = [row.shape[0] for row in rows]
+        width = -(-max(1, *lengths) // self.multiple) * self.multiple
+        places, count = torch.arange(width), torch.tensor(lengths)[:, None]
+        return places < count if self.side == "right" else places >= width - count
 
     def labels(self, rows: Sequence[Integer[Tensor, "_"]]) -> Int[Tensor, "B T"]:
         """Labels of tokens; padding is not judged."""
@@ -87,9 +87,8 @@ class Padding:
         """
         rows = [as_ids(text.ids) for text in texts]
         found = {"ids": self.rectangle(rows, self.fill)}
-        mask = self.mask(rows)
-        if not bool(mask.all()):
-            found["mask"] = mask
+        if min(row.shape[0] for row in rows) < found["ids"].shape[-1]:
+            found["mask"] = self.mask(rows)
         for name in PER_TOKEN:
             given = [getattr(text, name) for text in texts if getattr(text, name) is not None]
             if given and len(given) < len(texts):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from glassformer.config import LMHead
@@ -41,9 +41,10 @@ def with_languages(
     return SourceTarget(read, torch.cat((torch.tensor([target_language]), as_ids(target), end)), start)
 
 
-def shift_right(target: Int[Tensor, "U"], start: int) -> Int[Tensor, "U"]:
-    """What the decoder reads while it writes ``target``: its start token and all but the last of the target."""
-    return torch.cat((torch.tensor([start]), target[:-1]))
+def shift_right(targets: Int[Tensor, "B U"], real: Bool[Tensor, "B U"], starts: Int[Tensor, "B"]) -> Int[Tensor, "B U"]:
+    """What the decoder reads while it writes ``targets``: its start token and all but the last real one of each row."""
+    first = real & (real.cumsum(-1) == 1)
+    return starts[:, None].where(first, targets.roll(1, -1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,13 +68,15 @@ class SequenceToSequence:
                 "a target has no tokens, not even EOS, so there is nothing to learn from it; leave it out."
             )
         starts = [self.start if example.start is None else example.start for example in examples]
-        shown = [Text(shift_right(target, start)) for target, start in zip(targets, starts, strict=True)]
         inputs = self.padding.inputs([Text(example.source) for example in examples])
-        decoder = {("target" if k == "ids" else f"target_{k}"): v for k, v in self.padding.inputs(shown).items()}
-        count = sum(map(len, targets))
+        labels, real = self.padding.labels(targets), self.padding.mask(targets)
+        inputs["target"] = shift_right(labels, real, torch.tensor(starts)).where(real, self.padding.fill)
+        if not bool(real.all()):
+            inputs["target_mask"] = real
+        count = int(real.sum())
         return Batch(
-            inputs=inputs | decoder,
-            labels={"target": self.padding.labels(targets)},
+            inputs=inputs,
+            labels={"target": labels},
             counts={"target": count},
             tokens=sum(len(example.source) for example in examples) + count,
         )

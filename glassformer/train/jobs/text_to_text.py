@@ -162,7 +162,7 @@ def _turned(row: Pair) -> Pair:
 
 
 def _ids(ids: Sequence[int]) -> torch.Tensor:
-    return torch.tensor(ids, dtype=torch.int32)
+    return torch.tensor(ids, dtype=torch.long)
 
 
 def _cut(ids: list[int], longest: int) -> list[int]:

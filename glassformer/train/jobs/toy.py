@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from glassformer.data.objectives.sequence_to_sequence import shift_right
 from glassformer.data.records import Pair
 from glassformer.hub import Loaded
 from glassformer.nn.modes import Evaluating
@@ -45,9 +44,9 @@ class Toy(TextToText):
         assert start is not None
         device = next(model.parameters()).device
         source = torch.tensor([kit.tokenizer.encode(row.source)], device=device)
-        target = torch.tensor(kit.tokenizer.encode(row.target))
+        target = torch.tensor([[start, *kit.tokenizer.encode(row.target)[:-1]]], device=device)
         with Evaluating(model):
-            logits = model(source, target=shift_right(target, start)[None].to(device))
+            logits = model(source, target=target)
         return torch.softmax(logits[0].float(), -1).cpu()  # as its parts add up to 1
 
 

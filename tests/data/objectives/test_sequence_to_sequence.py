@@ -35,7 +35,10 @@ def test_a_batch_is_shifted_once() -> None:
     assert batch.inputs["target_mask"].tolist() == [[True] * 4, [True, False, False, False]]
     assert batch.labels["target"].tolist() == [[21, 22, 23, 1], [1, IGNORE, IGNORE, IGNORE]]
     assert (batch.counts, batch.tokens) == ({"target": 5}, 9)
-    assert shift_right(torch.tensor([5, 6, 7]), 2).tolist() == [2, 5, 6]
+    rows, real = torch.tensor([[5, 6, 7], [8, 9, 0]]), torch.tensor([[True] * 3, [True, True, False]])
+    assert shift_right(rows, real, torch.tensor([2, 3])).where(real, 0).tolist() == [[2, 5, 6], [3, 8, 0]]
+    left = real.flip(-1)
+    assert shift_right(rows.flip(-1), left, torch.tensor([2, 3])).where(left, 0).tolist() == [[2, 7, 6], [0, 3, 9]]
 
 
 class Repeats(Transformer):
