@@ -15,7 +15,7 @@ NAMES = (
     "max_new_tokens", "min_new_tokens", "beam_size", "top_beams", "length_penalty", "length_rule", "early_stopping",
     "beam_groups", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "no_repeat_ngram", "bad_words",
     "logit_bias", "forced_first", "forced_last", "contrastive_alpha", "top_alternatives", "batch_size", "allow_pickle",
-    "check_finite", "keep_special", "max_answer_tokens",
+    "check_finite", "keep_special", "max_answer_tokens", "on_bad_row", "min_frequency",
 )  # fmt: skip
 WORDS = (
     "temperature", "samples", "seed", "stop", "eos", "suppress", "diversity", "path", "chunk", "draft", "truncate",
@@ -37,12 +37,15 @@ PHRASES = (
     (r"translate into: target\.", "translate into: --to."),
     (r"say both languages, source and target", "say both languages, --from and --to"),
     (r"Task\(([^)]*)\)", r"--prefix \1"),
+    (r"^vocab_size (?=must be at least \d+ here)", "tokenizer.size "),
+    (r"Raise the budget or longest=, or say too_long=.*", "Raise batch.tokens, or lower batch.length."),
 )  # fmt: skip
 _GIVEN = re.compile(
     rf"(?<![\w'\"./=-])({'|'.join((*NAMES, *WORDS))})=('[^']*'|\"[^\"]*\"|-?\d+(?:\.\d+)?(?:e-?\d+)?|\w+)?"
 )
 _NAMED = re.compile(rf"(?<![\w'\"./=-])({'|'.join(NAMES)})(?!\w)")
 _SUBJECT = re.compile(rf"^({'|'.join(WORDS)})(?= must )")
+_NO_GPU = re.compile(r"no NVIDIA driver|No CUDA GPUs|not compiled with CUDA|invalid device ordinal")
 _COUNTED = re.compile(r"\b(text|prompt|question|source|pair) (\d+)\b")
 
 
@@ -59,12 +62,26 @@ def plain_errors() -> Iterator[None]:
         raise
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
-    except (ValueError, TypeError, IndexError, OSError, ImportError, MemoryError) as error:
+    except (ValueError, TypeError, IndexError, OSError, ImportError, MemoryError, FloatingPointError) as error:
         _end(in_words(error), error)
-    except RuntimeError as error:
-        if type(error).__name__ != "OutOfMemoryError" and "can't allocate memory" not in str(error):
+    except (RuntimeError, AssertionError) as error:
+        said = _from_outside(error)
+        if said is None:
             raise
-        _end("there is not enough memory; take a smaller --batch-size, a shorter text or --dtype bfloat16.", error)
+        _end(said, error)
+
+
+def _from_outside(error: BaseException) -> str | None:
+    """What memory, devices and other processes did to this one, or None for a fault; types are known by their names,
+    so that nothing is imported for it."""
+    kind, first = type(error).__name__, str(error).partition("\n")[0]
+    if kind == "OutOfMemoryError" or "can't allocate memory" in str(error):
+        return "there is not enough memory; take a smaller --batch-size, a shorter text or --dtype bfloat16."
+    if kind in ("LostProcessError", "FailedElsewhereError"):
+        return in_words(error)
+    if _NO_GPU.search(first):
+        return f"{first.rstrip('.')}; take the CPU: --device cpu, or run.device=cpu for a recipe."
+    return None
 
 
 def in_words(error: BaseException, before: int = 0) -> str:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from glassformer.cli.errors import InputError
 from glassformer.config.checks import check_choice
 
 if TYPE_CHECKING:
@@ -59,28 +58,15 @@ class Loading:
         import torch
 
         from glassformer import hub
+        from glassformer.weights.devices import check_device
 
         types = ("float32", "bfloat16", "float16", "float64")
         if self.dtype is not None:
             check_choice("--dtype", self.dtype, types)
         if self.device is not None:
-            _check_device(self.device)
+            check_device(self.device, said="--device")
         dtype = None if self.dtype is None else getattr(torch, self.dtype)
         return hub.load(model, dtype=dtype, device=self.device, allow_pickle=self.allow_pickle)
-
-
-def _check_device(name: str) -> None:
-    import torch
-
-    if name.partition(":")[0] not in ("cpu", "cuda", "mps", "xpu"):
-        raise InputError(f"--device {name} cannot be used here: say cpu, cuda, cuda:1 or mps.")
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(
-            f"--device {name} cannot be used here: {reason.rstrip('.')}. The CPU always can: --device cpu."
-        ) from error
 
 
 @dataclass(frozen=True, kw_only=True)

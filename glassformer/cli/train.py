@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from glassformer.cli.options import Loading, ModelName
-from glassformer.cli.outputs import people, print_json, visible
+from glassformer.cli.outputs import note, people, print_json, visible
 from glassformer.cli.verbs import verb
 
 if TYPE_CHECKING:
@@ -102,11 +102,14 @@ def _read(recipe: str | None, changes: list[str], going: Going) -> "Recipe":
         if recipe is not None:
             changes.insert(0, recipe)
         recipe = str(going.out / "recipe.yaml")
+        if not Path(recipe).is_file():
+            raise ValueError(f"{going.out} holds no run to go on with; say which recipe to begin.")
+    values: dict[str, Any] = {}
     if going.init_from is not None:
-        changes += [f"model.start={going.init_from}", "model.lineage=null", "model.sizes={}"]
+        values = {"model.start": going.init_from, "model.lineage": None, "model.sizes": {}, "model.helper": {}}
     if going.on_bad_row is not None:
-        changes.append(f"data.on_bad_row={going.on_bad_row}")
-    return read_recipe(recipe, changes)
+        values["data.on_bad_row"] = going.on_bad_row
+    return read_recipe(recipe, changes, **values)
 
 
 def _list_recipes() -> None:
@@ -117,13 +120,13 @@ def _list_recipes() -> None:
     table.add_column("what it trains, and what to expect")
     for name in recipe_names():
         one = read_recipe(name)
-        table.add_row(name, Text.assemble(one.about, "\n", (one.expected, "dim")))
+        table.add_row(name, Text.assemble(one.about, "\n", (str(one.expected), "dim")))
     people().print(table)
 
 
 def _run(recipe: "Recipe", going: Going, asking: Asking, telling: Telling) -> None:
     from glassformer.train import parallel
-    from glassformer.train.session import Session
+    from glassformer.train.session import Session, StoppedError
     from glassformer.train.watching.watch import Watch
 
     folder = going.out if going.out is not None else Path("runs") / recipe.name
@@ -137,9 +140,10 @@ def _run(recipe: "Recipe", going: Going, asking: Asking, telling: Telling) -> No
         session = Session(recipe, folder, process, Watch(console, recipe.name, sinks), resume=going.resume)
         try:
             outcome = session.train()
-        except KeyboardInterrupt:
+        except StoppedError as stopped:
             if console is not None:
-                console.print(f"\nStopped. Go on with: glassformer train --out {folder} --resume")
+                told = f"Stopped after step {stopped.step:,}. Go on with: glassformer train --out {folder} --resume"
+                console.print(told, markup=False, highlight=False, soft_wrap=True)
             raise typer.Exit(130) from None
         if console is not None:
             _print_outcome(console, folder, outcome.step, outcome.results)
@@ -177,11 +181,12 @@ def _print_groups(recipe: "Recipe", process: Any) -> None:
 
 def _print_outcome(console: Console, folder: Path, step: int, results: dict[str, dict[str, float]]) -> None:
     for part, figures in results.items():
-        said = "  ".join(f"{name} [bold]{value:.4g}[/]" for name, value in figures.items())
-        console.print(f"[magenta]{part:<11}[/] {said}", highlight=False)
-    console.print(
-        f"{step:,} steps. The model: {folder / 'model'}; how it learned: {folder / 'loss.svg'}", soft_wrap=True
-    )
+        line = Text(f"{part:<11} ", style="magenta")
+        for name, value in figures.items():
+            line.append(f"{name} ", style="default").append(f"{value:.4g}  ", style="bold default")
+        console.print(line, highlight=False)
+    told = f"{step:,} steps. The model: {folder / 'model'}; how it learned: {folder / 'loss.svg'}"
+    console.print(told, markup=False, highlight=False, soft_wrap=True)
 
 
 @verb
@@ -213,7 +218,9 @@ def evaluate(
     kind = format_ if format_ is not None else _format(files)
     loaded = loading.load(model)
     page = page_for(loaded, kind, files_of(kind, files))
-    found = judge_model(loaded, recipe_of("evaluation", page, [one for one in data if "=" in one]))
+    found, notes = judge_model(loaded, recipe_of("evaluation", page, [one for one in data if "=" in one]))
+    for text in notes:
+        note(text)
     if as_json:
         print_json({"model": str(model), "files": files, **found})
         return

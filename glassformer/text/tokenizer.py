@@ -166,9 +166,9 @@ class Tokenizer:
 
     def save(self, folder: Path | str) -> None:
         """Write ``tokenizer.json`` and ``tokenizer_config.json``, which transformers' AutoTokenizer loads too."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        self.backend.save(str(folder / "tokenizer.json"))
+        from glassformer.weights.saving import write_text
+
+        folder, vocabulary = Path(folder), self.backend.to_str(pretty=True)
         config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
         config |= {f"{role}_token": token for role, token in self.special.items()}
         if self.chat_template is not None:
@@ -176,7 +176,12 @@ class Tokenizer:
         if self._known is not None:
             config["known_tokens"] = self._known
         text = json.dumps(config, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
-        (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
+        # Without its config a vocabulary has no special tokens, and with another's it has wrong ones: it goes first
+        # and comes last, so that whoever is killed in between leaves nothing that can be read.
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "tokenizer.json").unlink(missing_ok=True)
+        write_text(folder / "tokenizer_config.json", text)
+        write_text(folder / "tokenizer.json", vocabulary)
 
     def _read(self, found: tokenizers.Encoding) -> Encoded:
         one = _undoubled(found)

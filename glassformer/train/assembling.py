@@ -17,10 +17,10 @@ from glassformer.data.loader import Dataset, Loader
 from glassformer.data.objectives.base import Batch, Objective
 from glassformer.data.token_files import tokenizer_fingerprint
 from glassformer.train import parallel
-from glassformer.train.building import make_facts, make_model, make_tokenizer
+from glassformer.train.building import make_facts, make_model, make_tokenizer, started
 from glassformer.train.compiling import compile_model
 from glassformer.train.jobs import job_of
-from glassformer.train.jobs.base import Job, Kit, Measured
+from glassformer.train.jobs.base import Job, Kit, Measured, without_smoothing
 from glassformer.train.loop import Settings, Trainer
 from glassformer.train.memory import checkpoint_blocks
 from glassformer.train.optim import adamw, muon_and_adamw
@@ -39,7 +39,7 @@ FREE = {
 }
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Run:
     """All that a run is made of."""
 
@@ -48,6 +48,8 @@ class Run:
     kit: Kit
     model: nn.Module
     objective: Objective[Any]
+    judged: Objective[Any]  # the same without label smoothing
+    lineage: str | None
     parts: dict[str, Records[Any]]
     examples: dict[str, Dataset[Any]]
     trainer: Trainer
@@ -55,10 +57,11 @@ class Run:
 
     def batches(self, part: str, *, whole: bool = False) -> Iterator[Batch]:
         """The batches of a part to be judged by, the same each time: as many as are wanted, or the ``whole`` of it."""
-        plan = batch_plan(self.recipe, self.examples[part], shuffle=False)
-        loader = Loader(self.examples[part], self.objective.prepare, plan, seed=self.recipe.run.seed)
-        with loader:
-            yield from islice(loader.epoch(), None if whole else self.recipe.evaluation.batches)
+        few = None if whole else self.recipe.evaluation.batches
+        some = few is not None  # in their order, these would be the shortest rows
+        plan = batch_plan(self.recipe, self.examples[part], shuffle=some)
+        with Loader(self.examples[part], self.judged.prepare, plan, seed=self.recipe.run.seed) as loader:
+            yield from islice(loader.epoch(), few)
 
     @property
     def epoch(self) -> int:
@@ -83,26 +86,27 @@ class Run:
 
 def assemble(recipe: Recipe, folder: Path, process: parallel.Process) -> Run:
     """Make everything ready; what takes long or writes files is done by the first process, the others wait."""
-    recipe.model.check_said()
     job = job_of(recipe)
+    job.check()
+    if process.world > 1 and recipe.run.parallel == "fsdp" and (recipe.model.adapters or not job.keeps_all):
+        raise ValueError("what is kept cannot be taken out while others hold parts of it; say run.parallel=ddp.")
     parts: dict[str, Records[Any]] = read_parts(recipe.data, job.record, hold_out=job.holds_out_rows)
     by_first(lambda: make_tokenizer(recipe, job, parts["train"], folder / "tokenizer"))
     tokenizer = make_tokenizer(recipe, job, parts["train"], folder / "tokenizer")
     labels = job.labels(parts["train"])
-    kit = Kit(recipe, tokenizer, make_facts(recipe, job, tokenizer, labels), folder / "tokens")
+    start = None if recipe.model.start is None else started(recipe.model.start, job, labels)
+    kit = Kit(recipe, tokenizer, make_facts(recipe, job, tokenizer, labels, start), folder / "tokens")
     if process.world > 1:
         by_first(lambda: job.examples(kit, parts))  # files of tokens are written once, and then read by all
     examples = job.examples(kit, parts)
     torch.manual_seed(recipe.run.seed)
     random.seed(recipe.run.seed)  # remembered with a run, whether or not anybody draws from it
-    model = make_model(kit, job, labels).to(process.device)
+    model = make_model(kit, job, start).to(process.device)
     objective = job.objective(kit)
     if recipe.run.recompute:
         checkpoint_blocks(model)
     if recipe.run.compile:
         compile_model(model)
-    if recipe.model.adapters is not None and process.world > 1 and recipe.run.parallel == "fsdp":
-        raise ValueError("adapters cannot be merged while others hold parts of the weights; say run.parallel=ddp.")
     wrap = parallel.wrap(recipe.run.parallel, model)
     trainer = Trainer(
         model,
@@ -112,7 +116,19 @@ def assemble(recipe: Recipe, folder: Path, process: parallel.Process) -> Run:
         _settings(recipe, process),
         wrap=wrap,
     )
-    return Run(recipe, job, kit, model, objective, parts, examples, trainer, _identity(recipe, kit, examples))
+    return Run(
+        recipe=recipe,
+        job=job,
+        kit=kit,
+        model=model,
+        objective=objective,
+        judged=without_smoothing(objective),
+        lineage=recipe.model.lineage if start is None else start.lineage,
+        parts=parts,
+        examples=examples,
+        trainer=trainer,
+        identity=_identity(recipe, kit, examples) | job.identity(),
+    )
 
 
 def batch_plan(recipe: Recipe, examples: Dataset[Any], *, shuffle: bool = True) -> BatchPlan:

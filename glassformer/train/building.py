@@ -1,10 +1,12 @@
 """From a recipe to a tokenizer and a model: new ones, or those of a folder to start from."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import nn
 
 from glassformer import hub
@@ -19,6 +21,7 @@ from glassformer.train.jobs.base import Job, Kit
 from glassformer.train.reading import Records
 from glassformer.train.recipe import Recipe
 from glassformer.weights.lineage import Lineage, head_kind
+from glassformer.weights.saving import write_text
 
 
 def make_tokenizer(recipe: Recipe, job: Job[Any], rows: Records[Any], place: Path) -> Tokenizer:
@@ -31,33 +34,59 @@ def make_tokenizer(recipe: Recipe, job: Job[Any], rows: Records[Any], place: Pat
         return Tokenizer.load(said.load)
     if start is not None:
         return Tokenizer.load(start)
-    if not (place / "tokenizer.json").is_file():
-        (job.own_tokenizer(rows) or _train_tokenizer(recipe, job, rows)).save(place)
+    further = job.special(rows)
+    made_of: dict[str, Any] = {
+        "tokenizer": to_dict(said),
+        "special": [*further],
+        "rows": rows.fingerprint,
+        "job": recipe.job,
+    }
+    made_of |= {"held out": recipe.data.held_out if recipe.data.valid is None else 0.0}
+    note = place / "source.json"
+    if read_note(note) != json.loads(json.dumps(made_of)):
+        note.unlink(missing_ok=True)
+        (job.own_tokenizer(rows) or _train_tokenizer(recipe, job, rows, further)).save(place)
+        write_text(note, json.dumps(made_of) + "\n")
     return Tokenizer.load(place)
 
 
-def _train_tokenizer(recipe: Recipe, job: Job[Any], rows: Records[Any]) -> Tokenizer:
+def read_note(path: Path) -> Any:
+    """What a file of JSON says; None where there is none that can be read."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _train_tokenizer(recipe: Recipe, job: Job[Any], rows: Records[Any], further: tuple[str, ...]) -> Tokenizer:
     said = recipe.tokenizer
     if said.style is None:
         raise ValueError("a tokenizer is to be trained: say tokenizer.style, or tokenizer.load=FOLDER.")
     return train_tokenizer(
-        (text for row in rows for text in job.texts(row)),
+        job.vocabulary(rows),
         kind=said.kind,
         vocab_size=None if said.kind == "bytes" else said.size,
-        special=style(said.style).with_further(*said.special, *job.special(rows)),
+        special=style(said.style).with_further(*said.special, *further),
         lowercase=said.lowercase,
     )
 
 
-def make_facts(recipe: Recipe, job: Job[Any], tokenizer: Tokenizer, labels: Iterable[str]) -> Model:
-    """The page of facts of the model that is trained."""
+def make_facts(
+    recipe: Recipe, job: Job[Any], tokenizer: Tokenizer, labels: Iterable[str], start: hub.Loaded | None
+) -> Model:
+    """The page of facts of the model that is trained: that of the model to start from, or a new one."""
     plan = recipe.model
-    if plan.start is not None:
-        return started(plan.start, job, tuple(labels)).config
-    assert plan.lineage is not None
-    check_choice("model.lineage", plan.lineage, lineages())
-    facts = new_facts(lineages()[plan.lineage], plan.sizes, job.head, tokenizer, tuple(labels))
-    facts = job.finish(facts)
+    if start is not None:
+        facts = start.config
+        if tokenizer.vocab_size > facts.vocab:
+            raise ValueError(
+                f"the tokenizer has {tokenizer.vocab_size} tokens, and the model in {plan.start} knows {facts.vocab}; "
+                f"leave out tokenizer.load to take the model's own."
+            )
+    else:
+        check_choice("model.lineage", str(plan.lineage), lineages())
+        facts = new_facts(lineages()[str(plan.lineage)], plan.sizes, job.head, tokenizer, tuple(labels))
+        facts = job.finish(facts)
     if facts.longest is not None and facts.longest < recipe.batch.length:
         raise ValueError(
             f"batch.length={recipe.batch.length} tokens are more than the {facts.longest} positions of the model; "
@@ -114,16 +143,17 @@ def _check_known(lineage: Lineage, sizes: Mapping[str, Any], head: str) -> None:
 
 def started(folder: str, job: Job[Any], labels: tuple[str, ...]) -> hub.Loaded:
     """The model of a folder, with the head that the job needs: its own if it is of the kind, else a new one."""
-    own = hub.load(folder)
+    own = hub.load(folder, dtype=torch.float32)  # as stored, steps would be lost to rounding
     head = own.config.head
-    fits = head_kind(head) == job.head and (not labels or getattr(head, "labels", ()) == labels)
-    if fits:
+    if head_kind(head) == job.head and (not labels or getattr(head, "labels", ()) == labels):
         return own
-    return hub.load(folder, head=_new_head(own, job.head, labels), fresh=["head.*"])
+    new = _new_head(own, job, labels)
+    return hub.load(folder, dtype=torch.float32, head=new, fresh=["head.*"])
 
 
-def _new_head(own: hub.Loaded, kind: str, labels: tuple[str, ...]) -> Head:
+def _new_head(own: hub.Loaded, job: Job[Any], labels: tuple[str, ...]) -> Head:
     """A head of a kind for a model that has none such: as its lineage has it, or a plain one."""
+    kind = job.head
     if own.lineage is not None and kind in lineages()[own.lineage].heads:
         lineage = lineages()[own.lineage]
         said = lineage.config(replace(own.config, head=None)) if "none" in lineage.heads else {}
@@ -137,14 +167,18 @@ def _new_head(own: hub.Loaded, kind: str, labels: tuple[str, ...]) -> Head:
         "tag": TaskHead(task="tag", labels=labels),
         "span": TaskHead(task="span", labels=("start", "end")),
     }
-    check_choice("the kind of a new head", kind, plain)
+    if kind not in plain:
+        raise ValueError(
+            f"the job {job.recipe.job} needs a model with the head {kind}; the one in {own.place} is of the family "
+            f"{own.config.family} with the head {head_kind(own.config.head)}. Start from another, or train another job."
+        )
     return plain[kind]
 
 
-def make_model(kit: Kit, job: Job[Any], labels: tuple[str, ...]) -> nn.Module:
+def make_model(kit: Kit, job: Job[Any], start: hub.Loaded | None) -> nn.Module:
     """The model with its first weights, and with adapters if the recipe has them."""
     plan = kit.recipe.model
-    model = job.build(kit) if plan.start is None else started(plan.start, job, labels).model
+    model = job.build(kit) if start is None else start.model
     if plan.adapters is not None:
         options = to_dict(plan.adapters)
         is_task = head_kind(kit.facts.head) not in ("lm", "pretraining")  # a head over the vocabulary is no new one

@@ -1,9 +1,9 @@
 """Checkpoints of a run: written all or nothing, checked when read, the old ones kept until the new one is whole.
 
 A checkpoint is a folder ``step-00000100``. What is in it is written to a hidden folder beside it first; then comes
-``manifest.json`` with the size and SHA-256 of every file, everything is flushed to the disk, and only then does the
-folder get its name. So a folder without a manifest is never read, and a run that is killed at any moment leaves the
-checkpoint before as it was.
+``manifest.json`` with the size and SHA-256 of every file and whether it is the best so far, everything is flushed to
+the disk, and only then does the folder get its name. So a folder without a manifest is never read, and a run that is
+killed at any moment leaves the checkpoint before as it was.
 """
 
 import hashlib
@@ -64,10 +64,8 @@ class Checkpoints:
         return place
 
     def _finish(self, hidden: Path, place: Path, is_best: bool) -> None:
-        _seal(hidden)
+        _seal(hidden, is_best)
         _rename(hidden, place)
-        if is_best:
-            self._mark(place)
         self._thin()
 
     def tidy(self) -> None:
@@ -75,35 +73,33 @@ class Checkpoints:
         by_first(self._tidy)
 
     def _tidy(self) -> None:
-        for hidden in sorted(self.folder.glob(".step-*.new")) if self.folder.is_dir() else []:
-            place = hidden.with_name(hidden.name[1:].removesuffix(".new"))
-            if (hidden / MANIFEST).is_file() and not place.exists():
-                check(hidden)
-                _rename(hidden, place)
-        for left in self.folder.glob(".step-*"):
-            shutil.rmtree(left)
+        for path in self._named():
+            if not (path / MANIFEST).is_file():  # it was being removed
+                shutil.rmtree(path)
+        for left in sorted(self.folder.glob(".step-*")):  # of one step, the new one before the old one
+            place = left.with_name(left.name[1:].partition(".")[0])
+            if not place.exists() and _is_whole(left):
+                os.replace(left, place)
+                sync(self.folder)
+            else:
+                shutil.rmtree(left)
 
     def all(self) -> list[Path]:
         """Those that were written to the end, the newest last."""
+        return [path for path in self._named() if (path / MANIFEST).is_file()]
+
+    def _named(self) -> list[Path]:
         if not self.folder.is_dir():
             return []
-        found = [path for path in self.folder.iterdir() if NAME.fullmatch(path.name) and (path / MANIFEST).is_file()]
-        return sorted(found, key=step_of)
+        return sorted((path for path in self.folder.iterdir() if NAME.fullmatch(path.name)), key=step_of)
 
     def latest(self) -> Path | None:
         """The newest one."""
         return next(reversed(self.all()), None)
 
     def best(self) -> Path | None:
-        """The one that was called the best."""
-        pointer = self.folder / "best"
-        if not pointer.is_file():
-            return None
-        path = self.folder / pointer.read_text(encoding="utf-8").strip()
-        return path if path in self.all() else None
-
-    def _mark(self, place: Path) -> None:
-        write_text(self.folder / "best", place.name + "\n")
+        """The newest one that was called the best when it was written."""
+        return next((path for path in reversed(self.all()) if _is_best(path)), None)
 
     def _thin(self) -> None:
         kept = {*self.all()[-self.keep :], self.best()}
@@ -144,12 +140,31 @@ def check(path: Path) -> dict[str, Any]:
     return result
 
 
+def _is_whole(path: Path) -> bool:
+    try:
+        check(path)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _is_best(path: Path) -> bool:
+    """What the manifest says; a damaged one says nothing here, and is told of where the checkpoint is read."""
+    try:
+        said = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    except ValueError:
+        return False
+    return isinstance(said, dict) and said.get("best") is True
+
+
 def _others(path: Path) -> str:
     """What to do with a damaged checkpoint: go on from the one before."""
     if NAME.fullmatch(path.name) is None:
         return ""
     before = [other for other in Checkpoints(path.parent).all() if other != path and step_of(other) < step_of(path)]
-    return f" Go on from the one before it: {before[-1]}." if before else " There is none before it; start anew."
+    if not before:
+        return " There is none before it; start anew."
+    return f" Remove {path}, and --resume goes on from {before[-1]}."
 
 
 def _make_anew(folder: Path) -> None:
@@ -158,7 +173,7 @@ def _make_anew(folder: Path) -> None:
     folder.mkdir()
 
 
-def _seal(folder: Path) -> None:
+def _seal(folder: Path, is_best: bool) -> None:
     """Flush all files, then write and flush the manifest."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     said = {
@@ -166,10 +181,8 @@ def _seal(folder: Path) -> None:
     }
     for path in files:
         sync(path)
-    manifest = folder / MANIFEST
-    manifest.write_text(json.dumps({"format": 1, "files": said}, indent=2) + "\n", encoding="utf-8")
-    sync(manifest)
     sync(folder)
+    write_text(folder / MANIFEST, json.dumps({"format": 1, "best": is_best, "files": said}, indent=2) + "\n")
 
 
 def _rename(hidden: Path, place: Path) -> None:

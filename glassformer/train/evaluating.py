@@ -12,7 +12,7 @@ from glassformer.hub import Loaded
 from glassformer.models.transformer import Transformer
 from glassformer.train.assembling import batch_plan
 from glassformer.train.jobs import job_of
-from glassformer.train.jobs.base import Job, Kit
+from glassformer.train.jobs.base import Job, Kit, without_smoothing
 from glassformer.train.loop import evaluate
 from glassformer.train.reading import Records, read_part
 from glassformer.train.recipe import Recipe
@@ -38,7 +38,7 @@ def page_for(loaded: Loaded, format_: str, files: Any) -> dict[str, Any]:
     longest = loaded.config.longest
     return {
         "about": "evaluation",
-        "expected": "",
+        "expected": {"result": ""},
         "job": job_for(loaded.config),
         "data": {"format": format_, "test": files},
         "model": {"start": str(loaded.folder)},
@@ -49,15 +49,17 @@ def page_for(loaded: Loaded, format_: str, files: Any) -> dict[str, Any]:
     }
 
 
-def judge_model(loaded: Loaded, recipe: Recipe, part: str = "test") -> dict[str, float]:
-    """The loss and every figure of a model on a part of the data of a recipe."""
+def judge_model(loaded: Loaded, recipe: Recipe, part: str = "test") -> tuple[dict[str, float], list[str]]:
+    """The loss and every figure of a model on a part of the data of a recipe; and what is to be told of its rows."""
     job: Job[Any] = job_of(recipe)
     rows: Records[Any] = read_part(recipe.data, part, job.record)
     with tempfile.TemporaryDirectory() as folder:
         kit = Kit(recipe, loaded.tokenizer, loaded.config, Path(folder))
         examples = job.examples(kit, {part: rows})[part]
-        losses = _losses(loaded.model, job.objective(kit), job, examples, recipe)
-    return losses | job.figures(kit, loaded, list(rows))
+        losses = _losses(loaded.model, without_smoothing(job.objective(kit)), job, examples, recipe)
+    notes = [str(rows.tally)] if rows.tally is not None and rows.tally.bad else []
+    notes += getattr(examples, "notes", [])
+    return losses | job.figures(kit, loaded, list(rows)), notes
 
 
 def _losses(

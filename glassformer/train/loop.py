@@ -223,7 +223,8 @@ class Trainer:
             what = f"the loss became {loss}" if not math.isfinite(loss) else f"the gradient's length became {norm}"
             raise FloatingPointError(f"{what} at step {self.step + 1}; no weight was changed. Try a lower lr.")
         for optimizer in self.optimizers:
-            self.scaler.step(optimizer)
+            if not overflowed:  # the scaler itself would hold back only those whose own gradients overflowed
+                self.scaler.step(optimizer)
             optimizer.zero_grad()
         self.scaler.update()
         return overflowed

@@ -40,11 +40,15 @@ from glassformer.config.checks import check_choice, check_number, check_positive
 from glassformer.data.order import check_rank
 from glassformer.models.stack import Stack
 from glassformer.train.processes import gathered, rank, seed_apart, world
+from glassformer.weights.devices import check_device
 
 Kind = Literal["ddp", "fsdp"]
 Wrap = Callable[[nn.Module], nn.Module]
 Item = TypeVar("Item")
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
+# Seconds. A process that dies is noticed at once, or ended by torchrun with all others: this is for one that hangs, and
+# must be longer than all that the first does alone while they wait: a tokenizer trained, a corpus written as tokens.
+PATIENCE = 2 * 60 * 60.0
 
 
 class LostProcessError(RuntimeError):
@@ -66,19 +70,21 @@ class Process:
 
 
 @contextmanager
-def start(device: str | None = None, *, timeout: float = 600.0) -> Iterator[Process]:
+def start(device: str | None = None, *, timeout: float = PATIENCE) -> Iterator[Process]:
     """Join the processes that ``torchrun`` started, and leave them at the end, whatever happens.
 
     Args:
         device: ``cpu`` or ``cuda``, where each process takes the GPU of its number; unless given, a GPU if there is
-            one. A process that is alone may name any device of torch.
-        timeout: after so many seconds without an answer from the others, they are taken for lost.
+            one. A process that is alone may name any device that this machine has.
+        timeout: after so many seconds without an answer from the others, they are taken for lost. What the first does
+            alone counts as such a time: raise it where that takes longer.
     """
     check_number(timeout=timeout)
     count = _from_environment("WORLD_SIZE", 1)
     number, place = (_from_environment(name, None if count > 1 else 0) for name in ("RANK", "LOCAL_RANK"))
     kind = device if device is not None else "cuda" if torch.cuda.is_available() else "cpu"
     if count == 1:
+        check_device(kind)
         yield Process(torch.device(kind))
         return
     check_rank(number, count)
@@ -91,7 +97,10 @@ def start(device: str | None = None, *, timeout: float = 600.0) -> Iterator[Proc
     except RuntimeError as error:
         if _is_about_others(error):
             said = f"process {number} of {count} waited for another one that has stopped or hangs"
-            raise LostProcessError(f"{said}; what happened is in the output of that process. Here: {error}") from error
+            here_it_was = str(error).partition("\n")[0]  # the rest is a trace of C++
+            raise LostProcessError(
+                f"{said}; what happened is in the output of that process. Here: {here_it_was}"
+            ) from error
         raise
     finally:
         dist.destroy_process_group()

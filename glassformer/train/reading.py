@@ -103,6 +103,11 @@ def _wanted(data: Data) -> str:
 def _read(data: Data, part: str, kind: type[R]) -> Records[R] | None:
     files: Files = getattr(data, part)
     if data.format in ("toy", "documentation"):
+        if files is not None:
+            raise ValueError(
+                f"data.format={data.format} reads no files, and data.{part} names {files}; say the format of your "
+                f"files, as data.format=text."
+            )
         if part != "train":
             return None
         memory = _memory(data.format)
@@ -146,6 +151,8 @@ def _open(data: Data, files: Files, part: str, kind: type[Any]) -> Source[Any]:
         return sources.read_squad(files, on_bad_row=skip)
     if data.format == "conll":
         separator = "\t" if data.separator is None else data.separator
+        for name in data.columns:
+            check_choice("a column", name, ("words", "tags"))
         places = {"words": data.columns.get("words", 0), "tags": data.columns.get("tags", -1)}
         return sources.read_conll(files, separator=separator or None, prefix=data.prefix, on_bad_row=skip, **places)
     return _table(data, files, part, kind)

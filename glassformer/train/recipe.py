@@ -98,6 +98,11 @@ class ModelPlan:
                 f"say either model.lineage, for a new model, or model.start, a folder to start from; got both, "
                 f"lineage={self.lineage!r} and start={self.start!r}. Take one away with model.lineage=null."
             )
+        if self.start is not None and (self.sizes or self.helper):
+            raise ValueError(
+                f"the sizes of the model in {self.start!r} are its own; take model.sizes and model.helper away with "
+                f"model.sizes={{}} model.helper={{}}."
+            )
 
     def check_said(self) -> None:
         """Raise unless one of the two is said; a recipe may leave that to whoever uses it."""
@@ -118,7 +123,11 @@ class Batches:
     def __post_init__(self) -> None:
         if (self.examples is None) == (self.tokens is None):
             raise ValueError("say the size of a batch once: either batch.examples or batch.tokens.")
-        check_positive(size=self.examples or self.tokens or 1, micro_batches=self.micro_batches, length=self.length)
+        check_positive(
+            **{"batch.examples": 1 if self.examples is None else self.examples},
+            **{"batch.tokens": 1 if self.tokens is None else self.tokens},
+            **{"batch.micro_batches": self.micro_batches, "batch.length": self.length},
+        )
         check_count(workers=self.workers)
 
 
@@ -140,6 +149,8 @@ class Optimisation:
         check_number(lr=self.lr, eps=self.eps)
         check_count(warmup=self.warmup)
         check_probability(floor=self.floor)
+        if self.weight_decay < 0:
+            raise ValueError(f"optimizer.weight_decay must be at least 0, got {self.weight_decay}.")
         if len(self.betas) != 2:
             raise ValueError(f"optimizer.betas are two numbers, got {self.betas!r}.")
 
@@ -161,6 +172,8 @@ class RunPlan:
 
     def __post_init__(self) -> None:
         check_positive(steps=self.steps, checkpoint_every=self.checkpoint_every, keep=self.keep)
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"run.seed must be at least 0 and below 2 to the 63rd, got {self.seed}.")
         if self.average is not None:
             check_probability(average=self.average)
 
@@ -182,6 +195,21 @@ class Evaluation:
     def __post_init__(self) -> None:
         check_positive(every=self.every, last=self.last, beam=self.beam)
         check_count(samples=self.samples)
+        given = {name: getattr(self, name) for name in ("batches", "rows", "patience")}
+        check_positive(**{f"evaluation.{name}": number for name, number in given.items() if number is not None})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """What comes out on which data, and how long it takes."""
+
+    result: str
+    cpu_minutes: float | None = None  # on two cores; None: not measured
+    gpu_minutes: float | None = None  # on a large one
+
+    def __str__(self) -> str:
+        cpu, gpu = ("not measured" if one is None else f"{one:g} min" for one in (self.cpu_minutes, self.gpu_minutes))
+        return f"{self.result} CPU: {cpu}. GPU: {gpu}."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +218,7 @@ class Recipe:
 
     name: str
     about: str
-    expected: str  # what comes out, and how long it takes on a CPU and on a GPU
+    expected: Expected
     job: str  # what is learned: one of ``train.jobs``
     data: Data
     model: ModelPlan

@@ -48,15 +48,18 @@ def recipe_names() -> list[str]:
     return sorted(entry.name.removesuffix(".yaml") for entry in _HOME.iterdir() if entry.name.endswith(".yaml"))
 
 
-def read_recipe(where: str | Path, changes: Iterable[str] = ()) -> Recipe:
-    """A recipe of the package by its name, or a YAML file by its path, with ``key=value`` changes on top."""
-    return recipe_of(*_page(where), changes)
+def read_recipe(where: str | Path, changes: Iterable[str] = (), **values: Any) -> Recipe:
+    """A recipe of the package by its name, or a YAML file by its path, with ``key=value`` changes on top.
+
+    ``values`` are changes, too, as they are and not as texts: ``**{"model.start": folder}``.
+    """
+    return recipe_of(*_page(where), changes, **values)
 
 
-def recipe_of(name: str, page: dict[str, Any], changes: Iterable[str] = ()) -> Recipe:
-    """A recipe from a page of plain values, with ``key=value`` changes on top."""
-    for change in changes:
-        _set(page, change)
+def recipe_of(name: str, page: dict[str, Any], changes: Iterable[str] = (), **values: Any) -> Recipe:
+    """A recipe from a page of plain values, with ``key=value`` changes on top, and others as they are."""
+    for path, value in (*map(_parsed, changes), *values.items()):
+        _set(page, path, value)
     try:
         return from_dict(Recipe, {"name": name, **page})
     except (TypeError, ValueError) as error:
@@ -76,7 +79,10 @@ def _page(where: str | Path) -> tuple[str, dict[str, Any]]:
         path = Path(where)
         if not path.is_file():
             raise RecipeError(f"{path}: there is no such file.")
-        name, text = path.stem, path.read_text(encoding="utf-8")
+        try:
+            name, text = path.stem, path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise RecipeError(f"{path} is not UTF-8: {error}.") from error
     else:
         near = get_close_matches(name, recipe_names(), n=1)
         hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(recipe_names())}."
@@ -90,17 +96,24 @@ def _page(where: str | Path) -> tuple[str, dict[str, Any]]:
     return str(page.pop("name", name)), page
 
 
-def _set(page: dict[str, Any], change: str) -> None:
-    """Put ``key.inner=value`` into a page; that the key exists is checked when the page is read."""
+def _parsed(change: str) -> tuple[str, Any]:
+    """The key and the value of ``key.inner=value``."""
     path, equals, text = change.partition("=")
     if not equals or not path:
         raise RecipeError(f"a change is written key=value, as optimizer.lr=1e-3; got {change!r}.")
+    if " #" in text:
+        return path, text  # no comment, but a name with a number sign
     try:
         value = yaml.load(text, _Loader) if text else None
     except (yaml.YAMLError, RecipeError):
         value = text  # a path with a bracket, say
     if isinstance(value, dict | list) and not text.lstrip().startswith(("{", "[")):
         value = text  # "en:" and "- a" are texts here
+    return path, value
+
+
+def _set(page: dict[str, Any], path: str, value: Any) -> None:
+    """Put a value into a page; that the key exists is checked when the page is read."""
     *outer, last = path.split(".")
     inner = page
     for name in outer:

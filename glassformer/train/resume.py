@@ -40,6 +40,7 @@ def write_run(
     identity: Mapping[str, Any],
     *,
     tokenizer: Tokenizer | None = None,
+    lineage: str | None = None,
     extras: Mapping[str, Stateful] | None = None,
     show: Callable[[Path], None] | None = None,
 ) -> None:
@@ -50,6 +51,7 @@ def write_run(
         trainer: the run.
         identity: says what the run is of, as JSON can write it.
         tokenizer: lies beside the model, if given.
+        lineage: of the model, if it has one; noted with it, for those who convert it.
         extras: what else the run must remember, by name.
         show: writes the model that the folder is to open as, where that is not the one that learns: its average, or
             the one with its adapters merged. The weights that learn are then kept in ``run/``.
@@ -57,7 +59,7 @@ def write_run(
     inside = folder / INSIDE
     of = _completed(identity, trainer)
     if show is None:
-        write_model(folder, trainer.model, tokenizer)
+        write_model(folder, trainer.model, tokenizer, lineage)
     else:
         show(folder)
         _write(inside, "model", _by_plain_name(trainer.model))
@@ -125,7 +127,7 @@ def _by_plain_name(model: nn.Module) -> dict[str, Tensor]:
     return {plain: state[name] for plain, name in plain_names(state).items()}
 
 
-def write_model(folder: Path, model: nn.Module, tokenizer: Tokenizer | None) -> None:
+def write_model(folder: Path, model: nn.Module, tokenizer: Tokenizer | None, lineage: str | None = None) -> None:
     """One that is just what its facts say lies as ``hub.load`` opens it; of anything else the weights are kept."""
     tensors = _by_plain_name(model)
     facts = _facts_of(model)
@@ -133,9 +135,9 @@ def write_model(folder: Path, model: nn.Module, tokenizer: Tokenizer | None) -> 
         _write(folder / INSIDE, "model", tensors)
     elif any(is_shard(tensor) for tensor in tensors.values()):
         weights = collected(tensors)
-        by_first(lambda: hub.save(_built(facts, weights), folder, tokenizer=tokenizer))
+        by_first(lambda: hub.save(_built(facts, weights), folder, tokenizer=tokenizer, lineage=lineage))
     else:
-        by_first(lambda: hub.save(model, folder, tokenizer=tokenizer))
+        by_first(lambda: hub.save(model, folder, tokenizer=tokenizer, lineage=lineage))
 
 
 def _facts_of(model: nn.Module) -> Any:

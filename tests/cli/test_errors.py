@@ -8,6 +8,9 @@ import typer
 from glassformer.cli import chat as talking
 from glassformer.cli.errors import InputError, counting, in_words, plain_errors
 from glassformer.cli.outputs import percent
+from glassformer.data.grouping import BudgetPlan
+from glassformer.train.parallel import LostProcessError
+from glassformer.train.processes import FailedElsewhereError
 
 
 @pytest.mark.parametrize(
@@ -33,6 +36,11 @@ from glassformer.cli.outputs import percent
         ("text 0 has no blank", "text 1 has no blank"),
         ("question 9 has 3 tokens", "question 10 has 3 tokens"),
         ("/a/path=x/top_k=3", "/a/path=x/top_k=3"),
+        ('leave such rows out with on_bad_row="skip".', "leave such rows out with --on-bad-row skip."),
+        ("min_frequency must be at least 1", "--min-frequency must be at least 1"),
+        ("data.on_bad_row must be one of skip, stop", "data.on_bad_row must be one of skip, stop"),
+        ("vocab_size must be at least 261 here: 256 for", "tokenizer.size must be at least 261 here: 256 for"),
+        ("vocab_size must be at least 1, got 0.", "vocab_size must be at least 1, got 0."),
     ],
 )
 def test_the_library_s_words_become_the_program_s(said: str, shown: str) -> None:
@@ -63,9 +71,39 @@ def test_what_input_can_cause_is_a_paragraph(error: Exception, capsys: pytest.Ca
     assert capsys.readouterr().err.startswith("error: ")
 
 
-def test_faults_stay_tracebacks() -> None:
-    with pytest.raises(RuntimeError, match="shapes"), plain_errors():
-        raise RuntimeError("shapes do not fit")
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (FloatingPointError("the loss became nan at step 3; Try a lower lr."), "the loss became nan at step 3"),
+        (LostProcessError("process 1 of 2 waited"), "process 1 of 2 waited"),
+        (FailedElsewhereError("the first process failed"), "the first process failed"),
+        (RuntimeError("Found no NVIDIA driver on your system.\nPlease"), "Found no NVIDIA driver on your system; take"),
+        (RuntimeError("No CUDA GPUs are available"), "run.device=cpu"),
+        (AssertionError("Torch not compiled with CUDA enabled"), "--device cpu"),
+    ],
+)
+def test_what_a_run_can_meet_is_a_line(error: Exception, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as caught, plain_errors():
+        raise error
+    assert caught.value.exit_code == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert told.startswith("error: ")
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize("error", [RuntimeError("shapes do not fit"), AssertionError("shapes"), RecursionError("deep")])
+def test_faults_stay_tracebacks(error: Exception) -> None:
+    with pytest.raises(type(error), match=str(error)), plain_errors():
+        raise error
+
+
+def test_a_row_that_no_batch_holds_is_told_in_the_recipe_s_words() -> None:
+    with pytest.raises(ValueError, match="too_long") as caught:
+        BudgetPlan([3, 9], 4, seed=0)
+    assert in_words(caught.value) == (
+        "example 1 has 9 tokens, more than 4 (1 of 2 do). Raise batch.tokens, or lower batch.length."
+    )
 
 
 @pytest.mark.parametrize(

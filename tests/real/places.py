@@ -8,11 +8,16 @@ import pytest
 
 
 def data(*names: str) -> Path:
+    """A folder or file of real weights; skips where there is none."""
+    return data_set("weights", *names)
+
+
+def data_set(*names: str) -> Path:
     """A folder or file of the data sets; skips where there is none."""
     root = os.environ.get("GLASSFORMER_DATA")
     if root is None:
-        pytest.skip("GLASSFORMER_DATA does not name a folder with real weights")
-    place = Path(root, "weights", *names)
+        pytest.skip("GLASSFORMER_DATA does not name a folder with real data")
+    place = Path(root, *names)
     if not place.exists():
         pytest.skip(f"{place} is not there")
     return place

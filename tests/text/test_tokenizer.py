@@ -631,6 +631,38 @@ def test_save_and_load_give_the_same_tokenizer_here_and_in_transformers(tmp_path
             assert getattr(theirs, f"{role}_token_id") == getattr(ours, role) == getattr(again, role), role
 
 
+@pytest.mark.parametrize("earlier", [False, True], ids=["nothing there", "over another"])
+def test_a_save_that_is_killed_leaves_no_vocabulary_without_its_special_tokens(
+    tmp_path, word_folder, byte_folder, monkeypatch, earlier
+) -> None:
+    ours, other = Tokenizer.load(byte_folder), Tokenizer.load(word_folder)
+    real, left = os.replace, 0
+
+    def mortal(*given) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise KeyboardInterrupt
+        real(*given)
+
+    monkeypatch.setattr(os, "replace", mortal)
+    for number in range(1, 9):
+        folder = tmp_path / str(number)
+        if earlier:
+            other.save(folder)
+        left = number
+        try:
+            ours.save(folder)
+            break
+        except KeyboardInterrupt:
+            left = 0
+            with pytest.raises(TokenizerError):  # nothing is read until all of it is there
+                Tokenizer.load(folder)
+    assert number == 3
+    assert Tokenizer.load(folder).special == ours.special
+    assert (folder / "tokenizer.json").read_text(encoding="utf-8") == ours.backend.to_str(pretty=True)
+
+
 def test_flags_in_the_config_overrule_the_frame(tmp_path, byte_folder) -> None:
     Tokenizer.load(byte_folder).save(tmp_path)
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())

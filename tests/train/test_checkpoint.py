@@ -40,8 +40,21 @@ def test_what_is_written_is_read_and_the_oldest_go(tmp_path: Path) -> None:
     assert best is not None
     assert (said(best), said(kept.all()[-1])) == ("2", "5")
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
-        "best", "step-00000002", "step-00000004", "step-00000005",
+        "step-00000002", "step-00000004", "step-00000005",
     ]  # fmt: skip
+
+
+def test_the_best_is_the_newest_that_was_called_so(tmp_path: Path) -> None:
+    kept = Checkpoints(tmp_path, keep=1)
+    kept.write(1, filled("no"))
+    assert kept.best() is None
+    for step in (2, 3):
+        best = kept.write(step, filled("yes"), is_best=True)
+        last = kept.write(step + 10, filled("no"))
+        assert (kept.best(), kept.all()) == (best, [best, last])
+        shutil.rmtree(last)
+    (best / MANIFEST).write_text("{")
+    assert kept.best() is None  # a damaged one says nothing; whoever reads it is told
 
 
 def test_the_same_step_again_takes_the_place_of_the_first(tmp_path: Path) -> None:
@@ -84,13 +97,14 @@ def test_row_35_killed_at_any_touch_of_the_disk_one_checkpoint_is_whole(tmp_path
     seen = set()
     for number in range(1, 60):
         kept = Checkpoints(tmp_path / str(number), keep=1)
-        kept.write(1, filled("old"))
-        finished = dies_at(number, lambda kept=kept: kept.write(step, filled("new")))
+        kept.write(1, filled("old"), is_best=True)
+        finished = dies_at(number, lambda kept=kept: kept.write(step, filled("new"), is_best=True))
         kept.tidy()
         latest = kept.latest()
         assert latest is not None
         seen.add(said(latest))
-        assert not list(kept.folder.glob(".step*"))
+        assert kept.best() == latest
+        assert sorted(kept.folder.iterdir()) == kept.all()  # nothing else is left, hidden or half removed
         if finished:
             assert said(latest) == "new"
             break
@@ -98,6 +112,46 @@ def test_row_35_killed_at_any_touch_of_the_disk_one_checkpoint_is_whole(tmp_path
         pytest.fail("the child never finished")
     assert seen == {"old", "new"}
     assert number > 8
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda hidden: (hidden / MANIFEST).write_text(""),
+        lambda hidden: (hidden / MANIFEST).write_text((hidden / MANIFEST).read_text()[:50]),
+        lambda hidden: (hidden / "model.txt").write_text("half"),
+    ],
+    ids=["empty manifest", "half a manifest", "half a file"],
+)
+def test_what_is_not_whole_and_has_no_name_yet_goes(tmp_path: Path, harm: Callable[[Path], object]) -> None:
+    kept = Checkpoints(tmp_path)
+    before, hidden = kept.write(1, filled("old")), tmp_path / ".step-00000002.new"
+    shutil.copytree(before, hidden)
+    harm(hidden)
+    kept.tidy()
+    assert [*tmp_path.iterdir()] == [before]
+
+
+def test_the_one_that_had_the_name_gets_it_back_where_the_new_one_is_not_whole(tmp_path: Path) -> None:
+    kept = Checkpoints(tmp_path)
+    place = kept.write(1, filled("old"))
+    hidden = tmp_path / ".step-00000001.new"
+    shutil.copytree(place, hidden)
+    (hidden / "model.txt").unlink()
+    place.rename(tmp_path / ".step-00000001.old")
+    kept.tidy()
+    assert [*tmp_path.iterdir()] == [place]
+    assert said(place) == "old"
+
+
+def test_half_removed_checkpoints_go_and_strange_files_stay(tmp_path: Path) -> None:
+    kept = Checkpoints(tmp_path)
+    kept.tidy()
+    before, half = kept.write(1, filled("old")), kept.write(2, filled("new"))
+    (half / MANIFEST).unlink()
+    (tmp_path / "mine").mkdir()
+    kept.tidy()
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "mine", before]
 
 
 @pytest.mark.parametrize(
@@ -119,8 +173,10 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_named(
     damage(last)
     with pytest.raises(CheckpointError, match=says) as refused:
         check(last)
-    assert str(before) in str(refused.value)
+    assert f"Remove {last}, and --resume goes on from {before}." in str(refused.value)
     assert said(before) == "old"
+    shutil.rmtree(last)
+    assert kept.latest() == before
 
 
 def _flip(path: Path) -> None:

@@ -172,6 +172,25 @@ def test_an_overflow_in_float16_lowers_the_scale_and_changes_no_weight() -> None
     assert run.scaler.get_scale() < 2.0**40
 
 
+def test_an_overflow_of_one_optimizer_s_gradients_stops_the_others_too() -> None:
+    model = small()
+    first, *others = model.parameters()
+    optimizers = [torch.optim.SGD([first], 0.1), torch.optim.SGD(others, 0.1)]
+    run = Trainer(
+        model, NextToken(), RandomWindows(PATTERN, 4, 8, seed=0), optimizers, Settings(steps=3, precision="float16")
+    )
+    run.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    before = [p.clone() for p in model.parameters()]
+    overflow = first.register_hook(lambda grad: grad * math.inf)
+    assert run.advance().skipped
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert all(p.grad is None for p in model.parameters())
+    assert run.scaler.get_scale() == 512.0
+    overflow.remove()
+    assert not run.advance().skipped
+    assert not any(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
 def test_bfloat16_is_near_float32() -> None:
     narrow = [r.loss for r in trainer(small(), steps=20, precision="bfloat16")]
     plain = [r.loss for r in trainer(small(), steps=20)]

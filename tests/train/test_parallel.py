@@ -190,6 +190,21 @@ def test_one_process_needs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
+    ("device", "says"),
+    [
+        ("banana", "device banana cannot be used here: say cpu, cuda, cuda:1 or mps"),
+        ("meta", "device meta cannot be used here: say cpu"),
+        ("cpu:banana", "device cpu:banana cannot be used here"),
+        ("cuda:99", r"device cuda:99 cannot be used here: .+\. The CPU always can: device cpu\.$"),
+    ],
+)
+def test_a_device_that_is_not_there_is_explained(monkeypatch: pytest.MonkeyPatch, device: str, says: str) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    with pytest.raises(ValueError, match=says), parallel.start(device):
+        pytest.fail("it started")
+
+
+@pytest.mark.parametrize(
     ("variables", "says"),
     [
         ({"WORLD_SIZE": "2"}, "RANK is not"),

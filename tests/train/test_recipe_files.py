@@ -23,8 +23,7 @@ def test_each_recipe_says_what_it_is_and_reads_back_as_the_same(name: str, tmp_p
     recipe = read_recipe(name)
     assert recipe.name == name
     assert len(recipe.about) > 20
-    assert "EXPECTED" not in recipe.expected
-    assert "CPU" in recipe.expected or "docs/results.md" in recipe.expected or name in ("finetune", "toy")
+    assert len(recipe.expected.result) > 20
     assert recipe.model.lineage is None or recipe.model.lineage in lineages()
     job_of(recipe)  # its options are known ones
     path = tmp_path / f"{name}.yaml"

@@ -14,7 +14,7 @@ from glassformer.train.recipe import Recipe
 from glassformer.train.recipe_files import read_recipe, recipe_names
 from glassformer.train.session import Outcome, Session
 from glassformer.train.watching.watch import Watch
-from tests.train.tiny_recipes import tiny
+from tests.train.tiny_recipes import tiny, write_text
 
 HERE = parallel.Process(torch.device("cpu"))
 TAUGHT = ("distil", "finetune")  # these start from another model
@@ -120,8 +120,6 @@ def test_another_run_is_not_gone_on_with(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("another text altogether, which is long enough. " * 40)
     with pytest.raises(CheckpointError, match=r"data\.train: was .* is "):
         trained(recipe, tmp_path / "out", resume=True)
-    with pytest.raises(CheckpointError, match="holds no run to go on with"):
-        trained(recipe, tmp_path / "nothing", resume=True)
 
 
 def test_a_run_that_gets_no_better_stops_early(tmp_path: Path) -> None:
@@ -146,3 +144,99 @@ def test_the_model_is_the_best_one_or_the_mean_of_the_last(tmp_path: Path) -> No
     for name, tensor in mean.items():
         wanted = torch.stack([one[name].double() for one in every]).mean(0).to(tensor.dtype)
         assert torch.equal(tensor, wanted), name
+
+
+def test_a_start_that_failed_leaves_nothing_behind_that_counts(tmp_path: Path) -> None:
+    few = ("run.steps=2", "evaluation.every=2", "optimizer.warmup=0")
+    out = tmp_path / "out"
+    with pytest.raises(ValueError, match="positions of the model"):
+        trained(small("lm-bpe", tmp_path, *few, "tokenizer.size=300", "batch.length=500"), out)
+    assert trained(small("lm-bpe", tmp_path, *few, "tokenizer.size=310"), out).step == 2  # no run was there yet
+    assert glassformer.load(out / "model").tokenizer.vocab_size == 310
+    assert read_recipe(out / "recipe.yaml").tokenizer.size == 310
+
+
+@pytest.mark.parametrize(
+    ("change", "said"), [("evaluation.by=blue", "Did you mean 'bleu'"), ("data.languages=[en]", None)]
+)
+def test_what_can_only_fail_fails_before_the_first_step(change: str, said: str | None, tmp_path: Path) -> None:
+    recipe = small("translate", tmp_path, change)
+    if said is None:
+        Session(recipe, tmp_path / "out", HERE, Watch())
+        return
+    with pytest.raises(ValueError, match=said):
+        Session(recipe, tmp_path / "out", HERE, Watch())
+    assert not (tmp_path / "out" / "recipe.yaml").exists()
+
+
+def test_a_rehearsal_draws_no_random_numbers(tmp_path: Path) -> None:
+    session = Session(small("ctrl", tmp_path, "model.sizes.resid_pdrop=0.5"), tmp_path / "out", HERE, Watch())
+    before = torch.get_rng_state()
+    found = [session.judge.validate(None) for _ in range(3)]
+    session.judge.samples(2)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert found[0] == found[1] == found[2]  # without dropout
+
+
+def test_losses_are_judged_without_smoothing(tmp_path: Path) -> None:
+    outcome = trained(small("lm-bytes", tmp_path, "objective.smoothing=0.3", "run.steps=8"), tmp_path / "out")
+    plain = trained(small("lm-bytes", tmp_path, "run.steps=8", "optimizer.lr=1e-12"), tmp_path / "plain")
+    assert outcome.results["valid"]["loss"] < plain.results["valid"]["loss"]  # smoothed it would be higher
+    assert outcome.results["valid"]["perplexity"] == pytest.approx(2.718281828 ** outcome.results["valid"]["loss"])
+
+
+def test_a_run_that_stopped_early_makes_no_more_steps(tmp_path: Path) -> None:
+    changes = (
+        "run.steps=40",
+        "evaluation.every=2",
+        "evaluation.patience=2",
+        "optimizer.lr=1e-12",
+        "optimizer.warmup=0",
+    )
+    recipe = small("lm-bytes", tmp_path, *changes)
+    first = trained(recipe, tmp_path / "out")
+    again = trained(recipe, tmp_path / "out", resume=True)
+    assert first == again
+    assert len(losses(tmp_path / "out")) == first.step
+
+
+def test_files_are_not_passed_over_for_the_documentation(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"data\.format=documentation reads no files.*data\.format=text"):
+        trained(read_recipe("lm-bytes", ["data.train=mine.txt"]), tmp_path / "out")
+
+
+def test_what_is_held_out_teaches_the_tokenizer_nothing(tmp_path: Path) -> None:
+    recipe = small(
+        "lm-bpe", tmp_path, "data.documents=file", "objective.rows=windows", "run.steps=8", "tokenizer.size=400"
+    )
+    text = tmp_path / "text.txt"
+    text.write_text(text.read_text() + "zzqqxx " * 40)  # within the last fifth
+    trained(recipe, tmp_path / "out")
+    vocabulary = glassformer.load(tmp_path / "out" / "model").tokenizer.backend.get_vocab()
+    assert not [token for token in vocabulary if "zq" in token or "qx" in token]
+
+
+def test_weights_of_half_precision_are_trained_in_full(teacher: Path, tmp_path: Path) -> None:
+    loaded = glassformer.load(teacher, dtype=torch.bfloat16)
+    glassformer.save(loaded, tmp_path / "half")
+    session = Session(small("finetune", tmp_path, f"model.start={tmp_path / 'half'}"), tmp_path / "out", HERE, Watch())
+    assert {p.dtype for p in session.run.model.parameters()} == {torch.float32}
+
+
+def test_a_test_part_is_judged_by_itself(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    write_text(other, documents=6)
+    changes = (f"data.test={other / 'text.txt'}", "run.steps=8", "evaluation.every=8")
+    results = trained(small("lm-bytes", tmp_path, *changes), tmp_path / "a").results
+    assert results["test"]["loss"] != results["valid"]["loss"]
+    results = trained(small("electra", tmp_path, *changes), tmp_path / "b").results
+    assert results["valid"] != {}
+    assert results["test"] == {}  # what is kept has no loss of its own
+
+
+def test_a_trained_model_says_of_which_lineage_it_is(tmp_path: Path) -> None:
+    outcome = trained(small("lm-bytes", tmp_path, "run.steps=8"), tmp_path / "out")
+    loaded = glassformer.load(outcome.folder)
+    assert loaded.lineage == "gpt2"
+    glassformer.save(loaded, tmp_path / "hf", to="hf")

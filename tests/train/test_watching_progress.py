@@ -3,6 +3,8 @@
 import io
 import math
 import re
+import subprocess
+import sys
 import unicodedata
 from pathlib import Path
 
@@ -271,6 +273,60 @@ def test_control_characters_are_made_visible() -> None:
     every = "".join(map(chr, (*range(0x3000), *range(0xD800, 0xE000))))
     assert {c for c in spaced(every) if unicodedata.category(c) in ("Cc", "Cs")} == {"\n"}
     assert spaced("a\r\nb") == "a\nb"
+
+
+CHATTER = """
+import sys
+from rich.console import Console
+from glassformer.train.watching.progress import Progress
+from tests.train.test_watching_progress import report
+console = Console(force_terminal=sys.argv[1] == "terminal", color_system=None, _environ={})
+with Progress(console, steps=3, every_seconds=1e-9) as progress:
+    progress.note("begun")
+    if sys.argv[2] == "later":
+        progress.step(report(1, steps=3))
+    sys.stdin.readline()
+    for step in (1, 2, 3):
+        progress.step(report(step, steps=3))
+        progress.validation(step, 2.0)
+console.print("outcome")
+print("still there", file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("when", ["at once", "later"])
+@pytest.mark.parametrize("kind", ["file", "terminal"])
+def test_a_reader_that_goes_away_does_not_end_the_run(kind: str, when: str) -> None:
+    """As in ``glassformer train … | head -1``."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", CHATTER, kind, when], text=True, **pipes) as run:  # type: ignore[call-overload]
+        assert run.stdout.readline() == "note        begun\n"
+        run.stdout.close()
+        run.stdin.write("\n")
+        run.stdin.close()
+        assert run.stderr.read() == "still there\n"
+    assert run.returncode == 0
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_after_a_broken_pipe_nothing_more_is_written(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone(io.StringIO):
+        tries = 0
+
+        def write(self, _: str) -> int:
+            self.tries += 1
+            raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(sys, "stdout", io.StringIO())  # rich closes it, and that of the tests must stay
+    file = Gone()
+    console = Console(file=file, force_terminal=terminal, width=80, legacy_windows=False, _environ={})
+    with Progress(console, steps=STEPS, every_seconds=1e-9) as progress:
+        for step in range(1, 5):
+            progress.step(report(step))
+            progress.note("lost")
+    assert file.tries == 1
+    with pytest.raises(SystemExit), Progress(paper(Clock())):
+        sys.exit(3)  # what others end with is not ours to hold
 
 
 def test_wrong_settings_are_errors() -> None:

@@ -6,7 +6,7 @@ works with comes in a ``Kit`` once the run has it.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -67,14 +67,27 @@ class Job(ABC, Generic[R]):
     head: ClassVar[str]  # the kind of head that a new model gets
     options_type: ClassVar[type] = NoOptions
     holds_out_rows: ClassVar[bool] = True  # False: the job itself sets apart what is judged
+    keeps_all: ClassVar[bool] = True  # False: what is kept is only a part of what learns, and has no loss of its own
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
         self.options: Any = from_dict(self.options_type, recipe.objective, "objective")
 
+    def check(self) -> None:
+        """Raise if the recipe leaves out what the job needs and whoever uses it has to say."""
+        self.recipe.model.check_said()
+
     @abstractmethod
     def texts(self, row: R) -> Iterable[str]:
         """What a tokenizer has to be trained for."""
+
+    def vocabulary(self, rows: Records[R]) -> Iterable[str]:
+        """All that a tokenizer is trained on: nothing of what is judged later."""
+        return (text for row in rows for text in self.texts(row))
+
+    def identity(self) -> dict[str, Any]:
+        """What may not change while a run goes on, besides the recipe, the rows and the tokenizer."""
+        return {}
 
     def own_tokenizer(self, rows: Iterable[R]) -> Tokenizer | None:
         """A tokenizer that the job makes itself; None: one is trained as the recipe says."""
@@ -146,6 +159,17 @@ class Encoded(Generic[R]):
 
     def __getitem__(self, number: int) -> R:
         return self._examples[number]
+
+
+def without_smoothing(objective: Any) -> Any:
+    """The same objective, or one that has it inside, with labels as they are: for judging."""
+    inner = {
+        one.name: without_smoothing(value)
+        for one in fields(objective)
+        if is_dataclass(value := getattr(objective, one.name)) and hasattr(value, "loss")
+    }
+    hard = {"smoothing": 0.0} if hasattr(objective, "smoothing") else {}
+    return replace(objective, **inner, **hard) if inner or hard else objective
 
 
 def as_loaded(model: Transformer, tokenizer: Tokenizer, place: Path) -> Loaded:

@@ -16,6 +16,7 @@ from glassformer.data.records import Text
 from glassformer.data.token_files import tokenizer_fingerprint
 from glassformer.hub import Loaded
 from glassformer.models.transformer import Transformer
+from glassformer.train.adapter_files import fingerprint
 from glassformer.train.jobs.base import Job, Kit
 from glassformer.train.jobs.hiding import Filled, Hiding, guess_words, sample_row, text_rows
 from glassformer.train.reading import Records
@@ -67,6 +68,14 @@ class Distilled(Job[Text]):
                 "a student starts from model.start or (objective.start_from_teacher) from its teacher, not from both."
             )
 
+    def check(self) -> None:
+        """Raise unless there is a teacher."""
+        super().check()
+        if self.recipe.model.teacher is None:
+            raise ValueError(
+                "the job distillation learns from a model: say model.teacher=FOLDER and tokenizer.load=FOLDER."
+            )
+
     def texts(self, row: Text) -> Iterable[str]:
         """The text."""
         return (row.text,)
@@ -74,12 +83,13 @@ class Distilled(Job[Text]):
     @cached_property
     def teacher(self) -> Loaded:
         """The teacher with its tokenizer; read once."""
-        folder = self.recipe.model.teacher
-        if folder is None:
-            raise ValueError("the job distillation learns from a model: say model.teacher=FOLDER.")
-        found = hub.load(folder)
+        found = hub.load(str(self.recipe.model.teacher))
         found.model = guessing(found.model).requires_grad_(False)
         return found
+
+    def identity(self) -> dict[str, Any]:
+        """The teacher's weights."""
+        return {"teacher": fingerprint(self.teacher.model)}
 
     def build(self, kit: Kit) -> nn.Module:
         """A new student, with weights of the teacher if it starts from them."""

@@ -12,6 +12,7 @@ from glassformer.data.loader import Dataset
 from glassformer.data.token_files import TokenFile, encoded, open_tokens, tokenizer_fingerprint, write_tokens
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.train.reading import Records
+from glassformer.weights.saving import write_text
 
 T = TypeVar("T")
 
@@ -25,15 +26,23 @@ def token_file(
     """
     path, note = folder / f"{part}.bin", folder / f"{part}.source.json"
     made_of = {"rows": source, "tokenizer": tokenizer_fingerprint(tokenizer), "end": end}
-    if note.is_file() and path.is_file() and json.loads(note.read_text(encoding="utf-8")) == made_of:
+    if path.is_file() and _read(note) == made_of:
         return open_tokens(path, tokenizer=str(made_of["tokenizer"]))
     folder.mkdir(parents=True, exist_ok=True)
     note.unlink(missing_ok=True)
     ids = encoded(texts, tokenizer, end=end)
     documents = (document for document in ids if document)  # a text of white space may be no token at all
     written = write_tokens(path, documents, vocab_size=tokenizer.vocab_size, tokenizer=str(made_of["tokenizer"]))
-    note.write_text(json.dumps(made_of) + "\n", encoding="utf-8")
+    write_text(note, json.dumps(made_of) + "\n")
     return written
+
+
+def _read(note: Path) -> Any:
+    """What a file was made of; None where no note says it, or a damaged one."""
+    try:
+        return json.loads(note.read_text(encoding="utf-8")) if note.is_file() else None
+    except ValueError:
+        return None
 
 
 def texts_of(rows: Records[Any]) -> Iterable[str]:

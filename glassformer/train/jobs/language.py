@@ -16,6 +16,7 @@ from glassformer.data.token_files import TokenFile
 from glassformer.data.windows import Windows
 from glassformer.generate.text import generate_text
 from glassformer.hub import Loaded
+from glassformer.nn.modes import Evaluating
 from glassformer.train.jobs.base import Encoded, Job, Kit
 from glassformer.train.jobs.documents import Mapped, texts_of, token_file
 from glassformer.train.metrics.perplexity import perplexity
@@ -52,6 +53,16 @@ class Language(Job[Text]):
     def texts(self, row: Text) -> Iterable[str]:
         """The text."""
         return (row.text,)
+
+    def vocabulary(self, rows: Records[Text]) -> Iterable[str]:
+        """The part of the text that is trained on: its end may be set apart."""
+        share = 0.0 if self.recipe.data.valid is not None else self.recipe.data.held_out
+        left = round((1 - share) * sum(len(row.text) for row in rows))
+        for row in rows:
+            yield row.text[:left]
+            left -= len(row.text)
+            if left <= 0:
+                return
 
     def objective(self, kit: Kit) -> NextToken:
         """Cross-entropy of every token but the first of its row."""
@@ -108,7 +119,7 @@ class Language(Job[Text]):
         """A text as the model would go on."""
         room = kit.recipe.batch.length - 1
         prompts = [self.options.prompt or row.text[:20] for row in rows]
-        length = min(SAMPLE_TOKENS, room - 1)
+        length = max(1, min(SAMPLE_TOKENS, room - 1))
         found = generate_text(loaded, prompts, max_new_tokens=length, temperature=0.8, top_k=200, seed=0)
         return [f"{prompt}{texts[0].text}" for prompt, texts in zip(prompts, found, strict=True)]
 
@@ -184,12 +195,13 @@ class Controlled(Job[Labelled]):
     def _loss(self, loaded: Loaded, ids: Sequence[int], code: int) -> float:
         device = next(loaded.model.parameters()).device
         batch = NextToken().prepare([with_code(ids, code)], torch.Generator()).to(device)
-        mean = float(NextToken().loss(loaded.model, batch).mean())
+        with Evaluating(loaded.model):
+            mean = float(NextToken().loss(loaded.model, batch).mean())
         return mean if math.isfinite(mean) else math.inf
 
     def samples(self, kit: Kit, loaded: Loaded, rows: Sequence[Labelled]) -> list[str]:
         """What the model writes behind the codes of these rows."""
-        length = min(SAMPLE_TOKENS, kit.recipe.batch.length - 2)
+        length = max(1, min(SAMPLE_TOKENS, kit.recipe.batch.length - 2))
         codes = [code_token(row.label) for row in rows]
         prompts = [[kit.tokenizer.id_of(code)] for code in codes]
         found = generate_text(loaded, prompts, max_new_tokens=length, temperature=0.8, top_k=200, seed=0)

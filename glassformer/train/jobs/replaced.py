@@ -44,6 +44,7 @@ class Replaced(Job[Text]):
     record = Text
     head = "none"  # that of ``finish``: not every lineage names a head that tells replaced tokens
     options_type = ReplacedOptions
+    keeps_all = False
 
     def __init__(self, recipe: Recipe) -> None:
         super().__init__(recipe)

@@ -80,7 +80,7 @@ class TextToText(Job[Pair]):
         longest = self.recipe.batch.length
         framed = not self.options.languages
         columns = [
-            kit.tokenizer.encode_batch(texts, special=framed)
+            kit.tokenizer.encode_batch(texts, special=framed, allow_special=False)
             for texts in ([self.options.prefix + row.source for row in pairs], [row.target for row in pairs])
         ]
         found = []

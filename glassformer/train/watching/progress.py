@@ -5,6 +5,7 @@ Nothing is wider than the terminal: figures go on in the next line, and only wha
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -68,7 +69,8 @@ class Progress:
         if self._shown is not None and self._shown[0] != self._meter.report.step:
             self._show(self._console.get_time())
         if self._live is not None:
-            self._live.stop()
+            with self._unless_gone():
+                self._live.stop()
 
     def step(self, report: Report, *, epoch: int | None = None, memory: int | None = None) -> None:
         """One step was made.
@@ -131,7 +133,20 @@ class Progress:
         """Lines as they are; a character that the console cannot write becomes a question mark."""
         said = Text("\n").join(lines)
         said.plain = said.plain.encode(self._console.encoding, "replace").decode(self._console.encoding)
-        self._console.print(said, soft_wrap=True, highlight=False)
+        with self._unless_gone():
+            self._console.print(said, soft_wrap=True, highlight=False)
+
+    @contextmanager
+    def _unless_gone(self) -> Iterator[None]:
+        """Write, but let no run end because its reader went away (``| head -1``): from then on nothing is shown.
+
+        At a broken pipe rich makes the console quiet for good, and then ends the program.
+        """
+        try:
+            yield
+        except (SystemExit, OSError):
+            if not self._console.quiet:
+                raise
 
     def _is_due(self, step: int, now: float) -> bool:
         if self._shown is None:
@@ -146,8 +161,12 @@ class Progress:
         report = self._meter.report
         self._shown = report.step, now
         if self._live is not None:
-            self._live.start()  # with the first step: what comes before is no part of it
-            self._live.update(_Picture(self._name, report.fraction, self._meter.left, self._figures), refresh=True)
+            if not self._live.is_started:
+                with self._unless_gone():
+                    self._console.show_cursor(False)  # first, for a bar that breaks off as it starts cannot be stopped
+            with self._unless_gone():
+                self._live.start()  # with the first step: what comes before is no part of it
+                self._live.update(_Picture(self._name, report.fraction, self._meter.left, self._figures), refresh=True)
             return
         first, *others = self._figures
         figures = (first, Figure("", f"{100 * report.fraction:.0f}", "%"), *others, _left(self._meter.left))
