@@ -32,7 +32,7 @@ $(VENV)/real: $(VENV)/dev
 	  echo "They cannot be had here; the tests that need them will be skipped."
 	@touch $@
 
-.PHONY: help demo test test-slow test-real test-all parity mutations check format bench bench-sparse bench-generate bench-memory docs clean
+.PHONY: help demo test test-slow test-real test-all parity mutations check format bench bench-sparse bench-generate bench-train bench-memory docs clean
 
 demo: $(VENV)/core ## train a small language model for a minute, then let it write
 	@$(BIN)/glassformer demo
@@ -72,6 +72,9 @@ bench-sparse: $(VENV)/dev ## time and memory of block-sparse attention beside fu
 
 bench-generate: $(VENV)/dev ## time and memory of writing beside Hugging Face's generate
 	@$(BIN)/python -m benchmarks.generate
+
+bench-train: $(VENV)/dev ## steps of training beside Hugging Face and a plain loop, and how long they wait for data
+	@$(BIN)/python -m benchmarks.training
 
 bench-memory: $(VENV)/dev ## memory as accounted for beside memory as measured, on a GPU
 	@$(BIN)/python -m benchmarks.memory

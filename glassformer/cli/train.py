@@ -206,6 +206,9 @@ def evaluate(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    on_bad_row: Annotated[
+        str | None, typer.Option(metavar="stop|skip", help="What a bad row does: stop, or be left out.")
+    ] = None,
 ) -> None:
     """Measure MODEL on data: loss and perplexity, BLEU, ROUGE, accuracy, entity F1, exact match, as its head has it.
 
@@ -218,7 +221,9 @@ def evaluate(
     kind = format_ if format_ is not None else _format(files)
     loaded = loading.load(model)
     page = page_for(loaded, kind, files_of(kind, files))
-    found, notes = judge_model(loaded, recipe_of("evaluation", page, [one for one in data if "=" in one]))
+    values = {} if on_bad_row is None else {"data.on_bad_row": on_bad_row}
+    changes = [one for one in data if "=" in one]
+    found, notes = judge_model(loaded, recipe_of("evaluation", page, changes, **values))
     for text in notes:
         note(text)
     if as_json:

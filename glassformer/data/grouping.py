@@ -85,7 +85,8 @@ class BudgetPlan:
     Args:
         lengths: tokens of each example; for pairs the longer side, or the sum, whatever the budget is meant for.
         budget: tokens of a batch, padding included.
-        seed, shuffle: as in ``Order``.
+        seed: as in ``Order``.
+        shuffle: as in ``Order``.
         window: examples that are sorted together. Larger wastes less, but the examples of a batch are less mixed.
         longest: an example with more tokens is too long; if not given, ``budget``.
         too_long: ``stop`` with an error, ``skip`` it (``skipped`` names them all), or ``cut``: count it as ``longest``,

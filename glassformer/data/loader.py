@@ -49,7 +49,8 @@ class Loader(Generic[Item, Batch]):
         plan: which examples are in which batch.
         seed: decides the generators.
         workers: threads that prepare batches ahead; 0 prepares each when it is asked for.
-        rank, world: this process, and how many there are.
+        rank: this process.
+        world: how many there are.
         prefetch: batches that each worker is ahead.
     """
 

@@ -132,6 +132,8 @@ class Conll:
                 word, tag = cells[self.words], cells[self.tags]
             except IndexError:
                 word = tag = ""
+            if self.words % len(cells) == self.tags % len(cells):
+                tag = ""  # a word is not its own tag
             if not word.startswith(self.prefix) or len(word) == len(self.prefix) or not tag:
                 raise self._fault(line, cells, Origin(origin.file, number))
             words.append(word.removeprefix(self.prefix))
@@ -140,7 +142,8 @@ class Conll:
 
     def _fault(self, line: str, cells: list[str], origin: Origin) -> BadRowError:
         found = f"{len(cells)} columns in {line[:60]!r}; the word is column {self.words}, the tag {self.tags}"
-        if not all(-len(cells) <= column < len(cells) for column in (self.words, self.tags)):
+        is_one = self.words % len(cells) == self.tags % len(cells)
+        if is_one or not all(-len(cells) <= column < len(cells) for column in (self.words, self.tags)):
             remedy = "Correct the line, or the separator and the numbers of the columns"
             return BadRowError(origin, "wrong number of columns", found, remedy)
         if not cells[self.words].startswith(self.prefix):

@@ -126,7 +126,8 @@ def open_tokens(
 
     Args:
         path: the ``.bin`` file.
-        tokenizer, vocab_size: what the reader works with; a file made with another is refused.
+        tokenizer: the fingerprint of the reader's tokenizer; a file made with another is refused.
+        vocab_size: likewise.
         verify: read everything and compare its SHA-256 with the manifest's.
     """
     path = _checked(path)

@@ -28,7 +28,8 @@ class Steps:
 
     Args:
         model: a decoder or an encoder-decoder with a language-model head.
-        source, source_mask: what an encoder-decoder is given to read; True is a real token.
+        source: what an encoder-decoder is given to read.
+        source_mask: True where it has a real token.
         path: ``fast`` runs the engine where the model is plain (no hooks, no foreign parts), ``sdpa`` and ``eager`` the
             model itself. The answers are the same.
         chunk: read prompts in pieces of so many tokens, which bounds the memory they need; None: in one piece.

@@ -82,9 +82,10 @@ class Transformer(nn.Module):
         Args:
             ids: token ids.
             mask: True at real tokens; or the number of each token's document, 0 for padding.
-            target, target_mask: the decoder's own tokens, for an encoder-decoder.
-            segments, languages: one number per token, for models that know them; segments are 0 if not given, and
-                without languages none is added.
+            target: the decoder's own tokens, for an encoder-decoder.
+            target_mask: as ``mask``, for these.
+            segments: one number per token, for models that know them; 0 if not given.
+            languages: likewise; without them none is added.
             positions: one per token, if not counted from the mask; for packed documents, say.
             cache: remembers earlier calls; ``ids`` (of an encoder-decoder: ``target``) are then the tokens after them.
             path: ``sdpa`` or ``eager``; see ``nn.attention``.

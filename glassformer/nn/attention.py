@@ -53,9 +53,10 @@ def scaled_dot_product_attention(
     """Average the values with the weights softmax(q · k · scale + bias), one average per query.
 
     Args:
-        q, k, v: any leading axes. The axis before the sequence counts as heads: keys and values may have fewer of
-            them than queries, and each then serves a group of query heads. Keys are not copied for that, except by
-            PyTorch itself on the fused path where values and keys differ in width.
+        q: any leading axes; the axis before the sequence counts as heads.
+        k: may have fewer heads than the queries; each then serves a group of query heads. Keys are not copied for that,
+            except by PyTorch itself on the fused path where values and keys differ in width.
+        v: as many as there are keys.
         mask: a ``Mask``, or booleans of shape ``(T, S)`` or with as many axes as the
             scores; ``True`` attends. A query with nothing to attend gets zeros. Key slots that no query attends may
             hold anything, NaN included: they reach neither outputs nor gradients.

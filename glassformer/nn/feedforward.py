@@ -20,7 +20,7 @@ from glassformer.nn.norm import at_least_float32
 
 def relu(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """max(0, x)."""
-    return x.clamp(min=0)
+    return torch.relu(x)
 
 
 def silu(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:

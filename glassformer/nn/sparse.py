@@ -44,7 +44,9 @@ def block_sparse_attention(
     """Average the values of the keys that ``pattern`` lets each query see, with the weights softmax(q · k · scale).
 
     Args:
-        q, k, v: of the same tokens, with the same number of heads.
+        q: of the same tokens as keys and values, with the same number of heads.
+        k: see q.
+        v: see q.
         pattern: the blocks and how to read them; see the top of this file.
         real: True where a slot holds a token; all do unless given. The others are seen by nobody, may hold anything,
             NaN included, and get zeros.

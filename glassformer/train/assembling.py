@@ -90,6 +90,8 @@ def assemble(recipe: Recipe, folder: Path, process: parallel.Process) -> Run:
     job.check()
     if process.world > 1 and recipe.run.parallel == "fsdp" and (recipe.model.adapters or not job.keeps_all):
         raise ValueError("what is kept cannot be taken out while others hold parts of it; say run.parallel=ddp.")
+    if not job.keeps_all and recipe.data.test is not None:
+        raise ValueError(f"what the job {recipe.job} keeps cannot be judged on its own; leave out data.test.")
     parts: dict[str, Records[Any]] = read_parts(recipe.data, job.record, hold_out=job.holds_out_rows)
     by_first(lambda: make_tokenizer(recipe, job, parts["train"], folder / "tokenizer"))
     tokenizer = make_tokenizer(recipe, job, parts["train"], folder / "tokenizer")

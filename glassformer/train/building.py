@@ -18,6 +18,7 @@ from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.training import train_tokenizer
 from glassformer.train.adapters import add_adapters
 from glassformer.train.jobs.base import Job, Kit
+from glassformer.train.jobs.documents import read_note
 from glassformer.train.reading import Records
 from glassformer.train.recipe import Recipe
 from glassformer.weights.lineage import Lineage, head_kind
@@ -48,14 +49,6 @@ def make_tokenizer(recipe: Recipe, job: Job[Any], rows: Records[Any], place: Pat
         (job.own_tokenizer(rows) or _train_tokenizer(recipe, job, rows, further)).save(place)
         write_text(note, json.dumps(made_of) + "\n")
     return Tokenizer.load(place)
-
-
-def read_note(path: Path) -> Any:
-    """What a file of JSON says; None where there is none that can be read."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
 
 
 def _train_tokenizer(recipe: Recipe, job: Job[Any], rows: Records[Any], further: tuple[str, ...]) -> Tokenizer:

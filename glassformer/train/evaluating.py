@@ -13,10 +13,12 @@ from glassformer.models.transformer import Transformer
 from glassformer.train.assembling import batch_plan
 from glassformer.train.jobs import job_of
 from glassformer.train.jobs.base import Job, Kit, without_smoothing
+from glassformer.train.jobs.documents import read_note
 from glassformer.train.loop import evaluate
 from glassformer.train.reading import Records, read_part
 from glassformer.train.recipe import Recipe
 
+JOB = "job.json"  # beside a model that was trained by a recipe: what for, and with which options
 _TASKS = {"classify": "classify", "pair": "classify", "tag": "tag", "span": "answer"}
 
 
@@ -34,12 +36,16 @@ def job_for(facts: Model) -> str:
 
 
 def page_for(loaded: Loaded, format_: str, files: Any) -> dict[str, Any]:
-    """The page of a recipe that judges a model on files; changes to it are the caller's."""
+    """The page of a recipe that judges a model on files, by the job that it was trained for if its folder says that.
+
+    Changes to it are the caller's.
+    """
     longest = loaded.config.longest
+    said = read_note(loaded.folder / JOB) or {"job": job_for(loaded.config), "objective": {}}
     return {
         "about": "evaluation",
         "expected": {"result": ""},
-        "job": job_for(loaded.config),
+        **said,
         "data": {"format": format_, "test": files},
         "model": {"start": str(loaded.folder)},
         "batch": {"examples": 16, "length": 512 if longest is None else min(longest, 512)},

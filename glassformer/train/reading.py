@@ -14,7 +14,7 @@ from glassformer.data.loader import Dataset
 from glassformer.data.order import Order
 from glassformer.data.records import Labelled, Origin, Pair, Question, Record, Tagged, Text
 from glassformer.data.source_rows import Source, Tally
-from glassformer.text.corpora import python_documentation
+from glassformer.text.corpora import python_topics
 from glassformer.train.recipe import Aligned, Data, Files
 
 R = TypeVar("R")
@@ -128,8 +128,7 @@ def _memory(name: str) -> list[Record]:
     """Rows that need no file."""
     if name == "toy":
         return [Pair(source, target, origin=Origin("toy", n)) for n, (source, target) in enumerate(TOY, start=1)]
-    paragraphs = python_documentation().decode().split("\n\n")
-    return [Text(text, Origin("documentation", n)) for n, text in enumerate(paragraphs, start=1) if text.strip()]
+    return [Text(text, Origin("documentation", number)) for number, text in enumerate(python_topics(), start=1)]
 
 
 def _open(data: Data, files: Files, part: str, kind: type[Any]) -> Source[Any]:
@@ -154,7 +153,14 @@ def _open(data: Data, files: Files, part: str, kind: type[Any]) -> Source[Any]:
         for name in data.columns:
             check_choice("a column", name, ("words", "tags"))
         places = {"words": data.columns.get("words", 0), "tags": data.columns.get("tags", -1)}
-        return sources.read_conll(files, separator=separator or None, prefix=data.prefix, on_bad_row=skip, **places)
+        return sources.read_conll(
+            files,
+            separator=separator.strip(" ") or None,  # a space, or nothing, is any white space
+            prefix=data.prefix,
+            ignored=data.ignored,
+            on_bad_row=skip,
+            **places,
+        )
     return _table(data, files, part, kind)
 
 

@@ -41,6 +41,7 @@ class Data:
     header: bool = True
     quoted: bool | None = None  # None: of csv, yes; of tsv, no
     prefix: str = ""  # taken off each word of conll files
+    ignored: tuple[str, ...] = ("-DOCSTART-",)  # lines of conll files that begin so do not count
     languages: tuple[str, ...] = ()  # of the source and of the target
     split: tuple[str, ...] = ("train", "validation", "test")  # how a data set calls its parts
     on_bad_row: OnBadRow = "stop"

@@ -101,8 +101,8 @@ def _parsed(change: str) -> tuple[str, Any]:
     path, equals, text = change.partition("=")
     if not equals or not path:
         raise RecipeError(f"a change is written key=value, as optimizer.lr=1e-3; got {change!r}.")
-    if " #" in text:
-        return path, text  # no comment, but a name with a number sign
+    if " #" in text or (text and not text.strip()) or text[:1] in ("|", ">", "#"):
+        return path, text  # white space and signs are meant as they are; YAML would make nothing of them
     try:
         value = yaml.load(text, _Loader) if text else None
     except (yaml.YAMLError, RecipeError):

@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from glassformer import hub
+from glassformer.config import to_dict
 from glassformer.config.facts import for_json
 from glassformer.models.transformer import Transformer
 from glassformer.train import parallel
 from glassformer.train.assembling import Run, assemble
 from glassformer.train.averaging import MovingAverage, load_average
 from glassformer.train.checkpoint import CheckpointError, Checkpoints
+from glassformer.train.evaluating import JOB
 from glassformer.train.judging import Judge
 from glassformer.train.log import RunLog
 from glassformer.train.loop import Report
@@ -214,7 +216,10 @@ class Session:
         by_first(lambda: self._keep(place))
         results = self.judge.measure(place)
         if self._is_first:
-            write_text(self.folder / "results.json", json.dumps(for_json(results), indent=2) + "\n")
+            told = results | ({"notes": notes} if (notes := self.run.job.footnotes()) else {})
+            write_text(self.folder / "results.json", json.dumps(for_json(told), indent=2) + "\n")
+            for note in notes:
+                self.watch.note(note)
             draw_curve(self.folder / "log.jsonl", self.folder / "loss.svg")
         return Outcome(place, self.run.trainer.step, results)
 
@@ -229,3 +234,5 @@ class Session:
             load_average(loaded.model, last)
         shutil.rmtree(place, ignore_errors=True)
         hub.save(loaded, place, tokenizer=self.run.kit.tokenizer)
+        said = {"job": self.recipe.job, "objective": to_dict(self.run.job.options)}
+        write_text(place / JOB, json.dumps(said, indent=2, ensure_ascii=False) + "\n")

@@ -1,4 +1,4 @@
-"""Ctrl-C, and the signal by which machines are shut down, as a wish that a run grants between two steps."""
+"""An interrupt from the keyboard, or the signal of a machine that shuts down, as a wish granted between two steps."""
 
 import signal
 import threading

@@ -99,6 +99,32 @@ def test_an_unfinished_run_goes_on_without_its_recipe_being_said_again(unbroken:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_asked_to_stop_writes_a_checkpoint_first(
+    unbroken: Path, tmp_path: Path, how: signal.Signals
+) -> None:
+    out = tmp_path / "out"
+    arguments = [sys.executable, "-u", "-m", "glassformer", *language(unbroken), "--out", str(out)]
+    environment = os.environ | ALONE
+    with subprocess.Popen(
+        arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as it:
+        assert it.stdout is not None
+        lines = []
+        for line in it.stdout:
+            lines.append(line)
+            if line.startswith("step 1 "):
+                it.send_signal(how)
+    assert it.returncode == 130, "".join(lines)
+    assert f"--out {out} --resume" in lines[-1]
+    last = Checkpoints(out / "checkpoints").latest()
+    assert last is not None
+    assert read_log(out / "log.jsonl")[-1]["step"] == int(last.name.removeprefix("step-")) < 24
+    done = call("train", "--out", str(out), "--resume")
+    assert done.returncode == 0, done.stderr
+    assert_same(unbroken / "out", out)
+
+
 def limited(most: int) -> None:
     """As a full disk: nothing longer can be written, and writing it is an error, not a signal."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -559,3 +559,13 @@ def test_real_stories() -> None:
     stories = read_text(path, documents="marker", marker="<|endoftext|>").index()
     assert len(stories) == 2_316 + 1
     assert not any("<|endoftext|>" in story.text or story.text != story.text.strip("\n") for story in stories)
+
+
+def test_a_word_is_not_its_own_tag(tmp_path: Path) -> None:
+    """A file divided by spaces and read by tabs has one column, which is the first and the last."""
+    path = tmp_path / "tags.txt"
+    path.write_text("EU NNP B-ORG\nrejects VBZ O\n")
+    with pytest.raises(BadRowError, match=r"tags\.txt:1: wrong number of columns: 1 columns .* separator"):
+        list(read_conll(path))
+    (row,) = read_conll(path, separator=None)
+    assert row == Tagged(("EU", "rejects"), ("B-ORG", "O"))

@@ -33,7 +33,7 @@ def recipe_of(job: str, model: dict[str, Any], *, length: int = 32, **changes: A
     page = {
         "name": "small",
         "about": "a test",
-        "expected": "nothing",
+        "expected": {"result": ""},
         "job": job,
         "data": {"format": "text"},
         "model": model,
@@ -57,13 +57,13 @@ def records(rows: Sequence[Any]) -> Records[Any]:
 def ready(recipe: Recipe, tokenizer: Tokenizer, folder: Path) -> tuple[Job[Any], Kit]:
     """The job of a recipe, and what it works with."""
     job = job_of(recipe)
-    return job, Kit(recipe, tokenizer, make_facts(recipe, job, tokenizer, ()), folder)
+    return job, Kit(recipe, tokenizer, make_facts(recipe, job, tokenizer, (), None), folder)
 
 
 def train(job: Job[Any], kit: Kit, rows: Sequence[Any], *, steps: int, lr: float) -> tuple[nn.Module, list[Report]]:
     """The trained model, and what every step said."""
     torch.manual_seed(0)
-    model, objective = make_model(kit, job, ()), job.objective(kit)
+    model, objective = make_model(kit, job, None), job.objective(kit)
     examples = job.examples(kit, {"train": records(rows)})["train"]
     loader = Loader(examples, objective.prepare, FixedPlan(len(examples), 8, seed=0), seed=0)
     trainer = Trainer(model, objective, loader, [adamw(model, lr)], Settings(steps=steps))

@@ -28,7 +28,7 @@ from glassformer.train.jobs.labels import _correlation, _score_several
 from glassformer.train.loop import Settings, Trainer
 from glassformer.train.optim import adamw
 from glassformer.train.reading import Records
-from glassformer.train.recipe import Batches, Data, ModelPlan, Optimisation, Recipe, RunPlan
+from glassformer.train.recipe import Batches, Data, Expected, ModelPlan, Optimisation, Recipe, RunPlan
 from tests.helpers import largest_difference, randomise, types_unchecked
 
 FILLERS = tuple("the film was long and we saw it again in a small town on one day with her old friend".split())  # noqa: SIM905
@@ -100,7 +100,7 @@ def recipe_of(job: str, objective: dict[str, Any], length: int = 32, **data: Any
     return Recipe(
         name="tiny",
         about="",
-        expected="",
+        expected=Expected(result=""),
         job=job,
         data=Data(format="jsonl", **data),
         model=ModelPlan(lineage="bert"),

@@ -1,6 +1,7 @@
 """What objectives ask of a model: the right head, the vectors before it, its judgement of tokens.
 
-Shapes: ``B`` rows, ``T`` tokens that are answered (of an encoder-decoder: of its decoder), ``D`` model width.
+Shapes: ``B`` rows, ``T`` tokens that are answered (of an encoder-decoder: of its decoder), ``D`` model width, ``N``
+places that are judged.
 """
 
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from glassformer.config.model import Model
+from glassformer.data.objectives.base import IGNORE
 from glassformer.data.objectives.cross_entropy import Judged, judge_in_chunks, judge_tokens
 from glassformer.models.transformer import Transformer, unwrapped
 
@@ -59,8 +61,22 @@ def ask_tokens(
     smoothing: float = 0.0,
     chunk: int | None = None,
 ) -> Judged:
-    """How a model with a head over the vocabulary judges tokens; ``chunk`` places at a time, or all at once."""
-    if chunk is None:
-        return judge_tokens(model(**inputs), labels, smoothing)
+    """How a model with a head over the vocabulary judges tokens; ``chunk`` places at a time, or all at once.
+
+    Places that are not judged are left out before the head wherever the model can be asked in two parts.
+    """
     inner = unwrapped(model)
-    return judge_in_chunks(vectors(inner, inputs), inner.answer, labels, chunk, smoothing)
+    if chunk is not None:
+        return judge_in_chunks(vectors(inner, inputs), inner.answer, labels, chunk, smoothing)
+    if _is_bare(model):
+        judged = (labels != IGNORE).nonzero(as_tuple=True)  # before the model is asked: on a GPU this waits
+        if 0 < len(judged[0]) < labels.numel():  # with none, every parameter of the head still gets a gradient, of 0
+            some = vectors(inner, inputs)[judged]  # N D
+            return judge_tokens(inner.answer(some[None])[0], labels[judged], smoothing)
+    return judge_tokens(model(**inputs), labels, smoothing)
+
+
+def _is_bare(model: nn.Module) -> bool:
+    """Whether nothing hangs on ``model(...)``: no wrapper, shards, hooks of its own or graph of the whole."""
+    hooks = (model._forward_pre_hooks, model._forward_hooks, model._backward_pre_hooks, model._backward_hooks)
+    return type(model) is Transformer and model._compiled_call_impl is None and not any(hooks)

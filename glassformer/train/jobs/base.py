@@ -134,6 +134,10 @@ class Job(ABC, Generic[R]):
         del kit, loaded, rows
         return {}
 
+    def footnotes(self) -> list[str]:
+        """What has to be known to read the figures."""
+        return []
+
     def samples(self, kit: Kit, loaded: Loaded, rows: Sequence[R]) -> list[str]:
         """What the model makes of these rows, for people to look at."""
         del kit, loaded, rows

@@ -83,6 +83,7 @@ class Distilled(Job[Text]):
     @cached_property
     def teacher(self) -> Loaded:
         """The teacher with its tokenizer; read once."""
+        self.check()
         found = hub.load(str(self.recipe.model.teacher))
         found.model = guessing(found.model).requires_grad_(False)
         return found

@@ -18,27 +18,35 @@ T = TypeVar("T")
 
 
 def token_file(
-    folder: Path, part: str, texts: Iterable[str], source: str, tokenizer: Tokenizer, end: int | None = None
+    folder: Path,
+    part: str,
+    texts: Iterable[str],
+    source: str,
+    tokenizer: Tokenizer,
+    *,
+    start: int | None = None,
+    end: int | None = None,
 ) -> TokenFile:
-    """All texts as ids on disk, each a document with ``end`` after it; written once for the same rows and tokenizer.
+    """All texts as ids on disk, each a document between ``start`` and ``end``; written once for the same rows.
 
     ``source`` is the fingerprint of the rows that the texts are of.
     """
     path, note = folder / f"{part}.bin", folder / f"{part}.source.json"
-    made_of = {"rows": source, "tokenizer": tokenizer_fingerprint(tokenizer), "end": end}
-    if path.is_file() and _read(note) == made_of:
+    made_of = {"rows": source, "tokenizer": tokenizer_fingerprint(tokenizer), "start": start, "end": end}
+    if path.is_file() and read_note(note) == made_of:
         return open_tokens(path, tokenizer=str(made_of["tokenizer"]))
     folder.mkdir(parents=True, exist_ok=True)
     note.unlink(missing_ok=True)
-    ids = encoded(texts, tokenizer, end=end)
-    documents = (document for document in ids if document)  # a text of white space may be no token at all
+    before = [] if start is None else [start]
+    found = encoded(texts, tokenizer, end=end)
+    documents = ([*before, *ids] for ids in found if ids)  # a text of white space may be no token at all
     written = write_tokens(path, documents, vocab_size=tokenizer.vocab_size, tokenizer=str(made_of["tokenizer"]))
     write_text(note, json.dumps(made_of) + "\n")
     return written
 
 
-def _read(note: Path) -> Any:
-    """What a file was made of; None where no note says it, or a damaged one."""
+def read_note(note: Path) -> Any:
+    """What something was made of, as a file of JSON says; None where there is none, or a damaged one."""
     try:
         return json.loads(note.read_text(encoding="utf-8")) if note.is_file() else None
     except ValueError:

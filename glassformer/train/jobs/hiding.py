@@ -155,7 +155,7 @@ def text_rows(
     room, end = around.room(kit.recipe.batch.length), separator(kit) if rows == "full" else None
     made: dict[str, Dataset[Text]] = {}
     for part, some in parts.items():
-        file = token_file(kit.folder, part, texts_of(some), some.fingerprint, kit.tokenizer, end)
+        file = token_file(kit.folder, part, texts_of(some), some.fingerprint, kit.tokenizer, end=end)
         made[part] = _full(file, room, around) if rows == "full" else _Documents(file, room, around)
     return made
 

@@ -36,7 +36,7 @@ class LanguageOptions:
     rows: Literal["windows", "documents"] = "windows"
     smoothing: float = 0.0
     chunk: int | None = None  # judge so many places at a time, for a large vocabulary
-    prompt: str = "\n"  # what samples start with
+    prompt: str | None = None  # what samples start with; None: an empty line, or the start of a document
 
     def __post_init__(self) -> None:
         check_choice("objective.rows", self.rows, ("windows", "documents"))
@@ -71,12 +71,13 @@ class Language(Job[Text]):
 
     def examples(self, kit: Kit, parts: Mapping[str, Records[Text]]) -> dict[str, Dataset[Any]]:
         """Rows of ``batch.length`` tokens."""
-        end = kit.tokenizer.eos
+        tokenizer, alone = kit.tokenizer, self.options.rows == "documents"
+        frame = {"start": tokenizer.bos if alone else None, "end": tokenizer.eos}
         files = {
-            part: token_file(kit.folder, part, texts_of(rows), rows.fingerprint, kit.tokenizer, end)
+            part: token_file(kit.folder, part, texts_of(rows), rows.fingerprint, tokenizer, **frame)
             for part, rows in parts.items()
         }
-        if self.options.rows == "documents":
+        if alone:
             return {part: self._packed(file) for part, file in self._with_documents(files).items()}
         return self._windows(files)
 
@@ -118,7 +119,8 @@ class Language(Job[Text]):
     def samples(self, kit: Kit, loaded: Loaded, rows: Sequence[Text]) -> list[str]:
         """A text as the model would go on."""
         room = kit.recipe.batch.length - 1
-        prompts = [self.options.prompt or row.text[:20] for row in rows]
+        usual = "" if self.options.rows == "documents" and kit.tokenizer.bos is not None else "\n"
+        prompts = [usual if self.options.prompt is None else self.options.prompt for _ in rows]
         length = max(1, min(SAMPLE_TOKENS, room - 1))
         found = generate_text(loaded, prompts, max_new_tokens=length, temperature=0.8, top_k=200, seed=0)
         return [f"{prompt}{texts[0].text}" for prompt, texts in zip(prompts, found, strict=True)]

@@ -1,5 +1,6 @@
 """One text from another: translation, summaries, any task that is told in words."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from glassformer.train.metrics.summaries import rouge
 from glassformer.train.metrics.translation import bleu, chrf
 from glassformer.train.reading import Records
 
+MOST_TASKS = 20  # if there are more, the words before colons tell no tasks
 Judged = Literal["translation", "summaries", "exact"]
 
 
@@ -80,7 +82,7 @@ class TextToText(Job[Pair]):
         longest = self.recipe.batch.length
         framed = not self.options.languages
         columns = [
-            kit.tokenizer.encode_batch(texts, special=framed, allow_special=False)
+            kit.tokenizer.encode_batch(texts, special=framed)
             for texts in ([self.options.prefix + row.source for row in pairs], [row.target for row in pairs])
         ]
         found = []
@@ -125,6 +127,12 @@ class TextToText(Job[Pair]):
         """BLEU and chrF, ROUGE, or the share of texts that are written exactly."""
         return judge(self.options.judged, self.write(kit, loaded, rows), rows, self.options.tokenize)
 
+    def footnotes(self) -> list[str]:
+        """The signature of BLEU, without which its score says little."""
+        if self.options.judged != "translation":
+            return []
+        return [f"BLEU: {bleu(['a'], ['a'], tokenize=self.options.tokenize).signature}"]
+
     def samples(self, kit: Kit, loaded: Loaded, rows: Sequence[Pair]) -> list[str]:
         """Source, what the model writes, and what it should."""
         written = self.write(kit, loaded, rows)
@@ -139,8 +147,8 @@ def judge(judged: Judged, written: Sequence[str], rows: Sequence[Pair], tokenize
     if judged == "translation":
         return bleu(written, wanted, tokenize=tokenize).figures() | chrf(written, wanted).figures()
     found = {"exact match": exact_match(written, wanted)}
-    tasks = {row.source.partition(": ")[0] for row in rows if ": " in row.source}
-    for task in sorted(tasks) if len(tasks) > 1 else []:
+    tasks = Counter(row.source.partition(": ")[0] for row in rows if ": " in row.source)
+    for task in sorted(tasks) if 1 < len(tasks) <= MOST_TASKS else []:
         some = [n for n, row in enumerate(rows) if row.source.startswith(f"{task}: ")]
         found[f"exact match of {task}"] = exact_match([written[n] for n in some], [wanted[n] for n in some])
     return found

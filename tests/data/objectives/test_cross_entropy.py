@@ -26,6 +26,15 @@ def test_the_sum_over_judged_places_by_hand() -> None:
     assert int(judge_tokens(CHANCES, LABELS).right) == 1  # the second row's highest is its label
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_a_label_that_no_other_token_beats_is_right(dtype: torch.dtype) -> None:
+    rows = [[2, 1, 0], [2, 3, 3], [1, 0, 2], [5, 1, 1], [1, 1, 1]]
+    logits = torch.tensor([rows, [[-4, -1, -2]] * 5], dtype=dtype, requires_grad=True)  # 2 5 3
+    labels = torch.tensor([[0, 2, 1, IGNORE, 1], [1, 0, IGNORE, IGNORE, 1]])  # rows 2 and 5 are ties
+    right = judge_tokens(logits, labels).right
+    assert (int(right), right.requires_grad) == (5, False)
+
+
 def test_smoothing_by_hand() -> None:
     total, _ = token_losses(CHANCES.log(), LABELS, smoothing=0.2)
     wanted = 0.0
