@@ -72,7 +72,7 @@ def ask_tokens(
         judged = (labels != IGNORE).nonzero(as_tuple=True)  # before the model is asked: on a GPU this waits
         if 0 < len(judged[0]) < labels.numel():  # with none, every parameter of the head still gets a gradient, of 0
             some = vectors(inner, inputs)[judged]  # N D
-            return judge_tokens(inner.answer(some[None])[0], labels[judged], smoothing)
+            return judge_tokens(inner.answer(some[None]), labels[judged][None], smoothing)
     return judge_tokens(model(**inputs), labels, smoothing)
 
 

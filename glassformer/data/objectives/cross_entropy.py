@@ -24,7 +24,7 @@ class Judged(NamedTuple):
     """Sums over the places that are judged."""
 
     total: Float[Tensor, ""]  # cross-entropy in nats
-    right: Int[Tensor, ""]  # at how many of them no other token has a higher score than the label; a tie is right
+    right: Int[Tensor, ""]  # at how many of them the label has the highest score; while learning, a tie is right
 
 
 def judge_tokens(logits: Float[Tensor, "... V"], labels: Int[Tensor, "..."], smoothing: float = 0.0) -> Judged:
@@ -32,11 +32,13 @@ def judge_tokens(logits: Float[Tensor, "... V"], labels: Int[Tensor, "..."], smo
     check_probability(smoothing=smoothing)
     rows, flat = at_least_float32(logits).reshape(-1, logits.shape[-1]), labels.reshape(-1)
     total = F.cross_entropy(rows, flat, ignore_index=IGNORE, reduction="sum", label_smoothing=smoothing)
-    return Judged(total, _count_right(logits.detach(), labels))
+    return Judged(total, _count_right(logits.detach(), labels, exactly=not torch.is_grad_enabled()))
 
 
-def _count_right(logits: Tensor, labels: Tensor) -> Tensor:
-    # The highest score is found several times quicker than which token has it.
+def _count_right(logits: Tensor, labels: Tensor, exactly: bool) -> Tensor:
+    if exactly:
+        return ((logits.argmax(-1) == labels) & (labels != IGNORE)).sum()
+    # While learning, every step: the highest score is found several times quicker than which token has it.
     own = logits.gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)  # of the label; any where it is IGNORE
     return ((own >= logits.amax(-1)) & (labels != IGNORE)).sum()
 
@@ -70,7 +72,7 @@ def judge_in_chunks(
     check_positive(chunk=chunk)
 
     def judge(some: Tensor, right: Tensor) -> Judged:
-        return judge_tokens(head(some[None])[0], right, smoothing)
+        return judge_tokens(head(some[None]), right[None], smoothing)
 
     judged = labels != IGNORE
     vectors, wanted = hidden[judged], labels[judged]  # N D, N

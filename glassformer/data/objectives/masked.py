@@ -37,8 +37,7 @@ def hide_words(texts: Sequence[Text], masking: Masking, generator: torch.Generat
 class Masked:
     """Cross-entropy of the words that were chosen, whether or not something else stands in their place.
 
-    ``chunk`` judges so many places at a time; as the others are left out before the head, that is also the quicker way
-    for a large vocabulary.
+    ``chunk`` judges so many places at a time, for a large vocabulary.
     """
 
     masking: Masking

@@ -33,6 +33,8 @@ def test_a_label_that_no_other_token_beats_is_right(dtype: torch.dtype) -> None:
     labels = torch.tensor([[0, 2, 1, IGNORE, 1], [1, 0, IGNORE, IGNORE, 1]])  # rows 2 and 5 are ties
     right = judge_tokens(logits, labels).right
     assert (int(right), right.requires_grad) == (5, False)
+    with torch.no_grad():  # a model that is judged gains nothing by scores that are all alike
+        assert int(judge_tokens(logits, labels).right) == 3
 
 
 def test_smoothing_by_hand() -> None:
