@@ -4,6 +4,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -156,8 +157,7 @@ def test_a_folder_that_may_not_be_written_to_is_told(unbroken: Path, tmp_path: P
 @pytest.mark.parametrize("harm", ["cut", "changed", "missing"])
 def test_a_damaged_checkpoint_is_told_and_the_one_before_it_loads(unbroken: Path, tmp_path: Path, harm: str) -> None:
     out = tmp_path / "out"
-    done = call(*language(unbroken), "--out", str(out), "--quiet")
-    assert done.returncode == 0, done.stderr
+    shutil.copytree(unbroken / "out", out)
     *_, before, last = Checkpoints(out / "checkpoints").all()
     file = last / "model.safetensors"
     content = file.read_bytes()

@@ -160,7 +160,7 @@ def elsewhere(call: str) -> str:
 @pytest.mark.parametrize(
     "call",
     [
-        "settles_for_ragged_batches(2)",
+        pytest.param("settles_for_ragged_batches(2)", marks=pytest.mark.slow),
         pytest.param("settles_for_ragged_batches(5)", marks=pytest.mark.slow),
         pytest.param("serves_every_way_in()", marks=pytest.mark.slow),
         "serves_objectives()",

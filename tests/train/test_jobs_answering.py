@@ -232,6 +232,7 @@ def test_answers_are_learned() -> None:
     assert job.samples(kit, loaded, rows[:1]) == ["rain town\n  → Paris\n  = Paris"]
 
 
+@pytest.mark.slow
 def test_that_there_is_no_answer_is_learned() -> None:
     rows = trips(unanswerable=True)
     job, kit = job_and_kit("answer", rows)
@@ -246,6 +247,7 @@ def test_that_there_is_no_answer_is_learned() -> None:
     assert forced.figures(kit, loaded, rows)["exact match of unanswerable"] == 0.0
 
 
+@pytest.mark.slow
 def test_answers_in_long_contexts_are_found_through_windows() -> None:
     rows = [
         replace(row, context=f"{row.context} {' '.join(TWELVE)}", origin=Origin("s.json", number))

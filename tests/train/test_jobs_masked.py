@@ -219,6 +219,7 @@ def test_masked_words_are_learned(tmp_path: Path) -> None:
     assert model.training  # as it was
 
 
+@pytest.mark.slow
 def test_long_rows_are_learned_by_block_sparse_attention(tmp_path: Path) -> None:
     sizes = {**SIZES, "max_position_embeddings": 160, "block_size": 8, "num_random_blocks": 1}
     recipe = recipe_of("masked", {"lineage": "bigbird", "sizes": sizes}, length=160)
@@ -228,6 +229,7 @@ def test_long_rows_are_learned_by_block_sparse_attention(tmp_path: Path) -> None
     assert samples(job, kit, model, ROWS[:1])[0].count("____") > 0  # shorter than all blocks together
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pairs", ["next", "order"])
 def test_masked_words_and_pairs_are_learned(pairs: str, tmp_path: Path) -> None:
     """Both terms fall, to less than half and two thirds."""
@@ -241,6 +243,7 @@ def test_masked_words_and_pairs_are_learned(pairs: str, tmp_path: Path) -> None:
     assert shown.splitlines()[-1].startswith("  → that the second part follows: ")
 
 
+@pytest.mark.slow
 def test_replaced_tokens_are_learned(tmp_path: Path) -> None:
     """Both models learn: the terms fall to less than two thirds."""
     job, kit = ready(recipe_of("replaced", TWO), words(), tmp_path)
@@ -252,6 +255,7 @@ def test_replaced_tokens_are_learned(tmp_path: Path) -> None:
     assert "found: " in shown or "missed: " in shown
 
 
+@pytest.mark.slow
 def test_hidden_words_beside_a_translation_are_learned(tmp_path: Path) -> None:
     """The loss falls to less than a third."""
     job, kit = ready(recipe_of("masked-translation", LANGUAGES, data=BOTH), of_pairs(), tmp_path)
@@ -376,6 +380,7 @@ def student(teacher: Path | None, layers: int = 2, **sizes: Any) -> dict[str, An
     return {"lineage": "distilbert", "sizes": said | more, "teacher": None if teacher is None else str(teacher)}
 
 
+@pytest.mark.slow
 def test_a_student_comes_near_its_teacher(tmp_path: Path, device: torch.device) -> None:
     """What the teacher says is learned: that term falls to less than half; the teacher does not change."""
     tokenizer = words()

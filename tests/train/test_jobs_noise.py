@@ -134,6 +134,7 @@ def test_gaps_are_filled_with_what_was_written_for_them() -> None:
     assert fill_gaps(tokenizer, gaps, [*two, first - 1, 1])[1] == "one [] three []"
 
 
+@pytest.mark.slow
 def test_spans_are_learned(tmp_path: Path) -> None:
     """The loss falls to less than half."""
     job, kit = ready(recipe_of("spans", SPANS), with_sentinels(), tmp_path)
@@ -184,6 +185,7 @@ def test_the_decoder_writes_the_text_and_the_encoder_reads_it_spoiled(tmp_path: 
     assert rows.lengths.tolist()[0] == len(tokenizer.encode(NUMBERS))
 
 
+@pytest.mark.slow
 def test_spoiled_text_is_restored(tmp_path: Path) -> None:
     """The loss falls to less than a tenth, and the text is written as it was."""
     job, kit = ready(recipe_of("denoising", NOISE, objective={"rows": "documents"}), with_mask(), tmp_path)
