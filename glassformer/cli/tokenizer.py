@@ -1,6 +1,8 @@
 """``glassformer tokenizer train`` and ``show``: make a vocabulary, and look at one."""
 
+import atexit
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -146,12 +148,20 @@ def _apart(work: Callable[[], T], corpus: Corpus) -> T:
         thread.join()
     except KeyboardInterrupt:
         corpus.stop.set()
-        if not corpus.read:  # threads of the library still ask for texts: they must not outlive the interpreter
-            thread.join()
+        thread.join(1.0 if corpus.read else None)
+        if thread.is_alive():  # the library learns on and hears nobody; an interpreter that ends under it aborts
+            atexit.register(_leave)
         raise
     if failed:
         raise failed[0]
     return done[0]
+
+
+def _leave() -> None:
+    """End at once, as after any other interrupt."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(130)
 
 
 @contextmanager
