@@ -1,5 +1,11 @@
 """What several test modules share."""
 
+import os
+import pty
+import re
+import select
+import signal
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -71,3 +77,27 @@ def types_unchecked() -> Iterator[None]:
         yield
     finally:
         jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def on_screen(command: list[str], ctrl_c_at: bytes | None = None) -> tuple[int, str]:
+    """What a terminal shows of a program, and how it ends; with Ctrl-C once a pattern is to be seen."""
+    pid, terminal = pty.fork()
+    if pid == 0:  # pragma: no cover  # the child becomes the program
+        os.environ.update(COLUMNS="100", TERM="xterm")
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # tests that run in the background inherit that it is ignored
+        os.execv(command[0], command)
+    output, deadline = b"", time.monotonic() + 300  # a machine busy with other tests is slow to start and to stop
+    while time.monotonic() < deadline:
+        if select.select([terminal], [], [], 0.5)[0]:
+            try:
+                output += os.read(terminal, 65536)
+            except OSError:  # the other end was closed
+                break
+        if ctrl_c_at is not None and re.search(ctrl_c_at, output):
+            os.write(terminal, b"\x03")
+            ctrl_c_at = None
+    else:
+        os.kill(pid, signal.SIGKILL)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    os.close(terminal)
+    return status, output.decode()

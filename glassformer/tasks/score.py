@@ -24,6 +24,7 @@ from glassformer.hub import Loaded
 from glassformer.models.transformer import Transformer
 from glassformer.nn.norm import at_least_float32
 from glassformer.tasks.batches import Batch, Progress, Row, ask_in_batches, encoded, start_token, vectors
+from glassformer.tasks.perplexity import bits_of, perplexity_of
 from glassformer.tasks.texts import Framed, Pair, check_head, check_text_or_pair, fit, frame
 from glassformer.tasks.windows import Window, check_windows, sliding
 from glassformer.text.tokenizer import Tokenizer
@@ -290,6 +291,4 @@ def _averaged(logs: Sequence[float], predicted: int, size: int) -> Total:
     total = math.fsum(logs)
     if not predicted:
         return Total(total, predicted, size, None, None)
-    loss = -total / predicted
-    perplexity = math.exp(loss) if loss < math.log(1e308) else math.inf
-    return Total(total, predicted, size, perplexity, -total / math.log(2) / size if size else None)
+    return Total(total, predicted, size, perplexity_of(-total / predicted), bits_of(-total) / size if size else None)

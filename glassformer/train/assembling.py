@@ -24,7 +24,7 @@ from glassformer.train.jobs.base import Job, Kit, Measured, without_smoothing
 from glassformer.train.loop import Settings, Trainer
 from glassformer.train.memory import checkpoint_blocks
 from glassformer.train.optim import adamw, muon_and_adamw
-from glassformer.train.processes import by_first
+from glassformer.train.processes import first_then_all
 from glassformer.train.reading import Records, read_parts
 from glassformer.train.recipe import Optimisation, Recipe
 from glassformer.train.schedules import Schedule, schedule
@@ -85,7 +85,7 @@ class Run:
 
 
 def assemble(recipe: Recipe, folder: Path, process: parallel.Process) -> Run:
-    """Make everything ready; what takes long or writes files is done by the first process, the others wait."""
+    """Make everything ready; what writes files is done by the first process before the others."""
     job = job_of(recipe)
     job.check()
     if process.world > 1 and recipe.run.parallel == "fsdp" and (recipe.model.adapters or not job.keeps_all):
@@ -93,14 +93,11 @@ def assemble(recipe: Recipe, folder: Path, process: parallel.Process) -> Run:
     if not job.keeps_all and recipe.data.test is not None:
         raise ValueError(f"what the job {recipe.job} keeps cannot be judged on its own; leave out data.test.")
     parts: dict[str, Records[Any]] = read_parts(recipe.data, job.record, hold_out=job.holds_out_rows)
-    by_first(lambda: make_tokenizer(recipe, job, parts["train"], folder / "tokenizer"))
-    tokenizer = make_tokenizer(recipe, job, parts["train"], folder / "tokenizer")
+    tokenizer = first_then_all(lambda: make_tokenizer(recipe, job, parts["train"], folder / "tokenizer"))
     labels = job.labels(parts["train"])
     start = None if recipe.model.start is None else started(recipe.model.start, job, labels)
     kit = Kit(recipe, tokenizer, make_facts(recipe, job, tokenizer, labels, start), folder / "tokens")
-    if process.world > 1:
-        by_first(lambda: job.examples(kit, parts))  # files of tokens are written once, and then read by all
-    examples = job.examples(kit, parts)
+    examples = first_then_all(lambda: job.examples(kit, parts))  # files of tokens are written once, and read by all
     torch.manual_seed(recipe.run.seed)
     random.seed(recipe.run.seed)  # remembered with a run, whether or not anybody draws from it
     model = make_model(kit, job, start).to(process.device)

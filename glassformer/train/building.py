@@ -103,8 +103,7 @@ def new_facts(
     roles = ("bos", "eos", "pad")
     tokens = {role: getattr(tokenizer, role) for role in roles}
     said |= {named[f"tokens.{role}"]: tokens[role] for role in roles if f"tokens.{role}" in named}
-    if labels:
-        said |= {"id2label": {str(number): label for number, label in enumerate(labels)}}
+    said |= _named(labels)
     start = _start_of(lineage, head, tokens)
     if "tokens.start" in named:
         said[named["tokens.start"]] = start
@@ -116,6 +115,11 @@ def new_facts(
     elif facts.family == "encoder":
         stated = {}
     return replace(facts, tokens=replace(facts.tokens, **stated))
+
+
+def _named(labels: tuple[str, ...]) -> dict[str, Any]:
+    """Labels as a config.json names them, where there are any."""
+    return {"id2label": {str(number): label for number, label in enumerate(labels)}} if labels else {}
 
 
 def _start_of(lineage: Lineage, head: str, tokens: Mapping[str, int | None]) -> int | None:
@@ -150,8 +154,7 @@ def _new_head(own: hub.Loaded, job: Job[Any], labels: tuple[str, ...]) -> Head:
     if own.lineage is not None and kind in lineages()[own.lineage].heads:
         lineage = lineages()[own.lineage]
         said = lineage.config(replace(own.config, head=None)) if "none" in lineage.heads else {}
-        named = {"id2label": {str(number): label for number, label in enumerate(labels)}} if labels else {}
-        found = lineage.facts({**said, **named}, kind).head
+        found = lineage.facts({**said, **_named(labels)}, kind).head
         assert found is not None
         return found
     pool: Literal["first", "last"] = "last" if own.config.family == "decoder" else "first"

@@ -73,8 +73,7 @@ def _losses(
 ) -> dict[str, float]:
     plan = batch_plan(recipe, examples, shuffle=False)
     with Loader(examples, objective.prepare, plan, seed=recipe.run.seed) as loader:
-        means = evaluate(model, objective, loader.epoch())
-    return {"loss": means.loss, **means.parts, **job.of_loss(means.loss)}
+        return job.losses(evaluate(model, objective, loader.epoch()))
 
 
 def files_of(format_: str, given: Sequence[str]) -> Any:

@@ -5,14 +5,11 @@ that they can be compared, and in float32. With several processes all of them ca
 for texts is done by the first alone.
 """
 
-import random
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from glassformer import hub
 from glassformer.config.checks import check_choice
@@ -26,6 +23,7 @@ from glassformer.train.log import read_log
 from glassformer.train.loop import evaluate
 from glassformer.train.processes import gathered
 from glassformer.train.shards import gathered_weights
+from glassformer.train.state import random_state, restore_random
 
 REHEARSED = 2  # rows on which everything is tried before a run begins
 
@@ -67,7 +65,7 @@ class Judge:
         with self.averaged():
             some = parallel.own_share(islice(self.run.batches("valid"), batches))
             means = evaluate(self.run.model, self.run.judged, some)
-            found = {"loss": means.loss, **means.parts, **self.run.job.of_loss(means.loss)}
+            found = self.run.job.losses(means)
             with gathered_weights(self.run.model):
                 if self.process.is_first and "valid" in self.run.parts:
                     found |= self._figures(list(islice(self.run.parts["valid"], rows)))
@@ -89,13 +87,12 @@ class Judge:
 
     def rehearse(self, by: str, samples: int) -> None:
         """Try everything on a few rows before the run begins: what can only fail should not fail hours later."""
-        states = torch.get_rng_state(), random.getstate()
+        before = random_state(self.process.device)
         found = self.validate(REHEARSED, batches=1)
         if found is not None:
             check_choice("evaluation.by", by, found)
         self.samples(min(samples, 1))
-        torch.set_rng_state(states[0])
-        random.setstate(states[1])
+        restore_random(before, self.process.device)
 
     def measure(self, place: Path) -> dict[str, dict[str, float]]:
         """Every figure of the kept model, on all rows that it did not learn from; the first process has them all."""
@@ -115,5 +112,5 @@ class Judge:
             lines = read_log(self.folder / "log.jsonl") if part == "valid" else []
             best = [line for line in lines if line["kind"] == "validation" and line["best"]]
             return {name: value for name, value in best[-1].items() if isinstance(value, float)} if best else {}
-        means = evaluate(model, self.run.judged, parallel.own_share(self.run.batches(part, whole=True)))
-        return {"loss": means.loss, **means.parts, **self.run.job.of_loss(means.loss)}
+        own = parallel.own_share(self.run.batches(part, whole=True))
+        return self.run.job.losses(evaluate(model, self.run.judged, own))

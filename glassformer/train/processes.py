@@ -73,6 +73,16 @@ def by_first(work: Callable[[], object]) -> None:
         raise FailedElsewhereError(f"the first process failed, and so this one stops too. There it was {failed}")
 
 
+def first_then_all(work: Callable[[], Value]) -> Value:
+    """Let the first process do something alone, and then the others, who find the files that it wrote.
+
+    Every process does it once and gets what it made itself; what the first raises is raised in all of them.
+    """
+    made: list[Value] = []
+    by_first(lambda: made.append(work()))
+    return made[0] if made else work()
+
+
 def seed_apart(*parts: int) -> None:
     """Start this process's random numbers anew, from some numbers and its rank."""
     seed = hashed("process", *parts, rank())

@@ -1,17 +1,13 @@
 """The program as a user meets it: in a process of its own."""
 
-import os
-import pty
 import re
-import select
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 import glassformer
+from tests.helpers import on_screen
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -61,28 +57,8 @@ def test_nonsense_is_refused(arguments: tuple[str, ...], message: str) -> None:
 
 
 def test_a_terminal_gets_a_live_bar_and_ctrl_c_ends_it_cleanly() -> None:
-    pid, terminal = pty.fork()
-    if pid == 0:  # pragma: no cover  # the child becomes the program
-        os.environ.update(COLUMNS="100", TERM="xterm")
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # tests that run in the background inherit that it is ignored
-        os.execv(sys.executable, [sys.executable, "-m", "glassformer", "demo", "--seconds", "600"])
-    output = b""
-    interrupted = False
-    deadline = time.monotonic() + 300  # a machine busy with other tests is slow to start and to stop
-    while time.monotonic() < deadline:
-        if select.select([terminal], [], [], 0.5)[0]:
-            try:
-                output += os.read(terminal, 65536)
-            except OSError:  # the other end was closed
-                break
-        if b"tokens/s" in output and not interrupted:
-            os.write(terminal, b"\x03")
-            interrupted = True
-    else:
-        os.kill(pid, signal.SIGKILL)
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    os.close(terminal)
-    text = output.decode()
+    command = [sys.executable, "-m", "glassformer", "demo", "--seconds", "600"]
+    status, text = on_screen(command, b"tokens/s")
     assert status == 130
     assert re.search(r"loss.*tokens/s.*s left", text)
     assert "Stopped." in text

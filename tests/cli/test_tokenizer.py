@@ -2,14 +2,9 @@
 
 import gzip
 import json
-import os
-import pty
 import re
-import select
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +13,7 @@ from transformers import AutoTokenizer
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.training import train_tokenizer
 from tests.cli.test_write import refused, rows, run
+from tests.helpers import on_screen
 from tests.text.test_tokenizer import ANGLED, trained_merges, write_merges, write_pieces, write_words
 from tests.text.test_training import LINES
 
@@ -291,30 +287,6 @@ def test_without_a_pipe_only_the_facts_are_shown(folder: Path) -> None:
     assert json.loads(alone.stdout)["vocab_size"] == 500
     piped = subprocess.run(command, input="the\n", capture_output=True, text=True, check=True)
     assert json.loads(piped.stdout)["tokens"] == ["[CLS]", "the", "[SEP]"]
-
-
-def on_screen(command: list[str], ctrl_c_at: bytes | None = None) -> tuple[int, str]:
-    """What a terminal shows of a program, and how it ends; with Ctrl-C once a pattern is to be seen."""
-    pid, terminal = pty.fork()
-    if pid == 0:  # pragma: no cover  # the child becomes the program
-        os.environ.update(COLUMNS="100", TERM="xterm")
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.execv(command[0], command)
-    output, deadline = b"", time.monotonic() + 300
-    while time.monotonic() < deadline:
-        if select.select([terminal], [], [], 0.5)[0]:
-            try:
-                output += os.read(terminal, 65536)
-            except OSError:  # the other end was closed
-                break
-        if ctrl_c_at is not None and re.search(ctrl_c_at, output):
-            os.write(terminal, b"\x03")
-            ctrl_c_at = None
-    else:
-        os.kill(pid, signal.SIGKILL)
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    os.close(terminal)
-    return status, output.decode()
 
 
 def test_a_terminal_gets_colours(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from glassformer.train.loop import Settings, Trainer, evaluate
 from glassformer.train.memory import checkpoint_blocks
 from glassformer.train.optim import adamw, muon_and_adamw
 from glassformer.train.parallel import Process
-from glassformer.train.processes import by_first, gathered
+from glassformer.train.processes import by_first, first_then_all, gathered
 from glassformer.train.resume import read_run, write_run
 from glassformer.train.schedules import schedule
 from glassformer.train.shards import is_shard, shared_out, whole
@@ -304,6 +305,26 @@ def by_the_first(process: Process) -> list[Any]:
         except Exception as error:
             found.append(f"{type(error).__name__}: {error}")
     return [*found, *gathered(process.rank)]
+
+
+def first_and_then(process: Process, folder: Path) -> list[Any]:
+    """A file that the first writes slowly and the others read; and an error of the first."""
+    done: list[int] = []
+
+    def work() -> str:
+        done.append(process.rank)
+        if not (folder / "note").exists():
+            time.sleep(0.2)
+            (folder / "note").write_text(f"by {process.rank}")
+            return "written"
+        return (folder / "note").read_text()
+
+    found = [first_then_all(work), *done]
+    try:
+        first_then_all(lambda: 1 // process.rank)
+    except Exception as error:
+        found.append(type(error).__name__)
+    return found
 
 
 def share_out(process: Process) -> list[int]:

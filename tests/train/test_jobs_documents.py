@@ -7,7 +7,7 @@ import pytest
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.training import train_tokenizer
 from glassformer.train.jobs import documents
-from glassformer.train.jobs.documents import token_file
+from glassformer.train.jobs.documents import Part, token_file
 
 
 @pytest.fixture
@@ -47,3 +47,11 @@ def test_the_note_comes_last_and_whole(tmp_path: Path, letters: Tokenizer, monke
             rows_of(tmp_path, ["one"], "a", letters)
     assert not (tmp_path / "train.source.json").exists()
     assert rows_of(tmp_path, ["two"], "a", letters) == ["two"]
+
+
+def test_a_part_ends_where_the_next_begins() -> None:
+    part = Part("abcdef", 1, 4, "some")
+    assert ("".join(part), len(part), part.fingerprint) == ("bcd", 3, "some")
+    for number in (-1, 3):
+        with pytest.raises(IndexError, match=f"there are 3 rows, numbered from 0; got {number}"):
+            part[number]

@@ -1,5 +1,6 @@
 """Several processes do what one does with all of their batches, whole or in shards; and they end together."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -142,6 +143,12 @@ def test_what_the_first_does_alone_is_waited_for_and_its_errors_are_everybodys()
     assert second[2].endswith(first[3])
     assert second[3].endswith(first[4])
     assert second[4:] == [0, 1]
+
+
+def test_the_first_is_done_before_the_others_begin_and_each_does_it_once(tmp_path: Path) -> None:
+    first, second = together(2, runs.first_and_then, tmp_path)
+    assert first == ["written", 0, "ZeroDivisionError"]
+    assert second == ["by 0", 1, "FailedElsewhereError"]
 
 
 def test_a_shard_keeps_no_more_than_itself_alive() -> None:

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import glassformer
-from glassformer.train import parallel
+from glassformer.train import assembling, parallel
 from glassformer.train.checkpoint import CheckpointError
+from glassformer.train.jobs.language import Controlled
 from glassformer.train.log import read_log
 from glassformer.train.recipe import Recipe
 from glassformer.train.recipe_files import read_recipe, recipe_names
@@ -215,6 +216,19 @@ def test_what_is_held_out_teaches_the_tokenizer_nothing(tmp_path: Path) -> None:
     trained(recipe, tmp_path / "out")
     vocabulary = glassformer.load(tmp_path / "out" / "model").tokenizer.backend.get_vocab()
     assert not [token for token in vocabulary if "zq" in token or "qx" in token]
+
+
+def test_one_process_makes_tokenizer_and_examples_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def counted(owner: object, name: str) -> None:
+        inner = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *given: (calls.append(name), inner(*given))[1])
+
+    counted(assembling, "make_tokenizer")
+    counted(Controlled, "examples")
+    Session(small("ctrl", tmp_path), tmp_path / "out", HERE, Watch())
+    assert calls == ["make_tokenizer", "examples"]
 
 
 def test_weights_of_half_precision_are_trained_in_full(teacher: Path, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from glassformer.models.transformer import Transformer, unwrapped
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.train.reading import Records
 from glassformer.train.recipe import Recipe
+from glassformer.train.sums import Means
 
 R = TypeVar("R")
 
@@ -58,6 +59,14 @@ class Kit:
                 f"tokenizer.style to one that has it."
             )
         return int(found)
+
+    @property
+    def start(self) -> int:
+        """The id that the decoder begins with; a model whose facts name none is an error."""
+        found = self.facts.tokens.start
+        if found is None:
+            raise ValueError("the model's facts name no start token for its decoder; set tokens.start.")
+        return found
 
 
 class Job(ABC, Generic[R]):
@@ -128,6 +137,10 @@ class Job(ABC, Generic[R]):
         """Other ways to say a validation loss."""
         del loss
         return {}
+
+    def losses(self, means: Means) -> dict[str, float]:
+        """What a validation says: the loss, what is told beside it, and other ways to say it."""
+        return {"loss": means.loss, **means.parts, **self.of_loss(means.loss)}
 
     def figures(self, kit: Kit, loaded: Loaded, rows: Sequence[R]) -> dict[str, float]:
         """What is measured besides the loss; costs more, so of few rows while learning."""

@@ -1,6 +1,6 @@
 """A small model learns from a large one that was trained before (Sanh et al., 2019)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -10,16 +10,14 @@ from torch import nn
 
 from glassformer import hub
 from glassformer.config import PretrainingHead
-from glassformer.data.loader import Dataset
 from glassformer.data.objectives import Batch, Distillation, Loss, Masked
-from glassformer.data.records import Text
 from glassformer.data.token_files import tokenizer_fingerprint
 from glassformer.hub import Loaded
 from glassformer.models.transformer import Transformer
 from glassformer.train.adapter_files import fingerprint
-from glassformer.train.jobs.base import Job, Kit
-from glassformer.train.jobs.hiding import Filled, Hiding, guess_words, sample_row, text_rows
-from glassformer.train.reading import Records
+from glassformer.train.jobs.base import Kit
+from glassformer.train.jobs.hiding import Filled, Hiding
+from glassformer.train.jobs.masked import HiddenWords
 from glassformer.train.recipe import Recipe
 
 
@@ -54,10 +52,9 @@ class Taught:
         return self.inner.loss(model, batch)
 
 
-class Distilled(Job[Text]):
+class Distilled(HiddenWords):
     """Hidden words of plain text, learned from the text and from a teacher, which ``model.teacher`` names."""
 
-    record = Text
     head = "lm"
     options_type = DistilledOptions
 
@@ -75,10 +72,6 @@ class Distilled(Job[Text]):
             raise ValueError(
                 "the job distillation learns from a model: say model.teacher=FOLDER and tokenizer.load=FOLDER."
             )
-
-    def texts(self, row: Text) -> Iterable[str]:
-        """The text."""
-        return (row.text,)
 
     @cached_property
     def teacher(self) -> Loaded:
@@ -120,17 +113,6 @@ class Distilled(Job[Text]):
                 f"student and teacher must read text by the same tokenizer; say "
                 f"tokenizer.load={self.recipe.model.teacher} to take the teacher's."
             )
-
-    def examples(self, kit: Kit, parts: Mapping[str, Records[Text]]) -> dict[str, Dataset[Any]]:
-        """Framed rows of ``batch.length`` tokens."""
-        return {**text_rows(kit, parts, self.options.rows, whole_words=self.options.masking.whole_words)}
-
-    def samples(self, kit: Kit, loaded: Loaded, rows: Sequence[Text]) -> list[str]:
-        """Texts with blanks and the student's guesses."""
-        hiding: Hiding = self.options.masking
-        masking = hiding.masking(kit.tokenizer)
-        texts = [sample_row(kit, row.text, whole_words=hiding.whole_words) for row in rows]
-        return [guess_words(loaded, text, masking) for text in texts]
 
 
 def guessing(model: Transformer) -> Transformer:

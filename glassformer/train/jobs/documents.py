@@ -1,4 +1,4 @@
-"""Plain text for jobs that learn from it: token files of all documents, and rows of one length cut from them."""
+"""Plain text for jobs that learn from it: token files of all documents, and examples made or chosen from them."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -9,12 +9,24 @@ import numpy as np
 from jaxtyping import Int64
 
 from glassformer.data.loader import Dataset
+from glassformer.data.records import Text
 from glassformer.data.token_files import TokenFile, encoded, open_tokens, tokenizer_fingerprint, write_tokens
 from glassformer.text.tokenizer import Tokenizer
+from glassformer.train.jobs.base import Job
 from glassformer.train.reading import Records
 from glassformer.weights.saving import write_text
 
 T = TypeVar("T")
+
+
+class PlainText(Job[Text]):
+    """What all jobs that learn from plain text have in common."""
+
+    record = Text
+
+    def texts(self, row: Text) -> Iterable[str]:
+        """The text."""
+        return (row.text,)
 
 
 def token_file(
@@ -58,13 +70,34 @@ def texts_of(rows: Records[Any]) -> Iterable[str]:
     return (row.text for row in rows)
 
 
-class Mapped(Generic[T]):
-    """Examples that are made from those of another data set when they are asked for."""
+class Part(Generic[T]):
+    """The rows of a data set from number ``first`` up to ``last``, which is not among them."""
 
-    def __init__(self, inner: Dataset[Any], make: Any, lengths: Sequence[int] | Int64[np.ndarray, "N"]) -> None:
+    def __init__(self, rows: Dataset[T], first: int, last: int, fingerprint: str | None) -> None:
+        self._rows, self._first, self._last, self.fingerprint = rows, first, last, fingerprint
+
+    def __len__(self) -> int:
+        return self._last - self._first
+
+    def __getitem__(self, number: int) -> T:
+        if not 0 <= number < len(self):
+            raise IndexError(f"there are {len(self):,} rows, numbered from 0; got {number}.")
+        return self._rows[self._first + number]
+
+
+class Mapped(Generic[T]):
+    """Examples that are made from those of another data set when they are asked for.
+
+    ``cut`` says how many of those were too long and lose tokens.
+    """
+
+    def __init__(
+        self, inner: Dataset[Any], make: Any, lengths: Sequence[int] | Int64[np.ndarray, "N"], *, cut: int = 0
+    ) -> None:
         self._inner, self._make = inner, make
         self.lengths = np.asarray(lengths, dtype=np.int64)
         self.fingerprint = getattr(inner, "fingerprint", None)
+        self.cut = cut
 
     def __len__(self) -> int:
         return len(self._inner)

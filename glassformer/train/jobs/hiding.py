@@ -156,7 +156,7 @@ def text_rows(
     made: dict[str, Dataset[Text]] = {}
     for part, some in parts.items():
         file = token_file(kit.folder, part, texts_of(some), some.fingerprint, kit.tokenizer, end=end)
-        made[part] = _full(file, room, around) if rows == "full" else _Documents(file, room, around)
+        made[part] = _full(file, room, around) if rows == "full" else _documents(file, room, around)
     return made
 
 
@@ -171,20 +171,14 @@ def _full(file: TokenFile, room: int, around: Frame) -> Mapped[Text]:
     return Mapped(packed, framed, lengths)
 
 
-class _Documents:
-    """One framed row per document of a token file; ``cut`` says how many were too long for one."""
+def _documents(file: TokenFile, room: int, around: Frame) -> Mapped[Text]:
+    """One framed row per document."""
+    lengths = file.lengths
 
-    def __init__(self, file: TokenFile, room: int, around: Frame) -> None:
-        self._file, self._room, self._around = file, room, around
-        self.lengths = np.minimum(file.lengths, room) + around.size
-        self.fingerprint = file.fingerprint
-        self.cut = int((file.lengths > room).sum())
+    def framed(ids: Int[Tensor, "_"]) -> Text:
+        return around.around(ids[:room])
 
-    def __len__(self) -> int:
-        return len(self._file)
-
-    def __getitem__(self, number: int) -> Text:
-        return self._around.around(self._file[number][: self._room])
+    return Mapped(file, framed, np.minimum(lengths, room) + around.size, cut=int((lengths > room).sum()))
 
 
 def sample_row(kit: Kit, text: str, *, whole_words: bool) -> Text:

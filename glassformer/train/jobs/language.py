@@ -5,12 +5,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from jaxtyping import Int64
 
 from glassformer.config.checks import check_choice
 from glassformer.data.loader import Dataset
 from glassformer.data.objectives import Document, NextToken, PackedDocuments, with_code
-from glassformer.data.packing import BestFitPlan, Packed, PackedRows
+from glassformer.data.packing import BestFitPlan, Documents, Packed, PackedRows
 from glassformer.data.records import Labelled, Text
 from glassformer.data.token_files import TokenFile
 from glassformer.data.windows import Windows
@@ -18,7 +20,7 @@ from glassformer.generate.text import generate_text
 from glassformer.hub import Loaded
 from glassformer.nn.modes import Evaluating
 from glassformer.train.jobs.base import Encoded, Job, Kit
-from glassformer.train.jobs.documents import Mapped, texts_of, token_file
+from glassformer.train.jobs.documents import Mapped, Part, PlainText, texts_of, token_file
 from glassformer.train.metrics.perplexity import perplexity
 from glassformer.train.reading import Records
 
@@ -42,17 +44,12 @@ class LanguageOptions:
         check_choice("objective.rows", self.rows, ("windows", "documents"))
 
 
-class Language(Job[Text]):
+class Language(PlainText):
     """Plain text; without files to judge by, the last part of the text is set apart."""
 
-    record = Text
     head = "lm"
     options_type = LanguageOptions
     holds_out_rows = False
-
-    def texts(self, row: Text) -> Iterable[str]:
-        """The text."""
-        return (row.text,)
 
     def vocabulary(self, rows: Records[Text]) -> Iterable[str]:
         """The part of the text that is trained on: its end may be set apart."""
@@ -78,7 +75,7 @@ class Language(Job[Text]):
             for part, rows in parts.items()
         }
         if alone:
-            return {part: self._packed(file) for part, file in self._with_documents(files).items()}
+            return {part: self._packed(*some) for part, some in self._documents(files).items()}
         return self._windows(files)
 
     def _windows(self, files: Mapping[str, TokenFile]) -> dict[str, Dataset[Any]]:
@@ -93,19 +90,24 @@ class Language(Job[Text]):
             for part, (ids, name) in tokens.items()
         }
 
-    def _with_documents(self, files: Mapping[str, TokenFile]) -> Mapping[str, Any]:
+    def _documents(self, files: Mapping[str, TokenFile]) -> dict[str, tuple[Documents, Int64[np.ndarray, "M"]]]:
+        """The documents of each part, and their lengths."""
+        found: dict[str, tuple[Documents, Any]] = {part: (file, file.lengths) for part, file in files.items()}
         share = self.recipe.data.held_out
         if "valid" in files or "train" not in files or not share:
-            return files
-        whole = files["train"]
+            return found
+        whole, lengths = files["train"], files["train"].lengths
         if len(whole) < 2:
             raise ValueError("one document cannot be both trained on and judged by; say data.valid=FILE.")
         cut = len(whole) - max(1, int(len(whole) * share))
-        return {**files, "train": _Some(whole, 0, cut), "valid": _Some(whole, cut, len(whole))}
+        for part, first, last in (("train", 0, cut), ("valid", cut, len(whole))):
+            some = Part(whole, first, last, f"{whole.fingerprint} documents {first} to {last}")
+            found[part] = some, lengths[first:last]
+        return found
 
-    def _packed(self, documents: Any) -> Dataset[Any]:
+    def _packed(self, documents: Documents, lengths: Int64[np.ndarray, "M"]) -> Dataset[Any]:
         length = self.recipe.batch.length + 1  # the last token of a row is only predicted
-        rows = PackedRows(documents, BestFitPlan(documents.lengths, length, too_long="split"))
+        rows = PackedRows(documents, BestFitPlan(lengths, length, too_long="split"))
 
         def unpack(row: Packed) -> PackedDocuments:
             return PackedDocuments(row.pieces())
@@ -124,21 +126,6 @@ class Language(Job[Text]):
         length = max(1, min(SAMPLE_TOKENS, room - 1))
         found = generate_text(loaded, prompts, max_new_tokens=length, temperature=0.8, top_k=200, seed=0)
         return [f"{prompt}{texts[0].text}" for prompt, texts in zip(prompts, found, strict=True)]
-
-
-class _Some:
-    """Some of the documents of a token file."""
-
-    def __init__(self, file: TokenFile, first: int, last: int) -> None:
-        self._file, self._first, self._last = file, first, last
-        self.lengths = file.lengths[first:last]
-        self.fingerprint = f"{file.fingerprint} documents {first} to {last}"
-
-    def __len__(self) -> int:
-        return self._last - self._first
-
-    def __getitem__(self, number: int) -> Any:
-        return self._file[self._first + number]
 
 
 def code_token(label: str) -> str:

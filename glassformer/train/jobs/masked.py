@@ -7,15 +7,36 @@ from typing import Any
 import torch
 
 from glassformer.data.loader import Dataset
-from glassformer.data.objectives import Masked, Translation, TranslationMasked
+from glassformer.data.objectives import Masked, Masking, Translation, TranslationMasked
+from glassformer.data.objectives import Text as Row
 from glassformer.data.objectives.masked import join_translation
 from glassformer.data.records import Pair, Text
 from glassformer.hub import Loaded
 from glassformer.train.jobs.base import Encoded, Job, Kit
+from glassformer.train.jobs.documents import PlainText
 from glassformer.train.jobs.hiding import Filled, Hiding, guess_words, sample_row, separator, text_rows
 from glassformer.train.reading import Records
 
 _FRAME = 4  # tokens around a text and its translation
+
+
+class HiddenWords(PlainText):
+    """Jobs that hide words of plain text; their options have ``masking`` and ``rows`` (see ``hiding``)."""
+
+    def examples(self, kit: Kit, parts: Mapping[str, Records[Text]]) -> dict[str, Dataset[Any]]:
+        """Framed rows of ``batch.length`` tokens."""
+        return {**text_rows(kit, parts, self.options.rows, whole_words=self.options.masking.whole_words)}
+
+    def samples(self, kit: Kit, loaded: Loaded, rows: Sequence[Text]) -> list[str]:
+        """Each text as ``sample`` has it."""
+        hiding: Hiding = self.options.masking
+        masking = hiding.masking(kit.tokenizer)
+        texts = [sample_row(kit, row.text, whole_words=hiding.whole_words) for row in rows]
+        return [self.sample(loaded, text, masking) for text in texts]
+
+    def sample(self, loaded: Loaded, text: Row, masking: Masking) -> str:
+        """A row with blanks, and the model's guesses."""
+        return guess_words(loaded, text, masking)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,31 +48,15 @@ class MaskedOptions:
     chunk: int | None = None  # judge so many places at a time, for a large vocabulary
 
 
-class MaskedText(Job[Text]):
+class MaskedText(HiddenWords):
     """Words of plain text, hidden anew in every batch (Devlin et al., 2018; Liu et al., 2019)."""
 
-    record = Text
     head = "lm"
     options_type = MaskedOptions
-
-    def texts(self, row: Text) -> Iterable[str]:
-        """The text."""
-        return (row.text,)
 
     def objective(self, kit: Kit) -> Masked:
         """Cross-entropy of the hidden words."""
         return Masked(masking=self.options.masking.masking(kit.tokenizer), chunk=self.options.chunk)
-
-    def examples(self, kit: Kit, parts: Mapping[str, Records[Text]]) -> dict[str, Dataset[Any]]:
-        """Framed rows of ``batch.length`` tokens."""
-        return {**text_rows(kit, parts, self.options.rows, whole_words=self.options.masking.whole_words)}
-
-    def samples(self, kit: Kit, loaded: Loaded, rows: Sequence[Text]) -> list[str]:
-        """Texts with blanks and the model's guesses."""
-        hiding: Hiding = self.options.masking
-        masking = hiding.masking(kit.tokenizer)
-        texts = [sample_row(kit, row.text, whole_words=hiding.whole_words) for row in rows]
-        return [guess_words(loaded, text, masking) for text in texts]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Spoiled text for an encoder-decoder: write the spans that were cut out, or the text as it was."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,19 +18,11 @@ from glassformer.generate.text import generate_text
 from glassformer.hub import Loaded
 from glassformer.text.sentences import By
 from glassformer.text.tokenizer import Tokenizer
-from glassformer.train.jobs.base import Job, Kit
-from glassformer.train.jobs.documents import Mapped, texts_of, token_file
+from glassformer.train.jobs.base import Kit
+from glassformer.train.jobs.documents import Mapped, Part, PlainText, texts_of, token_file
 from glassformer.train.jobs.hiding import BLANK, SAMPLE_TOKENS, Filled, readable
 from glassformer.train.jobs.sentence_rows import SentenceRows, sentences_of
 from glassformer.train.reading import Records
-
-
-def decoder_of(kit: Kit, chunk: int | None) -> SequenceToSequence:
-    """Cross-entropy of what the decoder is to write."""
-    start = kit.facts.tokens.start
-    if start is None:
-        raise ValueError("the model's facts name no start token for its decoder; set tokens.start.")
-    return SequenceToSequence(start=start, chunk=chunk)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,20 +38,15 @@ class SpansOptions:
         check_probability(density=self.density)
 
 
-class Spans(Job[Text]):
+class Spans(PlainText):
     """Spans of plain text are cut out, and the decoder writes them (Raffel et al., 2019, section 3.1.4).
 
     Texts follow each other without a mark between them and are cut so that what is left of a row, with its sentinels,
     fills ``batch.length``.
     """
 
-    record = Text
     head = "lm"
     options_type = SpansOptions
-
-    def texts(self, row: Text) -> Iterable[str]:
-        """The text."""
-        return (row.text,)
 
     @property
     def _cuts(self) -> Cuts:
@@ -75,7 +62,7 @@ class Spans(Job[Text]):
                 f"sentinels; take shorter rows, or a greater objective.mean."
             )
         return SpanCorruption(
-            decoder=decoder_of(kit, self.options.chunk),
+            decoder=SequenceToSequence(start=kit.start, chunk=self.options.chunk),
             first_sentinel=first,
             eos=kit.token("eos"),
             sentinels=count,
@@ -98,7 +85,8 @@ class Spans(Job[Text]):
         def ids(row: Packed) -> Int[Tensor, "_"]:
             return row.ids[row.documents > 0]
 
-        return Mapped(_First(packed, len(lengths)), ids, lengths)  # a last row of one token is left out
+        some = Part(packed, 0, len(lengths), packed.fingerprint)  # a last row of one token is left out
+        return Mapped(some, ids, lengths)
 
     def samples(self, kit: Kit, loaded: Loaded, rows: Sequence[Text]) -> list[str]:
         """Texts with gaps, and as the model would fill them."""
@@ -114,19 +102,6 @@ class Spans(Job[Text]):
             blanks, filled = fill_gaps(kit.tokenizer, gaps, found.written.ids)
             written.append(f"{blanks}\n  → {filled}\n  = {readable(kit.tokenizer, ids)}")
         return written
-
-
-class _First:
-    """The first rows of others."""
-
-    def __init__(self, rows: PackedRows, count: int) -> None:
-        self._rows, self._count, self.fingerprint = rows, count, rows.fingerprint
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, number: int) -> Packed:
-        return self._rows[number]
 
 
 def sentinels(tokenizer: Tokenizer) -> tuple[int, int]:
@@ -193,16 +168,11 @@ class DenoisedOptions:
         check_number(mean=self.mean)
 
 
-class Denoised(Job[Text]):
+class Denoised(PlainText):
     """Plain text is spoiled, and the decoder writes it as it was (Lewis et al., 2019)."""
 
-    record = Text
     head = "lm"
     options_type = DenoisedOptions
-
-    def texts(self, row: Text) -> Iterable[str]:
-        """The text."""
-        return (row.text,)
 
     def objective(self, kit: Kit) -> Denoising:
         """Cross-entropy of the whole text."""
@@ -216,7 +186,7 @@ class Denoised(Job[Text]):
             delete=options.delete,
             rotate=options.rotate,
         )
-        decoder = decoder_of(kit, options.chunk)
+        decoder = SequenceToSequence(start=kit.start, chunk=options.chunk)
         return Denoising(decoder=decoder, noise=noise, bos=kit.token("bos"), eos=kit.token("eos"))
 
     def examples(self, kit: Kit, parts: Mapping[str, Records[Text]]) -> dict[str, Dataset[Any]]:

@@ -1,6 +1,6 @@
 """Hidden words, and a question about two sentences: does the second follow, or do the two stand in order?"""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Literal
@@ -17,7 +17,8 @@ from glassformer.data.records import Text
 from glassformer.hub import Loaded
 from glassformer.nn.norm import at_least_float32
 from glassformer.text.sentences import By
-from glassformer.train.jobs.base import Encoded, Job, Kit
+from glassformer.train.jobs.base import Encoded, Kit
+from glassformer.train.jobs.documents import PlainText
 from glassformer.train.jobs.hiding import SAMPLE_TOKENS, Hiding, answer_of, guess_words
 from glassformer.train.jobs.sentence_rows import sentences_of
 from glassformer.train.reading import Records
@@ -46,16 +47,11 @@ class PairedOptions:
         check_positive(passes=self.passes)
 
 
-class PairedText(Job[Text]):
+class PairedText(PlainText):
     """For an encoder that judges words and pairs from one pass."""
 
-    record = Text
     head = "pretraining"
     options_type = PairedOptions
-
-    def texts(self, row: Text) -> Iterable[str]:
-        """The text."""
-        return (row.text,)
 
     def objective(self, kit: Kit) -> MaskedPairs:
         """Cross-entropy of the hidden words, and of the question about the pair."""

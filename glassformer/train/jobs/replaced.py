@@ -1,27 +1,24 @@
 """Replaced tokens: a small model guesses hidden words, and the model that is kept tells which tokens are not the
 original's (Clark et al., 2020; with shared but disentangled embeddings: He et al., 2021)."""
 
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import nn
 
 from glassformer.config import Model, TaskHead
 from glassformer.config.checks import check_number
-from glassformer.data.loader import Dataset
 from glassformer.data.objectives import IGNORE, GeneratorAndDiscriminator, Masking, ReplacedTokens
 from glassformer.data.objectives import Text as Row
 from glassformer.data.objectives.rows import as_ids
-from glassformer.data.records import Text
 from glassformer.families import lineages
 from glassformer.hub import Loaded
 from glassformer.models.transformer import Transformer, unwrapped
 from glassformer.train.building import new_facts
-from glassformer.train.jobs.base import Job, Kit
-from glassformer.train.jobs.hiding import Filled, Hiding, answer_of, readable, sample_row, text_rows, word
-from glassformer.train.reading import Records
+from glassformer.train.jobs.base import Kit
+from glassformer.train.jobs.hiding import Filled, Hiding, answer_of, readable, word
+from glassformer.train.jobs.masked import HiddenWords
 from glassformer.train.recipe import Recipe
 
 
@@ -38,10 +35,9 @@ class ReplacedOptions:
         check_number(weight=self.weight)
 
 
-class Replaced(Job[Text]):
+class Replaced(HiddenWords):
     """``model.sizes`` are those of the model that is kept; ``model.helper`` says what is different in the other."""
 
-    record = Text
     head = "none"  # that of ``finish``: not every lineage names a head that tells replaced tokens
     options_type = ReplacedOptions
     keeps_all = False
@@ -50,10 +46,6 @@ class Replaced(Job[Text]):
         super().__init__(recipe)
         if recipe.model.start is not None:
             raise ValueError("the job replaced builds two new models; say model.lineage in place of model.start.")
-
-    def texts(self, row: Text) -> Iterable[str]:
-        """The text."""
-        return (row.text,)
 
     def finish(self, facts: Model) -> Model:
         """A head with one score per token."""
@@ -78,32 +70,21 @@ class Replaced(Job[Text]):
         """Cross-entropy of the guessed words, and of which tokens are replaced."""
         return ReplacedTokens(masking=self.options.masking.masking(kit.tokenizer), weight=self.options.weight)
 
-    def examples(self, kit: Kit, parts: Mapping[str, Records[Text]]) -> dict[str, Dataset[Any]]:
-        """Framed rows of ``batch.length`` tokens."""
-        return {**text_rows(kit, parts, self.options.rows, whole_words=self.options.masking.whole_words)}
-
-    def samples(self, kit: Kit, loaded: Loaded, rows: Sequence[Text]) -> list[str]:
-        """Texts with random words put in, and which words look replaced to the model."""
-        masking = self.options.masking.masking(kit.tokenizer)
-        texts = [sample_row(kit, row.text, whole_words=self.options.masking.whole_words) for row in rows]
-        return [_find_replaced(loaded, text, masking) for text in texts]
-
-
-def _find_replaced(loaded: Loaded, text: Row, masking: Masking) -> str:
-    """A row with random tokens put in, and below it what the model made of them."""
-    words = None if text.words is None else as_ids(text.words)
-    random = replace(masking, split=(0.0, 1.0, 0.0))
-    seen, labels = random.hide(as_ids(text.ids), torch.Generator().manual_seed(0), words)
-    marked = answer_of(loaded, replace(text, ids=seen))[0].cpu() > 0
-    changed = (labels != IGNORE) & (labels != seen)  # a random token may be the very one
-    found = {
-        "found": marked & changed,
-        "missed": ~marked & changed,
-        "wrongly marked": marked & ~changed,
-    }
-    names = {
-        kind: ", ".join(word(loaded.tokenizer, number) for number in seen[places].tolist())
-        for kind, places in found.items()
-    }
-    told = " · ".join(f"{kind}: {some}" for kind, some in names.items() if some)
-    return f"{readable(loaded.tokenizer, seen.tolist())}\n  → {told}"
+    def sample(self, loaded: Loaded, text: Row, masking: Masking) -> str:
+        """A row with random tokens put in, and below it which look replaced to the model."""
+        words = None if text.words is None else as_ids(text.words)
+        random = replace(masking, split=(0.0, 1.0, 0.0))
+        seen, labels = random.hide(as_ids(text.ids), torch.Generator().manual_seed(0), words)
+        marked = answer_of(loaded, replace(text, ids=seen))[0].cpu() > 0
+        changed = (labels != IGNORE) & (labels != seen)  # a random token may be the very one
+        found = {
+            "found": marked & changed,
+            "missed": ~marked & changed,
+            "wrongly marked": marked & ~changed,
+        }
+        names = {
+            kind: ", ".join(word(loaded.tokenizer, number) for number in seen[places].tolist())
+            for kind, places in found.items()
+        }
+        told = " · ".join(f"{kind}: {some}" for kind, some in names.items() if some)
+        return f"{readable(loaded.tokenizer, seen.tolist())}\n  → {told}"

@@ -68,10 +68,7 @@ class TextToText(Job[Pair]):
 
     def objective(self, kit: Kit) -> SequenceToSequence:
         """Cross-entropy of the target, smoothed."""
-        start = kit.facts.tokens.start
-        if start is None:
-            raise ValueError("the model's facts name no start token for its decoder; set tokens.start.")
-        return SequenceToSequence(start=start, smoothing=self.options.smoothing, chunk=self.options.chunk)
+        return SequenceToSequence(start=kit.start, smoothing=self.options.smoothing, chunk=self.options.chunk)
 
     def examples(self, kit: Kit, parts: Mapping[str, Records[Pair]]) -> dict[str, Dataset[Any]]:
         """Pairs of framed texts. The length of one is that of its longer side."""
@@ -81,26 +78,18 @@ class TextToText(Job[Pair]):
         pairs = [row for given in rows for row in ((given, _turned(given)) if self.options.both_ways else (given,))]
         longest = self.recipe.batch.length
         framed = not self.options.languages
-        columns = [
+        sources, targets = (
             kit.tokenizer.encode_batch(texts, special=framed)
             for texts in ([self.options.prefix + row.source for row in pairs], [row.target for row in pairs])
-        ]
-        found = []
-        for row, source, target in zip(pairs, *columns, strict=True):
-            if framed:
-                found.append(SourceTarget(_ids(_cut(source, longest)), _ids(_cut(target, longest))))
-            else:
-                found.append(self._with_languages(kit, row, source[: longest - 2], target[: longest - 2]))
-        lengths = [max(len(one.source), len(one.target)) for one in found]
-        cut = sum(max(map(len, both)) > longest - (0 if framed else 2) for both in zip(*columns, strict=True))
-        return Encoded(found, lengths, rows.fingerprint, cut=cut)
-
-    def _with_languages(self, kit: Kit, row: Pair, source: list[int], target: list[int]) -> SourceTarget:
-        known = languages_of(kit.tokenizer, kit.folder)
-        ours, theirs = (known.resolve(code) for code in _languages(row))
-        return with_languages(
-            _ids(source), _ids(target), source_language=ours, target_language=theirs, eos=kit.token("eos")
         )
+        both = list(zip(sources, targets, strict=True))
+        if framed:
+            found = [SourceTarget(_ids(_cut(source, longest)), _ids(_cut(target, longest))) for source, target in both]
+        else:
+            found = _with_languages(kit, pairs, both, longest - 2)
+        lengths = [max(len(one.source), len(one.target)) for one in found]
+        cut = sum(max(map(len, pair)) > longest - (0 if framed else 2) for pair in both)
+        return Encoded(found, lengths, rows.fingerprint, cut=cut)
 
     def write(self, kit: Kit, loaded: Loaded, rows: Sequence[Pair]) -> list[str]:
         """What the model makes of the sources."""
@@ -163,6 +152,19 @@ def _languages(row: Pair) -> tuple[str, str]:
     if row.source_language is None or row.target_language is None:
         raise ValueError(f"{row.origin}: the languages of this pair are not known; say data.languages=[en, de].")
     return row.source_language, row.target_language
+
+
+def _with_languages(
+    kit: Kit, rows: Sequence[Pair], texts: Iterable[tuple[list[int], list[int]]], room: int
+) -> list[SourceTarget]:
+    """The texts of each row, cut to their room, with tokens of their languages."""
+    known, eos = languages_of(kit.tokenizer, kit.folder), kit.token("eos")
+    found = []
+    for row, (source, target) in zip(rows, texts, strict=True):
+        ours, theirs = (known.resolve(code) for code in _languages(row))
+        frame = {"source_language": ours, "target_language": theirs, "eos": eos}
+        found.append(with_languages(_ids(source[:room]), _ids(target[:room]), **frame))
+    return found
 
 
 def _turned(row: Pair) -> Pair:

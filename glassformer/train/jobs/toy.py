@@ -40,11 +40,10 @@ class Toy(TextToText):
 
     @torch.no_grad()
     def _chances(self, kit: Kit, loaded: Loaded, row: Pair) -> Float[Tensor, "U V"]:
-        model, start = loaded.model, kit.facts.tokens.start
-        assert start is not None
+        model = loaded.model
         device = next(model.parameters()).device
         source = torch.tensor([kit.tokenizer.encode(row.source)], device=device)
-        target = torch.tensor([[start, *kit.tokenizer.encode(row.target)[:-1]]], device=device)
+        target = torch.tensor([[kit.start, *kit.tokenizer.encode(row.target)[:-1]]], device=device)
         with Evaluating(model):
             logits = model(source, target=target)
         return torch.softmax(logits[0].float(), -1).cpu()  # as its parts add up to 1

@@ -3,10 +3,10 @@
 Perplexity is at least 1. Two models with different tokens are compared by bits per byte alone.
 """
 
-import math
 from dataclasses import dataclass
 
 from glassformer.config.checks import check_positive
+from glassformer.tasks.perplexity import bits_of, perplexity_of
 
 _ROUNDING = 1e-4  # nats per token by which a sum of rounded numbers may fall below 0
 
@@ -32,20 +32,17 @@ class Perplexity:
     @property
     def perplexity(self) -> float:
         """exp(loss); inf where that is too great for a number."""
-        try:
-            return math.exp(self.loss)
-        except OverflowError:
-            return math.inf
+        return perplexity_of(self.loss)
 
     @property
     def bits_per_token(self) -> float:
         """The loss to the base 2."""
-        return self.loss / math.log(2)
+        return bits_of(self.loss)
 
     @property
     def bits_per_byte(self) -> float | None:
         """The bits of the whole text over its bytes, if they were told."""
-        return None if self.text_bytes is None else self.nll / math.log(2) / self.text_bytes
+        return None if self.text_bytes is None else bits_of(self.nll) / self.text_bytes
 
     def figures(self) -> dict[str, float]:
         """Perplexity and bits; not shares, and the less the better."""
