@@ -47,7 +47,9 @@ class Load:
     attention: Annotated[
         str,
         typer.Option(
-            metavar="fused|eager", help="By a kernel that writes no scores down, or not.", rich_help_panel=RUN
+            metavar="fused|eager",
+            help="Through fused kernels that write no scores down, or by the formulas.",
+            rich_help_panel=RUN,
         ),
     ] = "fused"
     causal: Annotated[

@@ -126,6 +126,7 @@ def _list_recipes() -> None:
 
 def _run(recipe: "Recipe", going: Going, asking: Asking, telling: Telling) -> None:
     from glassformer.train import parallel
+    from glassformer.train.heap import keep_freed_memory
     from glassformer.train.session import Session, StoppedError
     from glassformer.train.watching.watch import Watch
 
@@ -137,6 +138,8 @@ def _run(recipe: "Recipe", going: Going, asking: Asking, telling: Telling) -> No
             _print_groups(recipe, process)
             return
         sinks = _sinks(telling, folder, recipe) if process.is_first else []
+        if process.device.type == "cpu":
+            keep_freed_memory()
         session = Session(recipe, folder, process, Watch(console, recipe.name, sinks), resume=going.resume)
         try:
             outcome = session.train()

@@ -10,7 +10,6 @@ heads, ``G`` key/value heads, ``K`` width of a head, ``L`` positions, ``V`` voca
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +22,7 @@ from glassformer.models.embed import Embed
 from glassformer.models.heads import LMHead
 from glassformer.models.stack import Stack
 from glassformer.models.transformer import Transformer
+from glassformer.nn import kernels
 from glassformer.nn.block import Block
 from glassformer.nn.cache import KVCache, LayerCache
 from glassformer.nn.feedforward import FeedForward, finite_in_half
@@ -38,13 +38,6 @@ KNOWN = {
     nn.ModuleList, nn.Dropout,
 }  # fmt: skip
 METHODS = {kind: frozenset(name for name in dir(kind) if callable(getattr(kind, name))) for kind in KNOWN}
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "silu": F.silu,
-    "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),
-    "tanh": torch.tanh,
-}
 Map = Callable[[Tensor], Tensor]
 
 
@@ -169,7 +162,7 @@ class _Layer:
         assert isinstance(ffn, FeedForward)
         self.up, self.down = _linears(*([ffn.up] if ffn.gate is None else [ffn.gate, ffn.up])), _linear(ffn.down)
         self.is_gated = ffn.gate is not None
-        self.activation = ACTIVATIONS[ffn.activation]
+        self.activation = kernels.ACTIVATIONS[ffn.activation]
 
     def __call__(self, x: Tensor, around: _Around, cache: LayerCache, window: int | None) -> Tensor:
         if self.placement == "parallel":

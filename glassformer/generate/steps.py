@@ -67,7 +67,7 @@ class Steps:
     ) -> tuple[KVCache, Float[Tensor, "B V"]]:
         """Read the prompts, padded on the left; return a cache with room for so many more tokens, and the logits."""
         cache, hidden = self.read(ids, mask, room)
-        return cache, self.model.answer(hidden[:, -1:])[:, -1]
+        return cache, self.model.answer(hidden[:, -1:], path=self.path)[:, -1]
 
     def read(
         self, ids: Integer[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None, room: int, *, forgets: bool = True
@@ -106,7 +106,9 @@ class Steps:
 
     def answer(self, hidden: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
         """The logits that belong to the decoder's vectors."""
-        return self._engine.answer(hidden) if self._engine is not None else self.model.answer(hidden)
+        if self._engine is not None:
+            return self._engine.answer(hidden)
+        return self.model.answer(hidden, path=self.path)
 
     def select(self, cache: KVCache, rows: Sequence[int], memory_rows: Sequence[int] | None = None) -> None:
         """Go on with these rows alone, some perhaps more than once.

@@ -5,13 +5,12 @@ labels.
 """
 
 import torch
-from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from glassformer import config
-from glassformer.nn.feedforward import ACTIVATIONS
-from glassformer.nn.linear import Embedding, Linear
+from glassformer.nn.feedforward import activation_named
+from glassformer.nn.linear import Embedding, Linear, linear
 from glassformer.nn.norm import at_least_float32, make_norm
 
 
@@ -45,10 +44,12 @@ class LMHead(nn.Module):
         """Logits for every token; softmax is the caller's."""
         del real  # every token gets its own answer
         if self.transform is not None and self.norm is not None:
-            x = self.norm(ACTIVATIONS[self.facts.transform or ""](self.transform(x)))
+            x = self.norm(activation_named(self.facts.transform or "")(self.transform(x)))
         if self.facts.scale != 1.0:
             x = x * self.facts.scale
-        logits = x @ rearrange(table, "v e -> e v") if self.out is None else self.out(x)
+        if self.out is None:
+            return linear(x, table, self.bias)
+        logits = self.out(x)
         return logits if self.bias is None else logits + self.bias
 
 
@@ -71,7 +72,7 @@ class TaskHead(nn.Module):
         if self.facts.pool is not None:
             x = pool(x, real, self.facts.pool)
         if self.hidden is not None:
-            x = ACTIVATIONS[self.facts.hidden or ""](self.hidden(self.input_dropout(x)))
+            x = activation_named(self.facts.hidden or "")(self.hidden(self.input_dropout(x)))
         if self.out is None:
             return x
         scores = self.out(self.dropout(x))

@@ -21,6 +21,7 @@ from glassformer.models.stack import Stack, Tokens
 from glassformer.nn.attention import AttentionPath
 from glassformer.nn.axes import fits
 from glassformer.nn.cache import KVCache
+from glassformer.nn.kernels import along_its_path
 from glassformer.nn.linear import look_up
 
 AnyRowMask = Bool[Tensor, "B T"] | Integer[Tensor, "B T"]
@@ -64,6 +65,7 @@ class Transformer(nn.Module):
         self.to_empty(device=torch.get_default_device())
         initialise(self, facts)
 
+    @along_its_path
     def forward(
         self,
         ids: Integer[Tensor, "B T"],
@@ -88,23 +90,25 @@ class Transformer(nn.Module):
             languages: likewise; without them none is added.
             positions: one per token, if not counted from the mask; for packed documents, say.
             cache: remembers earlier calls; ``ids`` (of an encoder-decoder: ``target``) are then the tokens after them.
-            path: ``sdpa`` or ``eager``; see ``nn.attention``.
+            path: ``sdpa``, PyTorch's fused kernels, or ``eager``, the formulas; see ``nn.attention`` and
+                ``nn.kernels``.
         """
         extra: dict[str, Any] = {"segments": segments, "languages": languages, "positions": positions, "path": path}
         if self.encoder is None:
             _refuse(target=target, target_mask=target_mask, because="this model has no encoder; its tokens are ids")
-            return self.answer(self.decode(ids, mask, cache=cache, **extra), mask)
+            return self.answer(self.decode(ids, mask, cache=cache, **extra), mask, path=path)
         if self.decoder is None:
             _refuse(target=target, target_mask=target_mask, cache=cache, because="this model has no decoder")
-            return self.answer(self.encode(ids, mask, **extra), mask)
+            return self.answer(self.encode(ids, mask, **extra), mask, path=path)
         if target is None:
             raise ValueError(
                 "an encoder-decoder needs target, the tokens of its decoder, or use encode for the memory."
             )
         memory = self.encode(ids, mask, **extra)
         hidden = self.decode(target, target_mask, memory=memory, memory_mask=mask, cache=cache, path=path)
-        return self.answer(hidden, target_mask)
+        return self.answer(hidden, target_mask, path=path)
 
+    @along_its_path
     def encode(
         self,
         ids: Integer[Tensor, "B T"],
@@ -126,6 +130,7 @@ class Transformer(nn.Module):
         tokens = Tokens(places, real, documents=documents, **self._mask_decoder(places))
         return self.encoder(x, tokens, path=path)
 
+    @along_its_path
     def decode(
         self,
         ids: Integer[Tensor, "B T"],
@@ -157,8 +162,12 @@ class Transformer(nn.Module):
         x = embed(_filled(ids, real), places, segments=segments, languages=languages, table=self._table())
         return self.decoder(x, Tokens(places, real, documents, memory, memory_mask, cache), path=path)
 
-    def answer(self, hidden: Float[Tensor, "B T D"], mask: AnyRowMask | None = None) -> Any:
+    @along_its_path
+    def answer(
+        self, hidden: Float[Tensor, "B T D"], mask: AnyRowMask | None = None, *, path: AttentionPath = "sdpa"
+    ) -> Any:
         """What the head says of these vectors; without a head, the vectors themselves."""
+        del path  # no attention here; what it means for the rest is the decorator's
         if self.head is None:
             return hidden
         real, documents = self._read_mask(mask, None)

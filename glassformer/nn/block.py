@@ -7,6 +7,7 @@ Shapes: ``T`` tokens of this sequence, ``S`` tokens of the memory, ``D`` model w
 """
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ from glassformer.nn.attention import AnyMask, AttentionPath
 from glassformer.nn.context import Context
 from glassformer.nn.feedforward import finite_in_half
 from glassformer.nn.heads import Attention
+from glassformer.nn.kernels import along
 from glassformer.nn.masks import as_mask
 
 Step = Callable[[Tensor], Tensor]
@@ -107,6 +109,8 @@ class Block(nn.Module):
         of its layers.
         """
         look_around: Step
+        # What a stack has said for all of its layers is said here again: on the way back a block may run by itself.
+        kernels = nullcontext() if context is None else along(context.path)
         if context is None:
             context = Context(memory=memory, memory_mask=memory_mask, path=path)
             mask = as_mask(mask)
@@ -125,7 +129,8 @@ class Block(nn.Module):
             steps.append(("cross", self.cross_norm, look_across))
         steps.append(("ffn", self.ffn_norm, self.ffn))
         sublayers = [(norm or self.attention_norm, self._drop_after(name, step)) for name, norm, step in steps]
-        return residual(x, sublayers, self.placement)
+        with kernels:
+            return residual(x, sublayers, self.placement)
 
     def _drop_after(self, name: str, step: Step) -> Step:
         return (lambda y: self.dropout(step(y))) if name in self.dropout_on else step

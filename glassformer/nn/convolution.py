@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from glassformer import config
-from glassformer.nn.feedforward import ACTIVATIONS
+from glassformer.nn.feedforward import activation_named
 from glassformer.nn.linear import truncated_normal_
 from glassformer.nn.norm import make_norm
 
@@ -45,4 +45,4 @@ class Convolution(nn.Module):
         around = rearrange(around, "b t (g c) n -> b t g (c n)", g=self.groups)
         weight = rearrange(self.weight, "(g o) c n -> g (c n) o", g=self.groups)
         seen = rearrange(torch.einsum("btgi,gio->btgo", around, weight), "b t g o -> b t (g o)") + self.bias
-        return self.norm(y + ACTIVATIONS[self.activation](self.dropout(seen)))
+        return self.norm(y + activation_named(self.activation)(self.dropout(seen)))

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from glassformer.config.checks import check_choice, check_positive, check_probability
+from glassformer.nn import kernels
 from glassformer.nn.linear import Linear
 from glassformer.nn.norm import at_least_float32
 
@@ -54,6 +55,11 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": gelu_tanh,
     "tanh": tanh,
 }
+
+
+def activation_named(name: str) -> Callable[[Tensor], Tensor]:
+    """The activation of this name, as a formula or as a kernel."""
+    return kernels.ACTIVATIONS[name] if kernels.in_use() else ACTIVATIONS[name]
 
 
 def feed_forward(
@@ -110,8 +116,8 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
         """Transform every vector of ``x`` by itself."""
-        act = ACTIVATIONS[self.activation]
-        return self.dropout(feed_forward(x, self.up, self.down, act, self.gate, self.inner_dropout))
+        bend = activation_named(self.activation)
+        return self.dropout(feed_forward(x, self.up, self.down, bend, self.gate, self.inner_dropout))
 
 
 class SwiGLU(nn.Module):
@@ -136,7 +142,7 @@ class SwiGLU(nn.Module):
 
     def forward(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
         """Transform every vector of ``x`` by itself."""
-        return feed_forward(x, up=self.w3, down=self.w2, activation=silu, gate=self.w1)
+        return feed_forward(x, up=self.w3, down=self.w2, activation=activation_named("silu"), gate=self.w1)
 
 
 def swiglu_width(d_model: int, multiple: int = 64) -> int:

@@ -12,11 +12,24 @@ from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
 from glassformer.config.checks import check_positive
+from glassformer.nn import kernels
 
 
 def truncated_normal_(weight: Tensor, std: float) -> None:
     """Fill ``weight`` in place from N(0, std²) cut at ±3·std."""
     nn.init.trunc_normal_(weight, mean=0.0, std=std, a=-3 * std, b=3 * std)
+
+
+def linear(
+    x: Float[Tensor, "... d_in"], weight: Float[Tensor, "d_out d_in"], bias: Float[Tensor, "d_out"] | None
+) -> Float[Tensor, "... d_out"]:
+    """W x (+ b)."""
+    if kernels.in_use():
+        return kernels.linear(x, weight, bias)
+    # The same as einsum(x, W, "... d_in, d_out d_in -> ... d_out"); written as one plain product because its
+    # backward then yields W's gradient in W's own memory order, without a transposing copy.
+    y = x @ rearrange(weight, "d_out d_in -> d_in d_out")
+    return y if bias is None else y + bias
 
 
 class Linear(nn.Module):
@@ -56,10 +69,7 @@ class Linear(nn.Module):
                 f"Linear({self.in_features}, {self.out_features}) needs vectors of width {self.in_features}; "
                 f"the input has shape {tuple(x.shape)}."
             )
-        # The same as einsum(x, W, "... d_in, d_out d_in -> ... d_out"); written as one plain product because its
-        # backward then yields W's gradient in W's own memory order, without a transposing copy.
-        y = x @ rearrange(self.weight, "d_out d_in -> d_in d_out")
-        return y if self.bias is None else y + self.bias
+        return linear(x, self.weight, self.bias)
 
     def extra_repr(self) -> str:
         """What print(model) shows in the brackets."""
@@ -107,7 +117,7 @@ def look_up(table: Float[Tensor, "V d"], ids: Integer[Tensor, "..."], *, what: s
     flat = ids.reshape(-1)
     flat = flat if flat.dtype in (torch.int32, torch.int64) else flat.long()
     try:
-        rows = table.index_select(0, flat)
+        rows = kernels.look_up(table, flat) if kernels.in_use() else table.index_select(0, flat)
     except IndexError:
         low, high = int(flat.min()), int(flat.max())
         wrong = low if low < 0 else high

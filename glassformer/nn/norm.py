@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from glassformer.config import Norm
 from glassformer.config.checks import check_eps, check_positive
+from glassformer.nn import kernels
 
 
 def at_least_float32(x: Tensor) -> Tensor:
@@ -36,10 +37,19 @@ def layer_norm(
     x: Float[Tensor, "... d"], weight: Float[Tensor, "d"], bias: Float[Tensor, "d"] | None, eps: float
 ) -> Float[Tensor, "... d"]:
     """(x − mean) / √(variance + eps) · weight (+ bias); the variance divides by d, not by d − 1."""
+    if kernels.in_use():
+        return _by_kernel(x, weight, bias, eps)
     wide = at_least_float32(x)
     centred = wide - wide.mean(-1, keepdim=True)
     y = _divide_by_rms(centred, eps) * weight
     return (y if bias is None else y + bias).to(x.dtype)
+
+
+def _by_kernel(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    wide = x if x.dtype == weight.dtype else at_least_float32(x)
+    weight, bias = weight.to(wide.dtype), None if bias is None else bias.to(wide.dtype)
+    with without_autocast(x):  # it would widen what comes out
+        return kernels.layer_norm(wide, weight, bias, eps).to(x.dtype)
 
 
 def _divide_by_rms(x: Float[Tensor, "... d"], eps: float) -> Float[Tensor, "... d"]:

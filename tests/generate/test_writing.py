@@ -429,7 +429,7 @@ def test_models_and_ids_that_cannot_be_written_with_are_named():
 def test_a_method_patched_onto_the_model_is_used():
     model = built("gpt2")
     old, settings = model.answer, Settings(max_new_tokens=5)
-    model.answer = lambda hidden, mask=None: -old(hidden, mask)
+    model.answer = lambda hidden, mask=None, **how: -old(hidden, mask, **how)
     fast, slow = (write(model, [[1, 2]], settings, path=path)[0][0].ids for path in ("fast", "sdpa"))
     assert fast == slow
 

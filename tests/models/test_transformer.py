@@ -774,8 +774,8 @@ def test_the_mask_decoder_runs_the_last_layer_on_the_vectors_before_it():
 
 def test_a_pretraining_head_is_both_heads():
     made, ids = built("bert"), tokens(2, 5)
-    words, pair = made(ids)
-    hidden = made.encode(ids)
+    words, pair = made(ids, path="eager")
+    hidden = made.encode(ids, path="eager")
     assert torch.equal(words, made.head.lm(hidden, None, made.embed.token.weight))
     assert torch.equal(pair, made.head.pair(hidden, None, made.embed.token.weight))
     assert isinstance(made.config.head, PretrainingHead)

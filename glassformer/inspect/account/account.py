@@ -167,7 +167,8 @@ def account(
         dtype: of weights and activations.
         mode: ``forward``, one pass; ``train``, a pass, cross-entropy, its gradients and the optimizer, dropout as a
             GPU keeps it; ``decode``, one new token, as the engine of ``generate`` computes it.
-        attention: ``fused`` kernels write no scores down, ``eager`` does.
+        attention: ``fused`` kernels write no scores down, ``eager`` does; linear maps, LayerNorms and activations
+            follow (see ``nn.kernels``).
         causal: ``dense`` counts the product of every query and key, as papers do and as a masked product costs;
             ``exact`` only pairs that see each other, which is what a causal kernel does.
         optimizer: ``adamw`` keeps two numbers per weight in its type, ``adamw-master`` besides them a copy of the
@@ -186,7 +187,7 @@ def account(
     if mode == "decode" and facts.decoder is None:
         raise ValueError("mode='decode' is the next token of a decoder, and this model has none; use 'forward'.")
     job = _job(batch, context, source, mode, attention, causal, dtype)
-    walk = Walk(WIDTHS[dtype], differentiable=mode == "train")
+    walk = Walk(WIDTHS[dtype], differentiable=mode == "train", fused=attention == "fused")
     Pass(walk, facts, job).run()
     name = "model" if isinstance(config, Model) else str(config)
     root = _tree(facts, walk.leaves)

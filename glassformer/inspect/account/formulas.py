@@ -98,7 +98,9 @@ class Terms:
 
     def __init__(self, account: Account) -> None:
         self.account = account
-        self.walk = RecordedWalk(account.bytes_per_number, differentiable=account.mode == "train")
+        self.walk = RecordedWalk(
+            account.bytes_per_number, differentiable=account.mode == "train", fused=account.attention == "fused"
+        )
         account.walk(self.walk)
 
     def of(self, part: Part, what: str) -> Formula | None:

@@ -1,7 +1,7 @@
 """What a head does in one pass, told to a ``Walk``. The shadow of ``models.heads``."""
 
 from glassformer.config import EmbeddingHead, Head, LMHead, Model, PretrainingHead, TaskHead
-from glassformer.inspect.account.parts import activation, dropout, linear, norm
+from glassformer.inspect.account.parts import activation, dropout, linear, norm, product
 from glassformer.inspect.account.walk import Product, Size, Value, Walk
 
 
@@ -39,8 +39,11 @@ def _logits(walk: Walk, model: Model, facts: LMHead, x: Value) -> Value:
         x = walk.point(x)
     with walk.part("out"):
         table = walk.weight("embed.token.weight" if facts.tied else "weight", model.vocab * into.value)
-        logits = walk.multiply(x, table, Product("", rows, into, Size("vocabulary", model.vocab)))
-        return walk.point(logits, walk.weight("bias", model.vocab)) if facts.bias else logits
+        of, bias = Product("", rows, into, Size("vocabulary", model.vocab)), walk.weight("bias", model.vocab)
+        if facts.tied:
+            return product(walk, x, table, of, bias if facts.bias else None)
+        logits = walk.multiply(x, table, of)  # by a part of its own, which knows of no bias
+        return walk.point(logits, bias) if facts.bias else logits
 
 
 def _scores(walk: Walk, model: Model, facts: TaskHead, x: Value, batch: int) -> Value:

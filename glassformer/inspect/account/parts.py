@@ -6,19 +6,32 @@ The shadows of ``nn.linear``, ``nn.norm`` and ``nn.feedforward``.
 from glassformer.config import Norm
 from glassformer.inspect.account.walk import Product, Size, Value, Walk
 
+WORK = {"silu": 2, "gelu": 5, "gelu_tanh": 8}  # steps for each number
+
 
 def linear(walk: Walk, name: str, x: Value, sizes: tuple[Size, Size, Size], *, bias: bool, label: str = "") -> Value:
     """W x + b of so many vectors, from one width to another."""
     _, into, out = sizes
     with walk.part(name):
-        y = walk.multiply(x, walk.weight("weight", into.value * out.value), Product(label, *sizes))
-        return walk.point(y, walk.weight("bias", out.value)) if bias else y
+        weight = walk.weight("weight", into.value * out.value)
+        return product(walk, x, weight, Product(label, *sizes), walk.weight("bias", out.value) if bias else None)
+
+
+def product(walk: Walk, x: Value, weight: Value, of: Product, bias: Value | None) -> Value:
+    """A product and a bias, added in the kernel or after it."""
+    if bias is not None and walk.fused:
+        return walk.multiply(x, weight, of, bias)
+    y = walk.multiply(x, weight, of)
+    return y if bias is None else walk.point(y, bias)
 
 
 def norm(walk: Walk, facts: Norm, name: str, x: Value, width: int) -> Value:
-    """LayerNorm or RMSNorm, in at least four bytes."""
+    """LayerNorm or RMSNorm, in at least four bytes; there is no kernel for the latter everywhere."""
     rows = x.numel // width
     with walk.part(name):
+        if walk.fused and facts.kind == "layer":
+            learned = [walk.weight("weight", width)] + [walk.weight("bias", width)] * facts.bias
+            return walk.point(x, *learned, saves=(x, walk.new(2 * rows)), work=6 + len(learned))  # mean, 1 / √ …
         wide = walk.cast(x, max(x.width, 4))
         if facts.kind == "layer":
             wide = walk.point(wide, walk.point(wide, numel=rows))  # the mean, taken off
@@ -34,11 +47,13 @@ def norm(walk: Walk, facts: Norm, name: str, x: Value, width: int) -> Value:
 
 
 def activation(walk: Walk, name: str, x: Value) -> Value:
-    """The bend, written out as ``nn.feedforward`` has it."""
+    """The bend: a kernel, or written out as ``nn.feedforward`` has it."""
     if name in ("relu", "tanh"):  # their slope is read off what they answer
         y = walk.point(x)
         walk.keep(y)
         return y
+    if walk.fused:
+        return walk.point(x, saves=(x,), work=WORK[name])
     wide = walk.cast(x, max(x.width, 4))
     if name == "silu":
         gate = walk.point(wide)

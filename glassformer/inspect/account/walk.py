@@ -100,11 +100,13 @@ class Walk:
     Args:
         width: bytes of a number.
         differentiable: hold what a backward pass needs.
+        fused: linear maps, norms and activations are one kernel each, not the steps of their formulas.
     """
 
-    def __init__(self, width: int, *, differentiable: bool = False) -> None:
+    def __init__(self, width: int, *, differentiable: bool = False, fused: bool = False) -> None:
         self.width = width
         self.differentiable = differentiable
+        self.fused = fused
         self.live = self.peak = self.working = self.storages = 0
         self.leaves: dict[str, Leaf] = {}
         self.nodes: list[Node] = []
@@ -201,11 +203,12 @@ class Walk:
         """So many of the equal pieces of a value, where they lie."""
         return x._replace(numel=x.numel * count // of)
 
-    def multiply(self, a: Value, b: Value, product: Product) -> Value:
-        """A product of two values; the way back needs both."""
+    def multiply(self, a: Value, b: Value, product: Product, *plus: Value) -> Value:
+        """A product of two values, and what is added to it in the same breath; the way back needs the two."""
         out = self.new(product.m.value * product.p.value * product.times.value, max(a.width, b.width))
         self.count(product)
-        self._book((a, b), out, (a, b))
+        self.leaf.elementwise += len(plus) * out.numel
+        self._book((a, b, *plus), out, (a, b))
         return out
 
     def count(self, product: Product, *, recomputed: bool = False) -> None:

@@ -1,0 +1,83 @@
+"""PyTorch's fused kernels for what the other modules write out: the same numbers in one pass over memory.
+
+By itself ``nn`` computes its formulas. A model that is asked along ``path="sdpa"`` computes within ``along("sdpa")``,
+where linear maps, tables, LayerNorms and activations go through these kernels as attention does; along ``eager`` all of
+it is by formula. What is compiled is made of the formulas: the compiler fuses more than these kernels do.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial, wraps
+from typing import ParamSpec, TypeVar
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+P = ParamSpec("P")
+R = TypeVar("R")
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "tanh": torch.tanh,
+}
+
+
+def linear(
+    x: Float[Tensor, "... d_in"], weight: Float[Tensor, "d_out d_in"], bias: Float[Tensor, "d_out"] | None
+) -> Float[Tensor, "... d_out"]:
+    """W x (+ b)."""
+    return F.linear(x, weight, bias)
+
+
+def look_up(table: Float[Tensor, "V d"], ids: Int[Tensor, "N"]) -> Float[Tensor, "N d"]:
+    """Rows of a table; repeated ones are added up in a fixed order on the way back, and ids outside are refused."""
+    return F.embedding(ids, table)
+
+
+def layer_norm(
+    x: Float[Tensor, "... d"], weight: Float[Tensor, "d"], bias: Float[Tensor, "d"] | None, eps: float
+) -> Float[Tensor, "... d"]:
+    """(x − mean) / √(variance + eps) · weight (+ bias), of tensors of one type; computes in at least float32 inside."""
+    return F.layer_norm(x, weight.shape, weight, bias, eps)
+
+
+class _Thread(threading.local):
+    in_use = False
+
+
+_thread = _Thread()
+
+
+def in_use() -> bool:
+    """Whether what is computed now, in this thread, goes through kernels."""
+    return not torch.compiler.is_compiling() and _thread.in_use
+
+
+def along(path: str) -> AbstractContextManager[None]:
+    """What a path of attention means for everything else: ``eager`` is the formulas, any other these kernels."""
+    return nullcontext() if torch.compiler.is_compiling() else _used(path != "eager")
+
+
+@contextmanager
+def _used(now: bool) -> Iterator[None]:
+    before, _thread.in_use = _thread.in_use, now
+    try:
+        yield
+    finally:
+        _thread.in_use = before
+
+
+def along_its_path(call: Callable[P, R]) -> Callable[P, R]:
+    """For a function with the keyword ``path``: what it calls follows that path too."""
+
+    @wraps(call)
+    def follow(*args: P.args, **kwargs: P.kwargs) -> R:
+        with along(str(kwargs.get("path", "sdpa"))):
+            return call(*args, **kwargs)
+
+    return follow
