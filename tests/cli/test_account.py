@@ -392,7 +392,7 @@ def test_a_run_of_a_plan_and_of_several(tmp_path: Path) -> None:
 def test_what_cannot_be_run_is_refused() -> None:
     large = ask("gpt3-175b", "--run")
     assert (large.exit_code, large.stdout) == (2, "")
-    assert "needs 700.8 GB to run" in squeezed(large.stderr)
+    assert "needs 699.6 GB to run" in squeezed(large.stderr)
     swept = ask("gpt2", "--run", "--sweep", "context=8,16")
     assert swept.exit_code == 2
     assert "leave out --sweep" in squeezed(swept.stderr)

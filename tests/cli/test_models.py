@@ -6,14 +6,20 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from typer.testing import CliRunner, Result
 
 from glassformer import hub
-from tests.cli.test_cli import run
+from glassformer.cli.main import app
+from tests.cli.test_cli import run as run_alone
 from tests.helpers import randomise
 from tests.weights.test_foreign import llama, write_llama2c
 
 SIZES = {"vocab_size": 31, "n_embd": 12, "n_layer": 2, "n_head": 3, "n_positions": 16}
 IDS = torch.arange(8).reshape(1, 8)
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments), color=False)
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_info_lists_every_published_model() -> None:
     listed = run("info")
-    assert (listed.returncode, listed.stderr) == (0, "")
+    assert (listed.exit_code, listed.stderr) == (0, "")
     assert "gpt2-xl" in listed.stdout
     assert "1,557,611,200" in listed.stdout
     assert "2,127,057,600" in listed.stdout  # cs336-xl
@@ -51,43 +57,44 @@ def test_info_reads_the_facts_of_a_single_file(tmp_path: Path) -> None:
     assert "rotary" in run("info", str(path)).stdout
     (tmp_path / "words.txt").write_text("words")
     wrong = run("info", str(tmp_path / "words.txt"))
-    assert wrong.returncode == 2
+    assert wrong.exit_code == 2
     assert wrong.stderr.startswith("error: ")
 
 
 def test_info_of_nonsense_names_the_nearest() -> None:
     wrong = run("info", "gpt2-xll")
-    assert wrong.returncode == 2
+    assert wrong.exit_code == 2
     assert "'gpt2-xl'" in wrong.stderr
     assert "Traceback" not in wrong.stderr
 
 
 def test_convert_there_and_back(folder: Path, tmp_path: Path) -> None:
-    there = run("convert", str(folder), str(tmp_path / "ours"), "--to", "glassformer", "--check-finite", "--strict")
+    ours = str(tmp_path / "ours")
+    there = run_alone("convert", str(folder), ours, "--to", "glassformer", "--check-finite", "--strict")
     assert there.returncode == 0, there.stderr
     assert "no tokenizer is written" in there.stderr
-    back = run("convert", str(tmp_path / "ours"), str(tmp_path / "hf"), "--to", "hf")
-    assert back.returncode == 0, back.stderr
+    back = run("convert", ours, str(tmp_path / "hf"), "--to", "hf")
+    assert back.exit_code == 0, back.stderr
     theirs = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "hf")
     with torch.no_grad():
         assert torch.allclose(theirs(IDS).logits, hub.load(folder).model(IDS), atol=1e-5)
     half = run("convert", str(folder), str(tmp_path / "half"), "--dtype", "bfloat16")
-    assert half.returncode == 0
+    assert half.exit_code == 0
     assert {p.dtype for p in hub.load(tmp_path / "half").model.parameters()} == {torch.bfloat16}
 
 
 def test_convert_writes_over_nothing_unless_told(folder: Path, tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     same = run("convert", str(folder), str(folder), "--force", "--dtype", "float16")
-    assert same.returncode == 2
+    assert same.exit_code == 2
     assert "is SOURCE itself" in same.stderr
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     there = str(tmp_path / "there")
-    assert run("convert", str(folder), there).returncode == 0
+    assert run("convert", str(folder), there).exit_code == 0
     again = run("convert", str(folder), there, "--dtype", "float16")
-    assert again.returncode == 2
+    assert again.exit_code == 2
     assert "--force" in again.stderr
-    assert run("convert", str(folder), there, "--dtype", "float16", "--force").returncode == 0
+    assert run("convert", str(folder), there, "--dtype", "float16", "--force").exit_code == 0
     assert {p.dtype for p in hub.load(there).model.parameters()} == {torch.float16}
 
 
@@ -106,7 +113,7 @@ def test_convert_refuses_with_one_paragraph_and_code_2(
 ) -> None:
     given = [a.format(folder=folder) if a != "x" else str(tmp_path / "x") for a in arguments]
     refused = run("convert", *given)
-    assert refused.returncode == 2
+    assert refused.exit_code == 2
     assert message in refused.stderr
     assert "Traceback" not in refused.stderr
     assert not (tmp_path / "x").exists()

@@ -219,7 +219,8 @@ def test_whole_texts_have_the_distribution_of_the_model_alone(name: str) -> None
     assert loop_improbability(*LOOPS[name]) > SURE
 
 
-@pytest.mark.parametrize("wrong", [pytest.param(never_less_likely, marks=pytest.mark.slow), from_p_itself])
+@pytest.mark.slow  # at once, wrong rules are tried by themselves: see joint
+@pytest.mark.parametrize("wrong", [never_less_likely, from_p_itself])
 def test_a_wrong_rule_shows_in_whole_texts(wrong: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speculative, "accept", wrong)
     assert loop_improbability("model", {}) < 1e-6

@@ -125,7 +125,7 @@ def mixing(path: str) -> dict[str, tuple[Function, Inputs]]:
 CASES = POSITION_WISE | {f"{name}, {path}": case for path in PATHS for name, case in mixing(path).items()}
 
 LAYERS = ("encoder layer", "decoder layer", "block", "placed block", "language model", "placed language model")
-LATER = [f"{name}, eager" for name in LAYERS]  # the paths differ in attention alone, which is there by itself
+LATER = [f"{name}, eager" for name in LAYERS]  # their two paths differ in attention alone, which is there by itself
 
 
 @pytest.mark.parametrize("name", some_at_once(CASES, lambda name: name not in LATER))

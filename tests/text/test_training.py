@@ -20,6 +20,7 @@ from glassformer.text.corpora import python_documentation
 from glassformer.text.special_tokens import STYLES, Special, sentinels, style
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.training import KINDS, train_tokenizer
+from tests.helpers import some_at_once
 from tests.text.test_tokenizer import HOSTILE
 
 LINES = [line for line in python_documentation().decode().splitlines() if line.strip()][:250] + [
@@ -243,14 +244,15 @@ def test_transformers_reads_the_folder_and_gives_the_same_numbers(tmp_path: Path
 
 def test_the_same_texts_give_the_same_bytes_on_any_number_of_threads(tmp_path: Path) -> None:
     code = (
-        "import sys\nfrom glassformer.text.training import train_tokenizer\n"
-        "from tests.text.test_training import LINES\n"
+        "import json, sys\nfrom glassformer.text.training import train_tokenizer\n"
+        "lines = json.load(sys.stdin)\n"
         "for kind in ('bpe', 'wordpiece', 'unigram'):\n"
-        "    train_tokenizer(LINES, kind=kind, vocab_size=700, special='t5').save(f'{sys.argv[1]}/{kind}')\n"
+        "    train_tokenizer(lines, kind=kind, vocab_size=700, special='t5').save(f'{sys.argv[1]}/{kind}')\n"
     )
     for threads in (1, 2):
         place = {**os.environ, "RAYON_NUM_THREADS": str(threads), "PYTHONHASHSEED": str(threads)}
-        subprocess.run([sys.executable, "-c", code, tmp_path / str(threads)], check=True, env=place)
+        command = [sys.executable, "-c", code, tmp_path / str(threads)]
+        subprocess.run(command, input=json.dumps(LINES), text=True, check=True, env=place)
     for kind in LEARNING:
         one, two = ((tmp_path / threads / kind / "tokenizer.json").read_bytes() for threads in "12")
         assert one == two
@@ -267,7 +269,7 @@ def stream(texts: int) -> Iterator[str]:
         yield " ".join(words[(number + place) % 7] for place in range(40))
 
 
-@pytest.mark.parametrize("kind", LEARNING)
+@pytest.mark.parametrize("kind", some_at_once(LEARNING, lambda kind: kind != "unigram"))  # read as wordpiece is
 def test_texts_are_never_held(kind: str) -> None:
     texts = 5000 if kind == "bpe" else 1500  # 20 MB, 6 MB
     told: list[int] = []
