@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor, nn
 
 from glassformer import config
-from glassformer.nn.attention import KNOWS_CAUSAL, AttentionPath
+from glassformer.nn.attention import KNOWS_CAUSAL, AttentionPath, hidden_or_biased
 from glassformer.nn.block import Block
 from glassformer.nn.cache import KVCache
 from glassformer.nn.context import Context
@@ -91,7 +91,7 @@ class Stack(nn.Module):
         shared = replace(shared, real=real, memory=tokens.memory, memory_mask=memory_mask, path=path)
         keep_causal = path in KNOWS_CAUSAL and shared.bias is None and shared.relative is None
         everyone = Mask(causal=self.facts.causal, keys=real, pairs=self._same_document(tokens.documents))
-        masks: dict[int | None, Resolved | None] = {}
+        around: dict[int | None, Context] = {}
         contexts = []
         for number in range(self.facts.layers):
             window = self.facts.attention.windows[number % len(self.facts.attention.windows)]
@@ -100,9 +100,10 @@ class Stack(nn.Module):
             if isinstance(window, config.BlockSparse):
                 contexts.append(replace(shared, pattern=window, cache=layer_cache))
                 continue
-            if window not in masks:
-                masks[window] = resolve(everyone & _near(window, real, new), scores, x.device, keep_causal=keep_causal)
-            contexts.append(replace(shared, mask=masks[window], cache=layer_cache))
+            if window not in around:
+                mask = resolve(everyone & _near(window, real, new), scores, x.device, keep_causal=keep_causal)
+                around[window] = _hide(shared, mask) if cache is None else replace(shared, mask=mask)
+            contexts.append(replace(around[window], cache=layer_cache))
         return contexts
 
     def _same_document(self, documents: Integer[Tensor, "B T"] | None) -> Bool[Tensor, "B T T"] | None:
@@ -132,6 +133,16 @@ class Stack(nn.Module):
             vectors = table if self.relative_norm is None else self.relative_norm(table)
             return Context(turns=turns, relative=(vectors, relative_rows(scheme, distance)))
         raise TypeError(f"a stack does not know what to do with {type(scheme).__name__} as score_bias.")
+
+
+def _hide(shared: Context, mask: Resolved | None) -> Context:
+    """The surroundings with a mask. Kernels take it and the bias as one tensor, which is made here for all layers.
+
+    Not with a cache, of which each layer may see another part.
+    """
+    if mask is None or mask.allowed is None or shared.bias is None or shared.path == "eager":
+        return replace(shared, mask=mask)
+    return replace(shared, bias=hidden_or_biased(mask.allowed, shared.bias, shared.bias.dtype))
 
 
 def _near(window: int | None, real: Bool[Tensor, "B S"] | None, new: int) -> Mask:

@@ -84,7 +84,7 @@ def scaled_dot_product_attention(
     if is_causal and (bias is not None or not fused):  # the word serves only a kernel that is handed no tensor besides
         allowed, is_causal = Mask(causal=True).dense((q.shape[-2], k.shape[-2]), q.device), False
     if fused:
-        return _fused(q, k, v, _hidden_or_biased(allowed, bias, q.dtype), is_causal, scale, dropout)
+        return _fused(q, k, v, hidden_or_biased(allowed, bias, q.dtype), is_causal, scale, dropout)
     assert path == "eager" or empty, f"the path {path!r} leads nowhere"
     out, weights = _formula(q, k, v, allowed, bias, scale, dropout)
     return (out, weights) if return_weights else out
@@ -103,8 +103,11 @@ def _written_out(
     return mask.dense((*batch, *q.shape[-3:-1], k.shape[-2]), q.device), False
 
 
-def _hidden_or_biased(allowed: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """What the fused kernels add to the scores: booleans, or numbers with −inf where nobody may look."""
+def hidden_or_biased(allowed: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """What the fused kernels add to the scores: booleans, or numbers with −inf where nobody may look.
+
+    Both fit the scores ``(..., T, S)`` by broadcasting.
+    """
     if bias is None:
         return allowed
     bias = bias.to(dtype)

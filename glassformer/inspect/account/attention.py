@@ -22,6 +22,7 @@ class Looking:
     fused: bool = True  # by a kernel that writes no scores down, where there is one
     exact: bool = False  # count only the pairs that see each other
     dropout: float = 0.0
+    hidden: bool = False  # the mask is in the bias already
 
     @property
     def has_band(self) -> bool:
@@ -74,7 +75,7 @@ def _fused(
     with walk.part("weighted_sum"):
         walk.count(mix)
     with walk.part("kernel"):
-        added = () if bias is None else (_masked(walk, looking, bias),)
+        added = () if bias is None else (masked(walk, looking, bias),)
         if bias is None and looking.has_band:
             added = (walk.new(looking.queries * looking.keys),)  # numbers to add to the scores
         rows = looking.batch * facts.heads * looking.queries
@@ -96,7 +97,7 @@ def formula(
         width, wide = v.width, max(q.width, 4)
         q, k = walk.cast(q, wide), walk.cast(k, wide)
         if looking.fused:  # keys that groups of heads share are copied for each; the scale is on both sides
-            v, bias = walk.cast(v, wide), None if bias is None else _masked(walk, looking, bias)
+            v, bias = walk.cast(v, wide), None if bias is None else masked(walk, looking, bias)
             k, v = (walk.copy(x, facts.heads, facts.kv_heads) if facts.kv_heads else x for x in (k, v))
             q, k = walk.point(q), walk.point(k)
         q, k = (_in_order(walk, facts, looking, x) for x in (q, k))
@@ -107,7 +108,7 @@ def formula(
         if bias is not None:
             scores = walk.point(scores, bias)
         if not looking.fused:
-            scores = _masked(walk, looking, scores)
+            scores = masked(walk, looking, scores)
     weights = softmax(walk, scores, looking, rows=looking.batch * facts.heads * looking.queries)
     del scores
     with walk.part("weighted_sum"):
@@ -116,9 +117,9 @@ def formula(
         return walk.copy(y, 1, 1)  # the heads of a token beside each other
 
 
-def _masked(walk: Walk, looking: Looking, scores: Value) -> Value:
+def masked(walk: Walk, looking: Looking, scores: Value) -> Value:
     """Scores, or what is added to them, with −∞ where nobody may look."""
-    if not looking.hides:
+    if looking.hidden or not looking.hides:
         return scores
     return walk.point(scores, saves=(walk.new(looking.queries * looking.keys, 1),))
 

@@ -3,12 +3,12 @@
 The shadow of ``models`` and ``nn``, function by function, without padding; tests hold the two together.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from glassformer.config import BlockSparse, Disentangled, Embed, MaskDecoder, Model, Stack
 from glassformer.inspect.account import parts
-from glassformer.inspect.account.attention import Looking, attend
+from glassformer.inspect.account.attention import Looking, attend, masked
 from glassformer.inspect.account.heads import answers
 from glassformer.inspect.account.positions import Shared, disentangled, shared, turn
 from glassformer.inspect.account.sparse import attend_blocks
@@ -114,6 +114,8 @@ class Pass:
         walk, job, tokens = self.walk, self.job, self.job.new(causal=facts.causal)
         unique = facts.unique_layers or facts.layers
         known = shared(walk, self.model, facts, tokens, job.tokens if facts.causal else tokens)
+        if known.bias is not None and job.fused and job.mode != "decode":
+            known = self._hide(facts, known, known.bias)
         masks, places = self._mask_decoder(facts, tokens)
         for layer in range(facts.layers):
             before, around = x, Around(layer, known, memory)
@@ -128,6 +130,13 @@ class Pass:
         if facts.final_norm:
             x = self.norm("norm", x)
         return parts.dropout(walk, x, facts.final_dropout)
+
+    def _hide(self, facts: Stack, known: Shared, bias: Value) -> Shared:
+        """Biases with −∞ where nobody may look: for kernels, made once for all layers that look as far."""
+        views = {one.window: one for one in (self._looking(facts, n, cross=False) for n in range(facts.layers))}
+        with self.walk.part("relative"):
+            hidden = {window: masked(self.walk, one, bias) for window, one in views.items() if one.hides}
+        return replace(known, bias=None if hidden.keys() == views.keys() else bias, hidden=hidden)
 
     def _mask_decoder(self, facts: Stack, tokens: int) -> tuple[MaskDecoder | None, Value | None]:
         """What runs the last layer of an encoder anew, and the positions that it adds there."""
@@ -171,7 +180,8 @@ class Pass:
             if inside.rotary is not None and known.angles is not None:
                 with walk.part("rotary"):
                     q, k = (turn(walk, y, known.angles, inside.rotary, inside) for y in (q, keys))
-            bias = known.bias
+            bias = known.hidden.get(looking.window, known.bias)
+            looking = replace(looking, hidden=looking.window in known.hidden)
             if isinstance(inside.score_bias, Disentangled):
                 bias = disentangled(walk, inside, inside.score_bias, known, (q, k), self.job.batch)
             if self.job.mode == "decode":  # what came before lies in the cache

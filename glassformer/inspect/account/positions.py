@@ -1,8 +1,8 @@
 """Positions that act inside attention, told to a ``Walk``: the shadows of ``nn.rotary`` and ``nn.relative``."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from glassformer.config import Attention, BucketBias, Disentangled, Model, Rotary, Stack
+from glassformer.config import Attention, BlockSparse, BucketBias, Disentangled, Model, Rotary, Stack
 from glassformer.inspect.account.parts import dropout, linear, norm
 from glassformer.inspect.account.walk import Product, Size, Value, Walk
 
@@ -14,6 +14,7 @@ class Shared:
     angles: Value | None = None  # cosines and sines of rotary positions
     rows: Value | None = None  # of a table, for every query and key
     bias: Value | None = None  # of every query and key
+    hidden: dict[int | BlockSparse | None, Value] = field(default_factory=dict)  # the same with a mask, by its window
     vectors: Value | None = None  # of relative positions
 
 
