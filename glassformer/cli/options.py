@@ -228,7 +228,12 @@ class Computing:
 
     batch_size: Annotated[int, typer.Option(min=1, help="Prompts at a time.", rich_help_panel=COMPUTING)] = 8
     path: Annotated[
-        str, typer.Option(metavar="fast|sdpa|eager", help="How attention is computed.", rich_help_panel=COMPUTING)
+        str,
+        typer.Option(
+            metavar="fast|sdpa|eager",
+            help="Through fused kernels, or by the formulas (eager).",
+            rich_help_panel=COMPUTING,
+        ),
     ] = "fast"
     chunk: Annotated[
         int | None, typer.Option(min=1, help="Read prompts in pieces of so many tokens.", rich_help_panel=COMPUTING)

@@ -138,7 +138,7 @@ def _run(recipe: "Recipe", going: Going, asking: Asking, telling: Telling) -> No
             _print_groups(recipe, process)
             return
         sinks = _sinks(telling, folder, recipe) if process.is_first else []
-        if process.device.type == "cpu":
+        if process.device.type == "cpu" and recipe.run.keep_memory:
             keep_freed_memory()
         session = Session(recipe, folder, process, Watch(console, recipe.name, sinks), resume=going.resume)
         try:

@@ -50,7 +50,7 @@ class LMHead(nn.Module):
         if self.out is None:
             return linear(x, table, self.bias)
         logits = self.out(x)
-        return logits if self.bias is None else logits + self.bias
+        return logits if self.bias is None else logits + self.bias.to(logits.dtype)
 
 
 class TaskHead(nn.Module):

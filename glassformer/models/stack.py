@@ -19,6 +19,7 @@ from glassformer.nn.context import Context
 from glassformer.nn.convolution import Convolution
 from glassformer.nn.feedforward import FeedForward
 from glassformer.nn.heads import Attention
+from glassformer.nn.kernels import along_its_path
 from glassformer.nn.linear import Embedding
 from glassformer.nn.masks import Mask, Resolved, padding, resolve
 from glassformer.nn.norm import make_norm
@@ -58,6 +59,7 @@ class Stack(nn.Module):
             self.relative = Embedding(2 * bias.span, width)
             self.relative_norm = make_norm(norm, width) if bias.norm_table else None
 
+    @along_its_path
     def forward(
         self, x: Float[Tensor, "B T D"], tokens: Tokens, *, path: AttentionPath = "sdpa"
     ) -> Float[Tensor, "B T D"]:

@@ -7,13 +7,14 @@ Shapes: ``B`` batch, ``T`` tokens, ``M`` tokens of the memory, ``D`` model width
 """
 
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor, nn
 
 from glassformer import config
+from glassformer.config.checks import check_choice
 from glassformer.models.embed import Embed, count_in_documents, count_real
 from glassformer.models.heads import LMHead, PretrainingHead, make_head
 from glassformer.models.initialise import initialise
@@ -167,7 +168,7 @@ class Transformer(nn.Module):
         self, hidden: Float[Tensor, "B T D"], mask: AnyRowMask | None = None, *, path: AttentionPath = "sdpa"
     ) -> Any:
         """What the head says of these vectors; without a head, the vectors themselves."""
-        del path  # no attention here; what it means for the rest is the decorator's
+        check_choice("path", path, get_args(AttentionPath))  # what it means is the decorator's: here is no attention
         if self.head is None:
             return hidden
         real, documents = self._read_mask(mask, None)

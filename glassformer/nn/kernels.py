@@ -1,13 +1,18 @@
 """PyTorch's fused kernels for what the other modules write out: the same numbers in one pass over memory.
 
-By itself ``nn`` computes its formulas. A model that is asked along ``path="sdpa"`` computes within ``along("sdpa")``,
-where linear maps, tables, LayerNorms and activations go through these kernels as attention does; along ``eager`` all of
-it is by formula. What is compiled is made of the formulas: the compiler fuses more than these kernels do.
+By itself ``nn`` computes its formulas. A model built from a page of facts that is asked along ``path="sdpa"`` computes
+within ``along("sdpa")``, where linear maps, tables, LayerNorms and activations go through these kernels as attention
+does, and so does what its hooks call; along ``eager`` all of it is by formula. What is compiled is made of the
+formulas: the compiler fuses more than these kernels do.
+
+Whoever lets PyTorch run parts of a model again on the way back hands over how they were run:
+``torch.utils.checkpoint.checkpoint(part, x, use_reentrant=False, context_fn=as_now)``. (``train.memory`` needs none of
+this: blocks know.)
 """
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial, wraps
 from typing import ParamSpec, TypeVar
 
@@ -60,16 +65,27 @@ def in_use() -> bool:
 
 def along(path: str) -> AbstractContextManager[None]:
     """What a path of attention means for everything else: ``eager`` is the formulas, any other these kernels."""
-    return nullcontext() if torch.compiler.is_compiling() else _used(path != "eager")
+    return nullcontext() if torch.compiler.is_compiling() else _Said(path != "eager")
 
 
-@contextmanager
-def _used(now: bool) -> Iterator[None]:
-    before, _thread.in_use = _thread.in_use, now
-    try:
-        yield
-    finally:
-        _thread.in_use = before
+def as_now() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """(Nothing to do now, the same way again later): for ``context_fn`` of PyTorch's checkpointing."""
+    return nullcontext(), _Said(in_use())
+
+
+class _Said(AbstractContextManager[None]):
+    """Within it kernels are in use, or not. Can be entered again."""
+
+    def __init__(self, now: bool) -> None:
+        self._now = now
+        self._before: list[bool] = []
+
+    def __enter__(self) -> None:
+        self._before.append(_thread.in_use)
+        _thread.in_use = self._now
+
+    def __exit__(self, *_: object) -> None:
+        _thread.in_use = self._before.pop()
 
 
 def along_its_path(call: Callable[P, R]) -> Callable[P, R]:

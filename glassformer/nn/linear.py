@@ -29,7 +29,7 @@ def linear(
     # The same as einsum(x, W, "... d_in, d_out d_in -> ... d_out"); written as one plain product because its
     # backward then yields W's gradient in W's own memory order, without a transposing copy.
     y = x @ rearrange(weight, "d_out d_in -> d_in d_out")
-    return y if bias is None else y + bias
+    return y if bias is None else y + bias.to(y.dtype)  # which autocast may have narrowed
 
 
 class Linear(nn.Module):

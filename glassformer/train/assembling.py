@@ -32,7 +32,7 @@ from glassformer.train.schedules import Schedule, schedule
 # What may be another when a run goes on, for it changes nothing in what comes out (or only the last digits).
 FREE = {
     "": ("name", "about", "expected"),
-    "run": ("device", "parallel", "compile", "recompute", "keep"),
+    "run": ("device", "parallel", "compile", "recompute", "keep", "keep_memory"),
     "batch": ("workers",),
     "data": ("train", "valid", "test", "on_bad_row"),  # what the files say is compared, not where they lie
     "evaluation": ("samples",),

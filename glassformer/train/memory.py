@@ -1,6 +1,6 @@
 """Memory against time: blocks hold their inputs alone and run again in the backward pass (Chen et al., 2016).
 
-A training step then holds about one vector per token and block in place of some thirty, and costs a forward pass more;
+A training step then holds about one vector per token and block in place of some twenty, and costs a forward pass more;
 ``inspect.account`` counts both. Gradients are the same to the bit: random numbers are drawn again as they were, so
 dropout falls on the same values. What is not differentiated (evaluation, writing with a cache) goes on as ever.
 """

@@ -167,6 +167,7 @@ class RunPlan:
     parallel: Literal["ddp", "fsdp"] = "ddp"  # with several processes
     compile: bool = False
     recompute: bool = False  # activation checkpointing: less memory, a third more work
+    keep_memory: bool = True  # on a CPU, hold on to what is freed: quicker, for somewhat more of it
     average: float | None = None  # decay of a moving average of the weights, which is then what is judged and kept
     checkpoint_every: int = 1000
     keep: int = 3

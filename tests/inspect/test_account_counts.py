@@ -375,3 +375,18 @@ def test_an_encoder_decoder_counts_both_lengths():
     assert long.find("decoder.blocks.0.cross.k").flops == 2 * 8 * 16 * 16
     assert wide.find("decoder.blocks.0.cross.scores").flops == long.find("decoder.blocks.0.cross.scores").flops
     assert wide.find("encoder").flops < long.find("encoder").flops
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert-base-uncased", "llama-2-7b"])
+def test_a_kernel_takes_as_many_steps_as_its_formula(name):
+    """Norms, activations and biases; it is the bytes that are fewer."""
+
+    def work(kernel, field):
+        root = account(small(presets()[name].facts), context=24, attention=kernel).root
+        parts = [part for part in root.walk() if not part.parts and "attention." not in f"{part.path}."]
+        return {part.path: getattr(part, field) for part in parts if part.elementwise}
+
+    assert work("fused", "elementwise") == work("eager", "elementwise")
+    fewer, more = work("fused", "bytes_moved"), work("eager", "bytes_moved")
+    assert all(fewer[path] <= more[path] for path in more)
+    assert sum(fewer.values()) < sum(more.values())

@@ -5,8 +5,11 @@ import threading
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
 import glassformer as gf
+from glassformer.config import change
+from glassformer.models.heads import LMHead
 from glassformer.models.transformer import Transformer
 from glassformer.nn import kernels
 from glassformer.nn.feedforward import ACTIVATIONS, activation_named
@@ -14,7 +17,7 @@ from glassformer.nn.kernels import along
 from glassformer.nn.linear import linear
 from glassformer.nn.norm import LayerNorm, layer_norm
 from glassformer.train.memory import checkpoint_blocks
-from tests.helpers import largest_difference, normal, randomise, relative_difference
+from tests.helpers import largest_difference, normal, randomise, relative_difference, types_unchecked
 from tests.pages import PAGES
 
 BOUNDS = {torch.float64: 1e-14, torch.float32: 1e-6, torch.bfloat16: 2e-2, torch.float16: 2e-3}
@@ -59,6 +62,14 @@ def test_linear_maps(bias, dtype):
     check_equal(lambda *x: linear(*x, *(() if bias else (None,))), *given[: 2 + bias], dtype=dtype)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast_narrows_linear_maps_either_way(dtype):
+    given = normal(2, 8, dtype=torch.float32), normal(5, 8, seed=1, dtype=torch.float32), normal(5, dtype=torch.float32)
+    with torch.autocast("cpu", dtype):
+        check_equal(lambda *x: linear(*x), *given, dtype=dtype)
+        assert linear(*given).dtype == dtype
+
+
 @each_type
 @pytest.mark.parametrize("weights", [None, torch.float32], ids=["same", "float32 weights"])
 @pytest.mark.parametrize("bias", [True, False])
@@ -88,34 +99,89 @@ def test_autocast_leaves_the_type_of_a_norm_alone(dtype):
 
 def kernels_called(monkeypatch, call):
     """How often ``call`` asks each kernel."""
-    counts = dict.fromkeys(("layer_norm", "linear", "gelu"), 0)
-    for name in counts:
-        plain = getattr(F, name)
+    counts = dict.fromkeys(("layer_norm", "linear", "gelu", "embedding"), 0)
+    with monkeypatch.context() as patch:
+        for name in counts:
+            plain = getattr(F, name)
 
-        def counted(*args, name=name, plain=plain, **kwargs):
-            counts[name] += 1
-            return plain(*args, **kwargs)
+            def counted(*args, name=name, plain=plain, **kwargs):
+                counts[name] += 1
+                return plain(*args, **kwargs)
 
-        monkeypatch.setattr(F, name, counted)
-    monkeypatch.setitem(kernels.ACTIVATIONS, "gelu", lambda x: F.gelu(x))
-    call()
+            patch.setattr(F, name, counted)
+        patch.setitem(kernels.ACTIVATIONS, "gelu", lambda x: F.gelu(x))
+        call()
     return counts
 
 
-@pytest.mark.parametrize("name", ["bert", "bart"])
+def learn(model, path):
+    """A step there and back."""
+    ids = torch.tensor([[5, 6, 7]])
+    given = {"target": ids} if model.config.family == "encoder-decoder" else {}
+    given |= {"segments": torch.zeros_like(ids)} if model.config.embed.segments else {}
+    answer = model(ids, path=path, **given)
+    sum(part.sum() for part in (answer if isinstance(answer, tuple) else (answer,))).backward()
+
+
+@pytest.mark.parametrize("name", ["bert", "bart", "gpt2"])
 def test_a_whole_model_follows_its_path(name, monkeypatch):
-    """Embeddings, blocks, the last norm and the head; on the way back too, where blocks run again."""
-    model, ids = Transformer(PAGES[name]), torch.tensor([[5, 6, 7]])
+    """Embeddings, every block, the last norm and the head, each once."""
+    model = Transformer(PAGES[name])
+    assert not any(kernels_called(monkeypatch, lambda: learn(model, "eager")).values())
+    fast = kernels_called(monkeypatch, lambda: learn(model, "sdpa"))
+    parts = list(model.modules())
+    tied = sum(isinstance(part, LMHead) and part.out is None for part in parts)
+    assert fast["layer_norm"] == sum(isinstance(part, LayerNorm) for part in parts)
+    assert fast["linear"] == sum(isinstance(part, gf.Linear) for part in parts) + tied
+    assert fast["embedding"] == sum(isinstance(part, gf.Embedding) for part in parts) + (name == "bart")  # read twice
+
+
+@pytest.mark.parametrize("path", ["sdpa", "eager"])
+def test_every_way_into_a_model_follows_its_path(path, monkeypatch):
+    model, ids = Transformer(PAGES["bart"]), torch.tensor([[5, 6, 7]])
+    memory = model.encode(ids)
+    hidden = model.decode(ids, memory=memory)
+    ways = {
+        "encode": lambda: model.encode(ids, path=path),
+        "decode": lambda: model.decode(ids, memory=memory, path=path),
+        "answer": lambda: model.answer(hidden, path=path),
+    }
+    for name, way in ways.items():
+        assert any(kernels_called(monkeypatch, way).values()) == (path == "sdpa"), name
+
+
+def test_a_path_that_is_none_is_refused():
+    with pytest.raises(ValueError, match="eagre"), types_unchecked():
+        Transformer(PAGES["gpt2"]).answer(normal(1, 2, 16), path="eagre")
+
+
+@pytest.mark.parametrize("path", ["sdpa", "eager"])
+def test_blocks_that_run_again_go_the_same_way(path, monkeypatch):
+    model = Transformer(PAGES["bert"])
+    once = kernels_called(monkeypatch, lambda: learn(model, path))
     checkpoint_blocks(model)
-    given = {"ids": ids} | ({"target": ids} if name == "bart" else {})
+    again = kernels_called(monkeypatch, lambda: learn(model, path))
+    blocks = sum(isinstance(part, LayerNorm) for part in model.encoder.blocks.modules())
+    assert again["layer_norm"] == once["layer_norm"] + (blocks if path == "sdpa" else 0)
 
-    def learn(path):
-        answer = model(**given, path=path)
-        sum(part.sum() for part in (answer if isinstance(answer, tuple) else (answer,))).backward()
 
-    assert not any(kernels_called(monkeypatch, lambda: learn("eager")).values())
-    fast = kernels_called(monkeypatch, lambda: learn("sdpa"))
-    assert all(fast.values())
+@pytest.mark.parametrize("path", ["sdpa", "eager"])
+@pytest.mark.parametrize("part", ["encoder", "encoder.blocks.0.ffn", "encoder.norm", "head", "embed"])
+def test_parts_that_pytorch_runs_again_go_the_same_way(part, path):
+    """With ``as_now``: on the way back nobody else would say which it was."""
+    model = randomise(Transformer(change(PAGES["bert"], "encoder.final_norm", True))).double()
+    gradients = []
+    for again in (False, True):
+        if again:
+            inner = model.get_submodule(part)
+            plain = inner.forward
+            inner.forward = lambda *args, plain=plain, **kwargs: checkpoint(
+                plain, *args, use_reentrant=False, context_fn=kernels.as_now, **kwargs
+            )
+        model.zero_grad()
+        learn(model, path)
+        gradients.append([weight.grad for weight in model.parameters() if weight.grad is not None])
+    assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))
 
 
 @pytest.mark.parametrize("path", ["eager", "sdpa"])

@@ -136,7 +136,7 @@ class Account:
 
     def walk(self, walk: Walk) -> None:
         """Tell another walk of the same pass."""
-        job = _job(self.batch, self.context, self.source, self.mode, self.attention, self.causal, self.dtype)
+        job = _job(self.batch, self.context, self.source, self.mode, self.causal, self.dtype)
         Pass(walk, self.config, job).run()
 
     def find(self, path: str) -> Part:
@@ -186,7 +186,7 @@ def account(
     check_positive(batch=batch, context=context, source=source)
     if mode == "decode" and facts.decoder is None:
         raise ValueError("mode='decode' is the next token of a decoder, and this model has none; use 'forward'.")
-    job = _job(batch, context, source, mode, attention, causal, dtype)
+    job = _job(batch, context, source, mode, causal, dtype)
     walk = Walk(WIDTHS[dtype], differentiable=mode == "train", fused=attention == "fused")
     Pass(walk, facts, job).run()
     name = "model" if isinstance(config, Model) else str(config)
@@ -197,8 +197,8 @@ def account(
     )
 
 
-def _job(batch: int, context: int, source: int, mode: Mode, attention: Kernel, causal: Causal, dtype: Dtype) -> Job:
-    return Job(batch, context, source, mode, attention == "fused", causal == "exact", clamps=dtype == "float16")
+def _job(batch: int, context: int, source: int, mode: Mode, causal: Causal, dtype: Dtype) -> Job:
+    return Job(batch, context, source, mode, causal == "exact", clamps=dtype == "float16")
 
 
 def flops_by_kind(root: Part, times: Mapping[str, int] | None = None, *, outside: int = 1) -> dict[str, int]:

@@ -31,7 +31,8 @@ def norm(walk: Walk, facts: Norm, name: str, x: Value, width: int) -> Value:
     with walk.part(name):
         if walk.fused and facts.kind == "layer":
             learned = [walk.weight("weight", width)] + [walk.weight("bias", width)] * facts.bias
-            return walk.point(x, *learned, saves=(x, walk.new(2 * rows)), work=6 + len(learned))  # mean, 1 / √ …
+            walk.leaf.elementwise += 3 * rows  # / width, + ε, 1 / √
+            return walk.point(x, *learned, saves=(x, walk.new(2 * rows)), work=5 + len(learned))
         wide = walk.cast(x, max(x.width, 4))
         if facts.kind == "layer":
             wide = walk.point(wide, walk.point(wide, numel=rows))  # the mean, taken off

@@ -25,7 +25,6 @@ class Job:
     tokens: int  # of the decoder, or of the encoder where there is no decoder
     source: int  # of the encoder
     mode: Mode = "forward"
-    fused: bool = True
     exact: bool = False
     clamps: bool = False  # numbers are kept within the range of their type; see nn.feedforward.finite_in_half
 
@@ -114,7 +113,7 @@ class Pass:
         walk, job, tokens = self.walk, self.job, self.job.new(causal=facts.causal)
         unique = facts.unique_layers or facts.layers
         known = shared(walk, self.model, facts, tokens, job.tokens if facts.causal else tokens)
-        if known.bias is not None and job.fused and job.mode != "decode":
+        if known.bias is not None and walk.fused and job.mode != "decode":
             known = self._hide(facts, known, known.bias)
         masks, places = self._mask_decoder(facts, tokens)
         for layer in range(facts.layers):
@@ -229,7 +228,7 @@ class Pass:
             keys,
             causal=facts.causal and not cross,
             window=window,
-            fused=job.fused,
+            fused=self.walk.fused,
             exact=job.exact,
             dropout=inside.dropout,
         )
