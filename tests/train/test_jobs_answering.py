@@ -220,6 +220,7 @@ def _scores(model: Any, batch: Any) -> torch.Tensor:
     return scores
 
 
+@pytest.mark.slow  # the recipe of this job is among those that learn at once
 def test_answers_are_learned() -> None:
     rows = trips()
     job, kit = job_and_kit("answer", rows)

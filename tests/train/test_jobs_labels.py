@@ -466,6 +466,7 @@ def test_tag_asks_a_model_what_training_showed_it(family: str) -> None:
         assert largest_difference(ours[judged].amax(-1), said) < 1e-9
 
 
+@pytest.mark.slow  # the recipe of this job is among those that learn at once
 def test_tags_are_learned() -> None:
     rows = sentences()
     job, kit = job_and_kit("tag", rows)

@@ -85,7 +85,7 @@ def test_muon_refuses_what_is_no_matrix() -> None:
         muon_and_adamw(nn.Linear(2, 2), 1.0)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.parametrize("name", [pytest.param("gpt2", marks=pytest.mark.slow), "llama"])
 def test_muon_learns(name: str) -> None:
     torch.manual_seed(0)
     model = built(name).float()
