@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Annotated, TypeVar, cast
 
 import typer
@@ -135,21 +135,23 @@ def _apart(work: Callable[[], T], corpus: Corpus) -> T:
     """Do it in a thread of its own: the library does not hear Ctrl-C while it learns, but whoever waits for it does."""
     done: list[T] = []
     failed: list[BaseException] = []
+    ended = Event()  # not Thread.join: interrupted, it may take a thread that still runs for one that has ended
 
     def run() -> None:
         try:
             done.append(work())
         except BaseException as error:  # to be raised where it is waited for
             failed.append(error)
+        finally:
+            ended.set()
 
-    thread = Thread(target=run, daemon=True)
-    thread.start()
     try:
-        thread.join()
+        Thread(target=run, daemon=True).start()
+        ended.wait()
     except KeyboardInterrupt:
         corpus.stop.set()
-        thread.join(1.0 if corpus.read else None)
-        if thread.is_alive():  # the library learns on and hears nobody; an interpreter that ends under it aborts
+        if not ended.wait(1.0 if corpus.read else None):
+            # the library learns on and hears nobody; an interpreter that ends under it aborts
             atexit.register(_leave)
         raise
     if failed:
