@@ -6,8 +6,10 @@ import os
 # without it, which costs nothing at these sizes. Read by torch's CPU library when it is first used.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 # Test workers and the programs they start share the cores: threads that wait for each other cost more than they give.
-_WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // _WORKERS)))
+# Said in the workers alone: whoever starts them reads this file first, and they inherit its environment.
+if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
+    _WORKERS = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // _WORKERS)))
 
 import pytest
 from jaxtyping import install_import_hook

@@ -144,7 +144,8 @@ def _hide(shared: Context, mask: Resolved | None) -> Context:
     """
     if mask is None or mask.allowed is None or shared.bias is None or shared.path == "eager":
         return replace(shared, mask=mask)
-    return replace(shared, bias=hidden_or_biased(mask.allowed, shared.bias, shared.bias.dtype))
+    bias = hidden_or_biased(mask.allowed, shared.bias, shared.bias.dtype)
+    return replace(shared, mask=mask, bias=bias, bias_hides=True)
 
 
 def _near(window: int | None, real: Bool[Tensor, "B S"] | None, new: int) -> Mask:

@@ -110,7 +110,7 @@ class Block(nn.Module):
         """
         look_around: Step
         # What a stack has said for all of its layers is said here again: on the way back a block may run by itself.
-        kernels = nullcontext() if context is None else along(context.path)
+        as_said = nullcontext() if context is None else along(context.path)
         if context is None:
             context = Context(memory=memory, memory_mask=memory_mask, path=path)
             mask = as_mask(mask)
@@ -129,7 +129,7 @@ class Block(nn.Module):
             steps.append(("cross", self.cross_norm, look_across))
         steps.append(("ffn", self.ffn_norm, self.ffn))
         sublayers = [(norm or self.attention_norm, self._drop_after(name, step)) for name, norm, step in steps]
-        with kernels:
+        with as_said:
             return residual(x, sublayers, self.placement)
 
     def _drop_after(self, name: str, step: Step) -> Step:

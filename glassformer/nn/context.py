@@ -22,6 +22,7 @@ class Context:
     mask: AnyMask | None = None
     turns: Turns | None = None  # rotary positions
     bias: Float[Tensor, "... T S"] | None = None  # added to the scores of every layer
+    bias_hides: bool = False  # it is −inf wherever the mask hides, so that the mask need not be read again
     relative: tuple[Float[Tensor, "R D"], Int[Tensor, "... T S"]] | None = None  # vectors, and which for whom
     pattern: BlockSparse | None = None  # instead of a mask, with the real slots:
     real: Bool[Tensor, "B S"] | None = None
@@ -31,6 +32,10 @@ class Context:
     cache: LayerCache | None = None
     remembers_memory: bool = False  # keys and values of the memory come from the cache
     path: AttentionPath = "sdpa"
+
+    def hiding(self) -> tuple[AnyMask | None, Float[Tensor, "... T S"] | None]:
+        """The mask and the bias that attention has to read: kernels take them as one tensor."""
+        return None if self.bias_hides else self.mask, self.bias
 
     def near(self, keys: int) -> "Context":
         """The same for the last ``keys`` slots alone: what a layer with a window has kept."""

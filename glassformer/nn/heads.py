@@ -62,9 +62,9 @@ def multi_head(
             q, k, v, context.pattern, context.real, scale=scale, dropout=dropout, return_weights=return_weights
         )
     else:
-        bias = context.bias if score_bias is None else score_bias(q, k)
+        mask, bias = context.hiding() if score_bias is None else (context.mask, score_bias(q, k))
         result = scaled_dot_product_attention(
-            q, k, v, context.mask,
+            q, k, v, mask,
             bias=bias, scale=scale, dropout=dropout, path=context.path, return_weights=return_weights,
         )  # fmt: skip
     out, weights = result if isinstance(result, tuple) else (result, None)

@@ -2,12 +2,11 @@
 
 By itself ``nn`` computes its formulas. A model built from a page of facts that is asked along ``path="sdpa"`` computes
 within ``along("sdpa")``, where linear maps, tables, LayerNorms and activations go through these kernels as attention
-does, and so does what its hooks call; along ``eager`` all of it is by formula. What is compiled is made of the
+does, and so does what hooks on its parts call; along ``eager`` all of it is by formula. What is compiled is made of the
 formulas: the compiler fuses more than these kernels do.
 
 Whoever lets PyTorch run parts of a model again on the way back hands over how they were run:
-``torch.utils.checkpoint.checkpoint(part, x, use_reentrant=False, context_fn=as_now)``. (``train.memory`` needs none of
-this: blocks know.)
+``torch.utils.checkpoint.checkpoint(part, x, use_reentrant=False, context_fn=as_now)``, as ``train.memory`` does.
 """
 
 import threading
@@ -47,7 +46,7 @@ def look_up(table: Float[Tensor, "V d"], ids: Int[Tensor, "N"]) -> Float[Tensor,
 def layer_norm(
     x: Float[Tensor, "... d"], weight: Float[Tensor, "d"], bias: Float[Tensor, "d"] | None, eps: float
 ) -> Float[Tensor, "... d"]:
-    """(x − mean) / √(variance + eps) · weight (+ bias), of tensors of one type; computes in at least float32 inside."""
+    """(x − mean) / √(variance + eps) · weight (+ bias), of tensors of one type."""
     return F.layer_norm(x, weight.shape, weight, bias, eps)
 
 
@@ -61,6 +60,15 @@ _thread = _Thread()
 def in_use() -> bool:
     """Whether what is computed now, in this thread, goes through kernels."""
     return not torch.compiler.is_compiling() and _thread.in_use
+
+
+def lose_sums(*tensors: Tensor) -> bool:
+    """Whether gradients that are sums over rows would come out wrong, were these given to a kernel.
+
+    Those of a CPU add narrow numbers up in the narrow type itself: over 4,096 rows half of a bias's gradient is lost.
+    """
+    differentiable = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    return differentiable and all(x.dtype.itemsize < 4 for x in tensors)
 
 
 def along(path: str) -> AbstractContextManager[None]:

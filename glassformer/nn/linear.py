@@ -25,11 +25,11 @@ def linear(
 ) -> Float[Tensor, "... d_out"]:
     """W x (+ b)."""
     if kernels.in_use():
-        return kernels.linear(x, weight, bias)
+        return kernels.linear(x, weight, None if bias is None else bias.to(weight.dtype))
     # The same as einsum(x, W, "... d_in, d_out d_in -> ... d_out"); written as one plain product because its
     # backward then yields W's gradient in W's own memory order, without a transposing copy.
     y = x @ rearrange(weight, "d_out d_in -> d_in d_out")
-    return y if bias is None else y + bias.to(y.dtype)  # which autocast may have narrowed
+    return y if bias is None else y + bias.to(y.dtype)  # of the weights, or of autocast
 
 
 class Linear(nn.Module):
@@ -116,8 +116,9 @@ def look_up(table: Float[Tensor, "V d"], ids: Integer[Tensor, "..."], *, what: s
         raise TypeError(f"a {what} must be a whole number; got a tensor of {ids.dtype}.")
     flat = ids.reshape(-1)
     flat = flat if flat.dtype in (torch.int32, torch.int64) else flat.long()
+    fused = kernels.in_use() and not (table.is_cpu and kernels.lose_sums(table))
     try:
-        rows = kernels.look_up(table, flat) if kernels.in_use() else table.index_select(0, flat)
+        rows = kernels.look_up(table, flat) if fused else table.index_select(0, flat)
     except IndexError:
         low, high = int(flat.min()), int(flat.max())
         wrong = low if low < 0 else high

@@ -37,7 +37,7 @@ def layer_norm(
     x: Float[Tensor, "... d"], weight: Float[Tensor, "d"], bias: Float[Tensor, "d"] | None, eps: float
 ) -> Float[Tensor, "... d"]:
     """(x − mean) / √(variance + eps) · weight (+ bias); the variance divides by d, not by d − 1."""
-    if kernels.in_use():
+    if kernels.in_use() and not kernels.lose_sums(x, weight):  # on every device, so that memory is the same on each
         return _by_kernel(x, weight, bias, eps)
     wide = at_least_float32(x)
     centred = wide - wide.mean(-1, keepdim=True)

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from glassformer.nn.block import Block
 from glassformer.nn.context import Context
+from glassformer.nn.kernels import as_now
 from glassformer.nn.layers import TransformerBlock
 
 
@@ -33,7 +34,7 @@ class Call:
             return self.plain(*args, **kwargs)
         call = self.plain if self.compiled is None else self.compiled
         if self.recomputes and torch.is_grad_enabled():
-            return checkpoint(call, *args, use_reentrant=False, **kwargs)
+            return checkpoint(call, *args, use_reentrant=False, context_fn=as_now, **kwargs)
         return call(*args, **kwargs)
 
 

@@ -37,10 +37,14 @@ def call(*arguments: str, **more: object) -> subprocess.CompletedProcess[str]:
     )  # type: ignore[call-overload,no-any-return]
 
 
-def ask(*arguments: str) -> Result:
-    """The same without a process of its own, where neither its end nor the last bit of a number is at stake."""
+def ask(*arguments: str, kept: list[bool] | None = None) -> Result:
+    """The same without a process of its own, where neither its end nor the last bit of a number is at stake.
+
+    ``kept`` gets an item for each time that it is told to keep freed memory.
+    """
+    kept = [] if kept is None else kept
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("glassformer.train.heap.keep_freed_memory", lambda: True)  # would be for all tests to come
+        patch.setattr("glassformer.train.heap.keep_freed_memory", lambda: kept.append(True))  # else for all to come
         return CliRunner().invoke(app, list(arguments), color=False, env={"COLUMNS": "100"})
 
 
@@ -111,8 +115,13 @@ def test_an_unfinished_run_goes_on_without_its_recipe_being_said_again(unbroken:
     done = ask(*language(unbroken, "optimizer.lr=1e-3"), "--out", str(out), "--resume")
     assert done.exit_code == 2
     assert "recipe.optimizer.lr: was 0.005, is 0.001" in done.stderr
-    done = ask("train", "--out", str(out), "--resume")
+    kept: list[bool] = []
+    done = ask(*language(unbroken), "--out", str(out), "--resume", kept=kept)
     assert done.exit_code == 0, done.stderr
+    assert len(kept) == 1
+    done = ask("train", "run.keep_memory=false", "--out", str(out), "--resume", kept=kept)  # it may be another
+    assert done.exit_code == 0, done.stderr
+    assert len(kept) == 1
     assert_same(unbroken / "out", out)
     process = call("train", "--out", str(tmp_path / "none"), "--resume")
     assert process.returncode == 2

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from einops import rearrange
 
 from glassformer.config import (
     Convolution,
@@ -28,10 +29,11 @@ from glassformer.config import (
 from glassformer.models.embed import count_real
 from glassformer.models.heads import pool
 from glassformer.models.transformer import Transformer
+from glassformer.nn.attention import scaled_dot_product_attention
 from glassformer.nn.cache import KVCache
 from glassformer.nn.heads import Attention
 from glassformer.nn.linear import Linear
-from tests.helpers import PATHS, largest_difference, normal, right_padded, types_unchecked
+from tests.helpers import PATHS, largest_difference, normal, randomise, right_padded, types_unchecked
 from tests.pages import (
     DECODERS,
     ENCODERS,
@@ -852,3 +854,28 @@ def test_every_build_compiles_to_one_graph():
 def test_the_pages_cover_what_they_should():
     assert {*DECODERS} | {*ENCODERS} == {*PAGES}
     assert {PAGES[name].family for name in ONE_OF_EACH} == {"encoder", "decoder", "encoder-decoder"}
+
+
+class MaskAlone(Attention):
+    """Attention of one's own, without the bias."""
+
+    def forward(self, query, key=None, *, context):
+        source = query if key is None else key
+        q, k, v = (
+            rearrange(map_(x), "b t (h k) -> b h t k", h=self.num_heads)
+            for map_, x in ((self.q, query), (self.k, source), (self.v, source))
+        )
+        seen = scaled_dot_product_attention(q, k, v, context.mask, path=context.path)
+        return self.o(rearrange(seen, "b h t k -> b t (h k)"))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_attention_of_ones_own_is_told_the_mask(path):
+    """Along every path, though kernels would take it as one tensor with the bias."""
+    model = randomise(Transformer(PAGES["t5"])).double().eval()
+    for block in model.decoder.blocks:
+        block.attention.__class__ = MaskAlone
+    source, target = torch.tensor([[5, 6, 7]]), torch.tensor([[5, 6, 7], [5, 6, 9]])
+    answers = [model(source, target=row[None], path=path) for row in target]
+    assert largest_difference(answers[0][:, :2], answers[1][:, :2]) == 0
+    assert largest_difference(answers[0][:, 2], answers[1][:, 2]) > 1e-3

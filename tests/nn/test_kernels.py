@@ -14,7 +14,7 @@ from glassformer.models.transformer import Transformer
 from glassformer.nn import kernels
 from glassformer.nn.feedforward import ACTIVATIONS, activation_named
 from glassformer.nn.kernels import along
-from glassformer.nn.linear import linear
+from glassformer.nn.linear import linear, look_up
 from glassformer.nn.norm import LayerNorm, layer_norm
 from glassformer.train.memory import checkpoint_blocks
 from tests.helpers import largest_difference, normal, randomise, relative_difference, types_unchecked
@@ -94,6 +94,52 @@ def test_autocast_leaves_the_type_of_a_norm_alone(dtype):
         assert largest_difference(layer(x), expected) < 1e-6
 
 
+MANY = 4096
+narrow = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+
+
+def sums_over_rows(call, *given, dtype):
+    """The largest errors of gradients that are sums over many rows, beside those in float64."""
+    found = []
+    for kind in (dtype, torch.float64):
+        leaves = [x.to(dtype).to(kind).requires_grad_() for x in given]
+        with along("sdpa"):
+            out = call(*leaves)
+        out.backward((normal(*out.shape, seed=9) + 0.5).to(dtype).to(kind))
+        found.append([leaf.grad for leaf in leaves])
+    return [relative_difference(ours.double(), exact) for ours, exact in zip(*found, strict=True)]
+
+
+@narrow
+@pytest.mark.parametrize("weights", [None, torch.float32], ids=["same", "float32 weights"])
+def test_norms_add_their_gradients_up_in_float32(weights, dtype):
+    def call(x, weight, shift):
+        return layer_norm(x, *(each.to(weights or each.dtype) for each in (weight, shift)), 1e-5)
+
+    errors = sums_over_rows(call, normal(MANY, 16), normal(16, seed=1), normal(16, seed=2), dtype=dtype)
+    assert max(errors) < BOUNDS[dtype]
+
+
+@narrow
+def test_tables_add_their_gradients_up_in_float32(dtype):
+    ids = torch.arange(MANY) % 3
+    (error,) = sums_over_rows(lambda table: look_up(table, ids, what="id"), normal(3, 16), dtype=dtype)
+    assert error < BOUNDS[dtype]
+
+
+@narrow
+def test_a_bias_may_be_wider_than_its_weights(dtype):
+    given = normal(2, 8, dtype=dtype), normal(5, 8, seed=1, dtype=dtype), normal(5, seed=2, dtype=torch.float32)
+    check_equal(lambda *x: linear(*x), *given, dtype=dtype)
+
+
+@pytest.mark.parametrize("path", ["sdpa", "eager"])
+@pytest.mark.parametrize("page", ["gpt2", "gptj", "llama"])
+def test_autocast_narrows_what_a_model_says(page, path):
+    with torch.autocast("cpu", torch.bfloat16):
+        assert Transformer(PAGES[page])(torch.tensor([[5, 6, 7]]), path=path).dtype == torch.bfloat16
+
+
 # ---- which way is taken
 
 
@@ -168,7 +214,7 @@ def test_blocks_that_run_again_go_the_same_way(path, monkeypatch):
 @pytest.mark.parametrize("path", ["sdpa", "eager"])
 @pytest.mark.parametrize("part", ["encoder", "encoder.blocks.0.ffn", "encoder.norm", "head", "embed"])
 def test_parts_that_pytorch_runs_again_go_the_same_way(part, path):
-    """With ``as_now``: on the way back nobody else would say which it was."""
+    """With ``as_now``, whatever is in use around the way back."""
     model = randomise(Transformer(change(PAGES["bert"], "encoder.final_norm", True))).double()
     gradients = []
     for again in (False, True):
@@ -179,7 +225,8 @@ def test_parts_that_pytorch_runs_again_go_the_same_way(part, path):
                 plain, *args, use_reentrant=False, context_fn=kernels.as_now, **kwargs
             )
         model.zero_grad()
-        learn(model, path)
+        with along("sdpa" if path == "eager" else "eager"):
+            learn(model, path)
         gradients.append([weight.grad for weight in model.parameters() if weight.grad is not None])
     assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))
 

@@ -120,6 +120,30 @@ def test_the_same_gradients_for_any_page(seed: int) -> None:
     compare(model, lambda: model(**inputs))
 
 
+class Scaled(Block):
+    """A block with a part of its own around the usual ones."""
+
+    def forward(self, x: torch.Tensor, *more: Any, **surroundings: Any) -> torch.Tensor:
+        return self.ffn_norm(super().forward(x, *more, **surroundings))
+
+
+def test_parts_of_ones_own_around_a_block_run_again_as_they_ran() -> None:
+    """They lie outside of what a block itself says of kernels."""
+    model = made("gpt2")
+    for block in model.decoder.blocks:
+        block.__class__ = Scaled
+    inputs = given(model)
+    compare(model, lambda: model(**inputs))
+
+
+def test_hooks_on_a_block_run_again_as_they_ran() -> None:
+    model = made("gpt2")
+    for block in model.decoder.blocks:
+        block.register_forward_hook(lambda block, _, x: block.ffn_norm(x))
+    inputs = given(model)
+    compare(model, lambda: model(**inputs))
+
+
 def test_without_the_same_random_numbers_gradients_would_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison above notices the mistake that it is there for."""
     model = made("gpt2")

@@ -26,10 +26,10 @@ def product(walk: Walk, x: Value, weight: Value, of: Product, bias: Value | None
 
 
 def norm(walk: Walk, facts: Norm, name: str, x: Value, width: int) -> Value:
-    """LayerNorm or RMSNorm, in at least four bytes; there is no kernel for the latter everywhere."""
+    """LayerNorm or RMSNorm, in at least four bytes; no kernel for the latter, or to train either in narrow types."""
     rows = x.numel // width
     with walk.part(name):
-        if walk.fused and facts.kind == "layer":
+        if walk.fused and facts.kind == "layer" and not (walk.differentiable and x.width < 4):
             learned = [walk.weight("weight", width)] + [walk.weight("bias", width)] * facts.bias
             walk.leaf.elementwise += 3 * rows  # / width, + ε, 1 / √
             return walk.point(x, *learned, saves=(x, walk.new(2 * rows)), work=5 + len(learned))
