@@ -25,7 +25,7 @@ def free_port() -> int:
     return port
 
 
-def together(count: int, work: Callable[..., Any], *given: Any, seconds: float = 120.0) -> list[Any]:
+def together(count: int, work: Callable[..., Any], *given: Any, seconds: float = 180.0) -> list[Any]:
     """What ``work(process, *given)`` returns in each of several processes; a text where it raised, None where it was
     killed. Nobody outlives the time."""
     context = multiprocessing.get_context("forkserver")
@@ -66,7 +66,7 @@ def _child(
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
     }  # fmt: skip
     try:
-        with parallel.start("cpu", timeout=60) as process:
+        with parallel.start("cpu", timeout=600) as process:  # longer than tests wait: the lost are noticed before
             result = work(process, *given)
     except BaseException as error:
         result = f"{type(error).__name__}: {error}"

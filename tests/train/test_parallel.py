@@ -158,13 +158,13 @@ def test_a_shard_keeps_no_more_than_itself_alive() -> None:
 
 
 def test_a_process_that_dies_ends_the_others() -> None:
-    first, second = together(2, runs.die, Plan(), seconds=60)
+    first, second = together(2, runs.die, Plan())
     assert second is None
     assert first.startswith("LostProcessError: process 0 of 2 waited for another one that has stopped or hangs")
 
 
 def test_an_error_in_one_process_ends_the_others() -> None:
-    first, second = together(2, runs.fail, seconds=60)
+    first, second = together(2, runs.fail)
     assert second == "KeyError: 'mine'"
     assert first.startswith("LostProcessError")
 

@@ -120,7 +120,7 @@ def test_killed_during_a_checkpoint_the_one_before_stands(
     kind: parallel.Kind, victim: int, file: int, tmp_path: Path
 ) -> None:
     plan = PLAN._replace(kind=kind)
-    found = together(2, runs.die_while_writing, plan, tmp_path, victim, file, seconds=60)
+    found = together(2, runs.die_while_writing, plan, tmp_path, victim, file)
     assert found[victim] is None
     assert found[1 - victim].startswith("LostProcessError")
     kept = Checkpoints(tmp_path)
@@ -134,7 +134,7 @@ def test_killed_during_a_checkpoint_the_one_before_stands(
 
 
 def test_a_full_disk_is_everybodys_error_and_nobody_waits(tmp_path: Path) -> None:
-    first, second = together(2, runs.full_disk, PLAN._replace(kind="fsdp"), tmp_path, seconds=60)
+    first, second = together(2, runs.full_disk, PLAN._replace(kind="fsdp"), tmp_path)
     assert first.startswith("CheckpointError")
     assert "No space left on device" in first
     assert "step-00000001" in first
