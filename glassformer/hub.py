@@ -42,6 +42,7 @@ from glassformer.weights.saving import write_weights
 from glassformer.weights.source import Source, find_place, open_parts, open_source
 
 Where = str | os.PathLike[str]
+ADVICE = ("generation_config.json", "glassformer_job.json")  # how a model is to write, and what it was trained for
 
 
 class Options(TypedDict, total=False):
@@ -177,13 +178,14 @@ def save(
 
 
 def _carry_advice(source: Path | None, place: Path) -> None:
-    """Take along what a folder recommends for writing; what another model's folder recommended does not stay."""
-    new = place / "generation_config.json"
-    old = None if source is None else source / new.name
-    if old is None or not old.is_file():
-        new.unlink(missing_ok=True)
-    elif not new.exists() or not old.samefile(new):
-        shutil.copyfile(old, new)
+    """Take along what a folder says of writing, and of what it was trained for; what another's said does not stay."""
+    for name in ADVICE:
+        new = place / name
+        old = None if source is None else source / name
+        if old is None or not old.is_file():
+            new.unlink(missing_ok=True)
+        elif not new.exists() or not old.samefile(new):
+            shutil.copyfile(old, new)
 
 
 def _open(where: Where | None, options: Options) -> Source:

@@ -485,10 +485,14 @@ def test_quantised_folders_say_so(folder: Path) -> None:
         hub.load(folder)
 
 
-def test_what_a_folder_recommends_for_writing_goes_along(tmp_path):
-    first, second = tmp_path / "first", tmp_path / "second"
+@pytest.mark.parametrize("name", ["generation_config.json", "glassformer_job.json"])
+def test_what_a_folder_says_of_its_use_goes_along(name, tmp_path):
+    first, second, third = (tmp_path / place for place in ("first", "second", "third"))
     facts = change(change(glassformer.preset("gpt2"), "decoder.layers", 1), "vocab", 11)
     hub.save(Transformer(facts), first, to="hf", lineage="gpt2")
-    (first / "generation_config.json").write_text('{"num_beams": 3}')
+    hub.save(hub.load(first), third)
+    (first / name).write_text('{"num_beams": 3}')
     hub.save(hub.load(first), second)
-    assert (second / "generation_config.json").read_text() == '{"num_beams": 3}'
+    assert (second / name).read_text() == '{"num_beams": 3}'
+    hub.save(hub.load(third), second)
+    assert not (second / name).exists()

@@ -15,12 +15,12 @@ NAMES = (
     "max_new_tokens", "min_new_tokens", "beam_size", "top_beams", "length_penalty", "length_rule", "early_stopping",
     "beam_groups", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "no_repeat_ngram", "bad_words",
     "logit_bias", "forced_first", "forced_last", "contrastive_alpha", "top_alternatives", "batch_size", "allow_pickle",
-    "check_finite", "keep_special", "max_answer_tokens", "on_bad_row", "min_frequency",
+    "check_finite", "keep_special", "max_answer_tokens", "min_frequency",
 )  # fmt: skip
 WORDS = (
     "temperature", "samples", "seed", "stop", "eos", "suppress", "diversity", "path", "chunk", "draft", "truncate",
     "blank", "several", "window", "stride", "top", "overlap", "pool", "normalise", "strict", "head", "dtype", "device",
-    "to", "source", "target", "record",
+    "to", "source", "target", "record", "on_bad_row",
 )  # fmt: skip
 SPELT = {"bad_words": "--bad-word", "source": "--from", "target": "--to"}
 VALUES = {"early_stopping": {"True": "yes", "False": "no"}}
@@ -39,14 +39,29 @@ PHRASES = (
     (r"Task\(([^)]*)\)", r"--prefix \1"),
     (r"^vocab_size (?=must be at least \d+ here)", "tokenizer.size "),
     (r"Raise the budget or longest=, or say too_long=.*", "Raise batch.tokens, or lower batch.length."),
+    (r"\bsay quoted=True\b", "say data.quoted=true"),
+    (r"\bsay quoted=False\b", "say data.quoted=false"),
+    (r"\badd it to labels=", "add it to data.columns.labels"),
+    (r'^marker= goes with documents="marker"; got documents=(.*), marker=', r"data.marker goes with "
+     r"data.documents=marker; got data.documents=\1, data.marker="),
+    (r"^separator must be one letter", "data.separator must be one letter"),
+    (r"; say split=, got ", "; data.split says "),
 )  # fmt: skip
+# Types as a recipe writes them.
+TYPES = {
+    "str": "a text", "int": "a whole number", "float": "a number", "bool": "true or false", "None": "null",
+    "tuple": "a list such as [a, b]", "dict": "a table such as {a: b}", "Aligned": "two files, source and target",
+}  # fmt: skip
 _GIVEN = re.compile(
     rf"(?<![\w'\"./=-])({'|'.join((*NAMES, *WORDS))})=('[^']*'|\"[^\"]*\"|-?\d+(?:\.\d+)?(?:e-?\d+)?|\w+)?"
 )
 _NAMED = re.compile(rf"(?<![\w'\"./=-])({'|'.join(NAMES)})(?!\w)")
 _SUBJECT = re.compile(rf"^({'|'.join(WORDS)})(?= must )")
 _NO_GPU = re.compile(r"no NVIDIA driver|No CUDA GPUs|not compiled with CUDA|invalid device ordinal")
-_COUNTED = re.compile(r"\b(text|prompt|question|source|pair) (\d+)\b")
+# Only as our messages say it: "text 3.jsonl" is a file.
+_COUNTED = re.compile(r"(?<![^ ])(text|prompt|question|source) (\d+)(?=,| (?:must|has|holds|gives|does|is|would)\b)")
+_FACTS = re.compile(r"\ba fact of \S+ must be one of ")  # a list of keys, which are no options
+_TYPED = re.compile(rf"(?<= must be )(?:{'|'.join(TYPES)})(?: or (?:{'|'.join(TYPES)}))*(?=, got )")
 
 
 class InputError(ValueError):
@@ -91,8 +106,11 @@ def in_words(error: BaseException, before: int = 0) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{_text(error.filename)}: {_reason(error)}."
     said = str(error) or type(error).__name__
+    if _FACTS.search(said):
+        return said
     for pattern, remedy in PHRASES:
         said = re.sub(pattern, remedy, said)
+    said = _TYPED.sub(lambda found: " or ".join(TYPES[name] for name in found[0].split(" or ")), said)
     said = _GIVEN.sub(_with_value, said)
     said = _NAMED.sub(lambda found: option(found[1]), said)
     said = _SUBJECT.sub(lambda found: option(found[1]), said)

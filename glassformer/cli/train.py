@@ -105,10 +105,14 @@ def _read(recipe: str | None, changes: list[str], going: Going) -> "Recipe":
         if not Path(recipe).is_file():
             raise ValueError(f"{going.out} holds no run to go on with; say which recipe to begin.")
     values: dict[str, Any] = {}
-    if going.init_from is not None:
-        values = {"model.start": going.init_from, "model.lineage": None, "model.sizes": {}, "model.helper": {}}
     if going.on_bad_row is not None:
         values["data.on_bad_row"] = going.on_bad_row
+    if going.init_from is not None:  # in place of the recipe's model, not of what is said besides
+        changes = ["model.start=null", "model.lineage=null", "model.sizes={}", "model.helper={}", *changes]
+        said = read_recipe(recipe, changes).model.start
+        if said is not None:
+            raise ValueError(f"say one model to start from: --init-from {going.init_from} or model.start={said}.")
+        values["model.start"] = going.init_from
     return read_recipe(recipe, changes, **values)
 
 
@@ -153,12 +157,14 @@ def _run(recipe: "Recipe", going: Going, asking: Asking, telling: Telling) -> No
 
 
 def _sinks(telling: Telling, folder: Path, recipe: "Recipe") -> "list[Open]":
-    from glassformer.train.watching.sinks import TensorBoard, WeightsAndBiases
+    from glassformer.train.watching.sinks import TensorBoard, WeightsAndBiases, import_tensorboard, import_wandb
 
     found: list[Open] = []
     if telling.tensorboard:
+        import_tensorboard()  # a package that is not there is told before anything is made
         found.append(lambda done: TensorBoard(folder / "tensorboard", done=done))
     if telling.wandb is not None:
+        import_wandb()
         project = telling.wandb
         found.append(lambda done: WeightsAndBiases(folder, project=project, name=recipe.name, done=done))
     return found
@@ -205,7 +211,7 @@ def evaluate(
         typer.Option(
             "--format",
             metavar="FORMAT",
-            help="text, jsonl, csv, tsv, parallel, conll, squad or dataset; by the file's ending unless given.",
+            help="text, jsonl, csv, tsv, parallel, conll, squad, dataset; else by the ending, or as MODEL learned.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
@@ -217,35 +223,27 @@ def evaluate(
 
     KEY=VALUE changes how the data is read and judged, as in a recipe: data.columns.label=emotion evaluation.beam=5.
     """
-    from glassformer.train.evaluating import files_of, judge_model, page_for
+    from glassformer.train.evaluating import files_of, format_of, judge_model, page_for
     from glassformer.train.recipe_files import recipe_of
 
     files = [one for one in data if "=" not in one]
-    kind = format_ if format_ is not None else _format(files)
-    loaded = loading.load(model)
-    page = page_for(loaded, kind, files_of(kind, files))
-    values = {} if on_bad_row is None else {"data.on_bad_row": on_bad_row}
     changes = [one for one in data if "=" in one]
+    said = dict(one.split("=", 1) for one in changes)
+    loaded = loading.load(model)
+    kind = format_ or said.get("data.format") or format_of(loaded, files)
+    page = page_for(loaded, kind, files_of(kind, files), said.get("job"))
+    values = {} if on_bad_row is None else {"data.on_bad_row": on_bad_row}
     found, notes = judge_model(loaded, recipe_of("evaluation", page, changes, **values))
     for text in notes:
         note(text)
     if as_json:
         print_json({"model": str(model), "files": files, **found})
         return
+    people().print(_figures(found))
+
+
+def _figures(found: dict[str, float]) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, value in found.items():
         table.add_row(visible(name), f"{value:.6g}")
-    people().print(table)
-
-
-_ENDINGS = {".txt": "text", ".jsonl": "jsonl", ".csv": "csv", ".tsv": "tsv", ".conll": "conll", ".json": "squad"}
-
-
-def _format(files: list[str]) -> str:
-    endings = {Path(file.removesuffix(".gz")).suffix for file in files}
-    if len(endings) == 1 and (ending := endings.pop()) in _ENDINGS:
-        return _ENDINGS[ending]
-    known = ", ".join(f"{ending} ({name})" for ending, name in _ENDINGS.items())
-    raise ValueError(
-        f"what kind of files {', '.join(files) or 'none'} are cannot be told; say --format. Known: {known}."
-    )
+    return table

@@ -7,6 +7,7 @@ A field is a name, or a number (from 0) in files whose columns have none; ``tran
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from math import isfinite
 from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from glassformer.data.records import Labelled, Origin, Pair, Question, Tagged, Text
@@ -176,18 +177,22 @@ def checked_text(value: object, name: str, origin: Origin) -> str:
 
 
 def label_of(value: object, labels: Sequence[str] | None, origin: Origin) -> str:
-    """The name of a class: the value itself, or what the number stands for."""
+    """The name of a class: the value itself, or what the number stands for; without names also any finite number."""
     if isinstance(value, int) and not isinstance(value, bool):
         if labels is None:
             return str(value)
         if 0 <= value < len(labels):
             return labels[value]
+    elif isinstance(value, float) and isfinite(value) and labels is None:
+        return repr(value)
     elif isinstance(value, str) and value and (labels is None or value in labels):
         return value
-    known = "the labels are names or whole numbers" if labels is None else f"known are {', '.join(labels)}"
-    near = get_close_matches(str(value), labels or (), n=1)
+    if labels is None:
+        raise BadRowError(origin, "unknown label", f"{value!r}; labels are names or finite numbers", "Correct it")
+    near = get_close_matches(str(value), labels, n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
-    raise BadRowError(origin, "unknown label", f"{value!r}{hint}; {known}", "Correct it, or add it to labels=")
+    known = f"{value!r}{hint}; known are {', '.join(labels)}"
+    raise BadRowError(origin, "unknown label", known, "Correct it, or add it to labels=")
 
 
 def _answer(one: Fields, context: str, name: str, origin: Origin) -> tuple[str, int]:

@@ -95,6 +95,17 @@ def by_line(lines: Iterable[Chunk]) -> Iterator[Chunk]:
         yield Chunk(line.line, line.start, _without_end(line.data))
 
 
+def without_blank_end(rows: Iterable[Chunk], separator: str = "") -> Iterator[Chunk]:
+    """The rows of a file but for blank ones behind the last that is not; one with a separator has empty cells."""
+    blank = b" \t\r\n".replace(separator.encode(), b"")
+    held: list[Chunk] = []
+    for row in rows:
+        held.append(row)
+        if row.data.strip(blank):
+            yield from held
+            held = []
+
+
 def by_blank_line(lines: Iterable[Chunk], ignored: tuple[bytes, ...] = ()) -> Iterator[Chunk]:
     """Lines up to a blank one are a row; several blank lines are as good as one.
 

@@ -8,7 +8,16 @@ from typing import Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from glassformer.data.records import Origin, Tagged, Text
 from glassformer.data.source_fields import Field, Make, checked_text
-from glassformer.data.source_files import Chunk, Split, by_blank_line, by_line, by_quoted_row, decode, quoted_cell
+from glassformer.data.source_files import (
+    Chunk,
+    Split,
+    by_blank_line,
+    by_line,
+    by_quoted_row,
+    decode,
+    quoted_cell,
+    without_blank_end,
+)
 from glassformer.data.source_rows import BadRowError, SourceError
 
 R = TypeVar("R")
@@ -49,8 +58,8 @@ class JsonLines(Generic[R]):
     make: Make[R]
 
     def split(self, lines: Iterable[Chunk]) -> Iterator[Chunk]:
-        """The lines."""
-        return by_line(lines)
+        """The lines; blank ones at the end of a file do not count."""
+        return without_blank_end(by_line(lines))
 
     def begin(self, rows: Iterator[Chunk], file: str) -> Parse[R]:  # noqa: ARG002
         """Each is an object with fields."""
@@ -67,8 +76,9 @@ class Columns(Generic[R]):
     quoted: bool
 
     def split(self, lines: Iterable[Chunk]) -> Iterator[Chunk]:
-        """Lines, or several where a quoted field goes on."""
-        return by_quoted_row(lines, self.separator) if self.quoted else by_line(lines)
+        """Lines, or several where a quoted field goes on; blank ones at the end of a file do not count."""
+        rows = by_quoted_row(lines, self.separator) if self.quoted else by_line(lines)
+        return without_blank_end(rows, self.separator)
 
     def begin(self, rows: Iterator[Chunk], file: str) -> Parse[R]:
         """Columns are found by the header; all rows of a file have as many as its first."""
@@ -82,7 +92,8 @@ class Columns(Generic[R]):
             width = width or len(cells)
             if len(cells) != width:
                 found = f"{len(cells)} where the first row has {width}, in {text[:60]!r}"
-                remedy = "Correct the row, or say quoted=True where a column may hold the separator"
+                way = "put quotes around" if self.quoted else "say quoted=True for"
+                remedy = f"Correct the row, or {way} columns that hold the separator"
                 raise BadRowError(origin, "wrong number of columns", found, remedy)
             if names is None:
                 return self.make(dict(enumerate(cells)), origin)

@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
 from glassformer.data.records import Origin, Question
-from glassformer.data.source_fields import AsQuestion, Make
+from glassformer.data.source_fields import AsLabelled, AsQuestion, AsTagged, Field, Make
 from glassformer.data.source_files import read_lines
 from glassformer.data.source_rows import BadRowError, Key, SourceError
 
@@ -107,12 +108,8 @@ class TableReader(Generic[R]):
         return self._make(self._table[key[0]], Origin(self._name, key[0] + 1))
 
 
-def find_table(dataset: object, split: str | None) -> tuple[Table, str]:
-    """A data set and its name, from itself, from several by split, or from the folder to which they were saved."""
-    name = "dataset"
-    if isinstance(dataset, str | Path):
-        name = str(dataset)
-        dataset = _load(Path(dataset))
+def find_table(dataset: object, split: str | None, name: str) -> tuple[Table, str]:
+    """A data set and its name, from itself or from several by split; ``name`` is that of all of them."""
     if isinstance(dataset, Mapping):
         if split not in dataset:
             raise SourceError(f"{name} has the splits {', '.join(map(str, dataset))}; say split=, got {split!r}.")
@@ -135,7 +132,26 @@ def check_columns(table: Table, make: Make[Any], name: str) -> None:
             raise SourceError(f"{name} has no column {field!r}; its columns are {', '.join(columns)}.")
 
 
-def _load(folder: Path) -> object:
+def with_class_names(make: Make[R], table: Table) -> Make[R]:
+    """The same with the names of the classes that the data set knows, unless it has some of its own."""
+    if not isinstance(make, AsLabelled | AsTagged) or make.labels is not None:
+        return make
+    named = replace(make, labels=_class_names(table, make.label if isinstance(make, AsLabelled) else make.tags))
+    return cast(Make[R], named)
+
+
+def _class_names(table: Table, field: Field) -> tuple[str, ...] | None:
+    """The names that a column's numbers stand for, or those in its lists; None where they stand for nothing."""
+    kind: Any = getattr(table, "features", None) or {}
+    for part in [field] if field in kind else str(field).split("."):
+        kind = kind.get(part) if isinstance(kind, Mapping) else None
+    kind = kind[0] if isinstance(kind, list) else getattr(kind, "feature", kind)  # what a list holds
+    names = getattr(kind, "names", None)
+    return None if names is None else tuple(names)
+
+
+def load_folder(folder: Path) -> object:
+    """The data set, or the several by split, that a folder holds."""
     if not folder.is_dir():
         raise SourceError(f"{folder} is no folder; expected one that a data set was saved to with save_to_disk.")
     try:

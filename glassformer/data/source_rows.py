@@ -9,6 +9,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 from glassformer.config.checks import check_choice
@@ -29,7 +30,8 @@ class BadRowError(SourceError):
     """One row is wrong: where it stands, the kind of fault (``reason``), what was found and what to do about it."""
 
     def __init__(self, origin: Origin, reason: str, found: str, remedy: str) -> None:
-        super().__init__(f'{origin}: {reason}: {found}. {remedy}, or leave such rows out with on_bad_row="skip".')
+        self.told = f"{origin}: {reason}: {found}. {remedy}"
+        super().__init__(f'{self.told}, or leave such rows out with on_bad_row="skip".')
         self.origin = origin
         self.reason = reason
 
@@ -46,7 +48,7 @@ class Tally:
         """Take note of a row that is left out."""
         self.bad[error.reason] += 1
         if len(self.first) < KEPT:
-            self.first.append(str(error))
+            self.first.append(f"{error.told}.")
 
     def __str__(self) -> str:
         reasons = ", ".join(f"{count:,} × {reason}" for reason, count in self.bad.most_common())
@@ -84,12 +86,15 @@ class Source(Generic[R]):
         for _, row in self._walk(self._open(False)):
             yield row
 
-    def index(self) -> "Indexed[R]":
-        """Read all rows once and remember where the good ones lie: about 24 bytes for each, whatever its length."""
+    def index(self, limit: int | None = None) -> "Indexed[R]":
+        """Read all rows once and remember where the good ones lie: about 24 bytes for each, whatever its length.
+
+        With a ``limit`` reading ends after so many good rows; what comes behind them is not looked at.
+        """
         reader = self._open(True)
         columns = [array(code) for code in reader.codes]
         digest = hashlib.sha256()
-        for key, row in self._walk(reader):
+        for key, row in islice(self._walk(reader), limit):
             digest.update(ascii(row).encode())  # repr would change with each version's table of printable letters
             for column, value in zip(columns, key, strict=True):
                 column.append(value)

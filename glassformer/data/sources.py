@@ -22,7 +22,14 @@ from glassformer.data.source_fields import AsText as AsText
 from glassformer.data.source_fields import Make
 from glassformer.data.source_files import Paths, by_blank_line, by_line, by_marker, find_files, whole
 from glassformer.data.source_formats import Columns, Conll, Format, JsonLines, Plain
-from glassformer.data.source_objects import SquadReader, TableReader, check_columns, find_table
+from glassformer.data.source_objects import (
+    SquadReader,
+    TableReader,
+    check_columns,
+    find_table,
+    load_folder,
+    with_class_names,
+)
 from glassformer.data.source_readers import FileReader, ParallelReader
 from glassformer.data.source_rows import BadRowError as BadRowError
 from glassformer.data.source_rows import Indexed as Indexed
@@ -118,17 +125,26 @@ def read_squad(paths: Paths, *, on_bad_row: OnBadRow = "stop") -> Source[Questio
 
 
 def read_dataset(
-    dataset: object | str | Path, make: Make[R], *, split: str | None = None, on_bad_row: OnBadRow = "stop"
+    dataset: object | str | Path,
+    make: Make[R],
+    *,
+    split: str | None = None,
+    name: str = "dataset",
+    on_bad_row: OnBadRow = "stop",
 ) -> Source[R]:
     """A ``Dataset`` of Hugging Face's ``datasets``, one ``split`` of a ``DatasetDict``, or a folder of either.
 
-    ``make`` (AsText, AsPair, …) names the columns; for numbered classes hand it ``labels=features[…].names``.
+    ``make`` (AsText, AsPair, …) names the columns; numbered classes have the names that the data set gives them.
+    ``name`` is how rows call a data set that is no folder.
     """
-    table, name = find_table(dataset, split)
+    if isinstance(dataset, str | Path):
+        dataset, name = load_folder(Path(dataset)), str(dataset)
+    table, name = find_table(dataset, split, name)
     check_columns(table, make, name)
+    named = with_class_names(make, table)
 
     def open_reader(by_number: bool) -> TableReader[R]:  # noqa: ARG001
-        return TableReader(table, make, name)
+        return TableReader(table, named, name)
 
     return Source(open_reader, on_bad_row)
 

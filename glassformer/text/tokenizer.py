@@ -7,6 +7,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from difflib import get_close_matches
 from pathlib import Path
 from secrets import token_hex
@@ -212,6 +213,12 @@ class Tokenizer:
             filler = [fill or 0] * (width - len(row))
             padded.append([*filler, *row] if side == "left" else [*row, *filler])
         return torch.tensor(padded, dtype=torch.long).reshape(len(rows), width)
+
+    def of_letters(self) -> "Tokenizer":
+        """The same vocabulary and frame for texts in which letters of special tokens are letters."""
+        found = copy(self)
+        found.backend = self._backend(allow_special=False)
+        return found
 
     def _backend(self, allow_special: bool) -> tokenizers.Tokenizer:
         if allow_special:

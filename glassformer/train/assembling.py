@@ -1,8 +1,9 @@
 """From a recipe to a run that is ready to go: data, tokenizer, model, objective, batches, optimizers."""
 
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,24 +18,31 @@ from glassformer.data.loader import Dataset, Loader
 from glassformer.data.objectives.base import Batch, Objective
 from glassformer.data.token_files import tokenizer_fingerprint
 from glassformer.train import parallel
-from glassformer.train.building import make_facts, make_model, make_tokenizer, started
+from glassformer.train.adapter_files import fingerprint
+from glassformer.train.building import Started, make_facts, make_model, make_tokenizer, started
+from glassformer.train.checkpoint import check
 from glassformer.train.compiling import compile_model
 from glassformer.train.jobs import job_of
 from glassformer.train.jobs.base import Job, Kit, Measured, without_smoothing
 from glassformer.train.loop import Settings, Trainer
 from glassformer.train.memory import checkpoint_blocks
 from glassformer.train.optim import adamw, muon_and_adamw
-from glassformer.train.processes import first_then_all
-from glassformer.train.reading import Records, read_parts
-from glassformer.train.recipe import Optimisation, Recipe
+from glassformer.train.processes import by_first, first_then_all
+from glassformer.train.reading import PARTS, Records, read_parts
+from glassformer.train.recipe import Aligned, Files, Optimisation, Recipe
+from glassformer.train.resume import compare, identity_of
 from glassformer.train.schedules import Schedule, schedule
+from glassformer.weights.files import WeightsError
+from glassformer.weights.source import find_place
 
-# What may be another when a run goes on, for it changes nothing in what comes out (or only the last digits).
+# What may be another when a run goes on, for it changes nothing in what comes out (or only the last digits). Of files
+# and folders it is compared what they hold, not where they lie.
 FREE = {
     "": ("name", "about", "expected"),
     "run": ("device", "parallel", "compile", "recompute", "keep", "keep_memory"),
     "batch": ("workers",),
-    "data": ("train", "valid", "test", "on_bad_row"),  # what the files say is compared, not where they lie
+    "data": ("train", "valid", "test", "on_bad_row"),
+    "model": ("teacher",),
     "evaluation": ("samples",),
 }
 
@@ -54,6 +62,7 @@ class Run:
     examples: dict[str, Dataset[Any]]
     trainer: Trainer
     identity: dict[str, Any]
+    begins: list[str]  # what is to be told of the model to start from
 
     def batches(self, part: str, *, whole: bool = False) -> Iterator[Batch]:
         """The batches of a part to be judged by, the same each time: as many as are wanted, or the ``whole`` of it."""
@@ -71,7 +80,7 @@ class Run:
         return loader.place.epoch + 1
 
     def notes(self) -> list[str]:
-        """What is worth saying of the data before it is learned from."""
+        """What is worth saying of the data: rows that were left out, or cut."""
         found = []
         for part, rows in self.parts.items():
             tally = rows.tally
@@ -84,37 +93,42 @@ class Run:
         return found
 
 
-def assemble(recipe: Recipe, folder: Path, process: parallel.Process) -> Run:
-    """Make everything ready; what writes files is done by the first process before the others."""
+def assemble(
+    recipe: Recipe,
+    folder: Path,
+    process: parallel.Process,
+    checkpoint: Path | None = None,
+    begin: Callable[[], None] = lambda: None,
+) -> Run:
+    """Make everything ready; what writes files is done by the first process before the others.
+
+    Args:
+        recipe: what is to be made.
+        folder: for the tokenizer and the files of tokens.
+        process: this one, of those that train together.
+        checkpoint: of a run that is to go on; compared before anything is trained or written.
+        begin: called, by the first process, when all is in order and something is to be written.
+    """
+    if checkpoint is not None:
+        recipe = _at_hand(recipe, checkpoint)
     job = job_of(recipe)
-    job.check()
-    if process.world > 1 and recipe.run.parallel == "fsdp" and (recipe.model.adapters or not job.keeps_all):
-        raise ValueError("what is kept cannot be taken out while others hold parts of it; say run.parallel=ddp.")
-    if not job.keeps_all and recipe.data.test is not None:
-        raise ValueError(f"what the job {recipe.job} keeps cannot be judged on its own; leave out data.test.")
+    _check(recipe, job, process)
     parts: dict[str, Records[Any]] = read_parts(recipe.data, job.record, hold_out=job.holds_out_rows)
-    tokenizer = first_then_all(lambda: make_tokenizer(recipe, job, parts["train"], folder / "tokenizer"))
     labels = job.labels(parts["train"])
     start = None if recipe.model.start is None else started(recipe.model.start, job, labels)
+    identity = _identity(recipe, parts, start, checkpoint) | job.identity()
+    _compare(checkpoint, identity, recipe)
+    by_first(begin)
+    tokenizer = first_then_all(lambda: make_tokenizer(recipe, job, parts["train"], folder / "tokenizer"))
+    identity["tokenizer"] = tokenizer_fingerprint(tokenizer)
+    _compare(checkpoint, identity, recipe)
     kit = Kit(recipe, tokenizer, make_facts(recipe, job, tokenizer, labels, start), folder / "tokens")
     examples = first_then_all(lambda: job.examples(kit, parts))  # files of tokens are written once, and read by all
+    identity["examples"] = {part: getattr(rows, "fingerprint", None) for part, rows in examples.items()}
     torch.manual_seed(recipe.run.seed)
     random.seed(recipe.run.seed)  # remembered with a run, whether or not anybody draws from it
     model = make_model(kit, job, start).to(process.device)
     objective = job.objective(kit)
-    if recipe.run.recompute:
-        checkpoint_blocks(model)
-    if recipe.run.compile:
-        compile_model(model)
-    wrap = parallel.wrap(recipe.run.parallel, model)
-    trainer = Trainer(
-        model,
-        objective,
-        _loader(recipe, examples["train"], objective, process),
-        make_optimizers(recipe.optimizer, model),
-        _settings(recipe, process),
-        wrap=wrap,
-    )
     return Run(
         recipe=recipe,
         job=job,
@@ -125,9 +139,51 @@ def assemble(recipe: Recipe, folder: Path, process: parallel.Process) -> Run:
         lineage=recipe.model.lineage if start is None else start.lineage,
         parts=parts,
         examples=examples,
-        trainer=trainer,
-        identity=_identity(recipe, kit, examples) | job.identity(),
+        trainer=_trainer(recipe, model, objective, examples["train"], process),
+        identity=identity,
+        begins=[] if start is None else start.notes,
     )
+
+
+def _at_hand(recipe: Recipe, checkpoint: Path) -> Recipe:
+    """The recipe of a run that goes on. What it began from and is gone is taken from its checkpoint, which has all."""
+    gone = [place is not None and not _is_there(place) for place in (recipe.model.start, recipe.tokenizer.load)]
+    if any(gone):
+        by_first(partial(check, checkpoint))
+    start, load = (
+        str(checkpoint) if is_gone else place
+        for is_gone, place in zip(gone, (recipe.model.start, recipe.tokenizer.load), strict=True)
+    )
+    return replace(recipe, model=replace(recipe.model, start=start), tokenizer=replace(recipe.tokenizer, load=load))
+
+
+def _is_there(place: str) -> bool:
+    """Whether a folder, a file or a name of the local cache can be opened."""
+    try:
+        find_place(place)
+    except WeightsError:
+        return False
+    return True
+
+
+def _check(recipe: Recipe, job: Job[Any], process: parallel.Process) -> None:
+    job.check()
+    if process.world > 1 and recipe.run.parallel == "fsdp" and (recipe.model.adapters or not job.keeps_all):
+        raise ValueError("what is kept cannot be taken out while others hold parts of it; say run.parallel=ddp.")
+    if not job.keeps_all and recipe.data.test is not None:
+        raise ValueError(f"what the job {recipe.job} keeps cannot be judged on its own; leave out data.test.")
+
+
+def _trainer(
+    recipe: Recipe, model: nn.Module, objective: Objective[Any], examples: Dataset[Any], process: parallel.Process
+) -> Trainer:
+    if recipe.run.recompute:
+        checkpoint_blocks(model)
+    if recipe.run.compile:
+        compile_model(model)
+    wrap = parallel.wrap(recipe.run.parallel, model)
+    loader, optimizers = _loader(recipe, examples, objective, process), make_optimizers(recipe.optimizer, model)
+    return Trainer(model, objective, loader, optimizers, _settings(recipe, process), wrap=wrap)
 
 
 def batch_plan(recipe: Recipe, examples: Dataset[Any], *, shuffle: bool = True) -> BatchPlan:
@@ -185,14 +241,33 @@ def _loader(
     )
 
 
-def _identity(recipe: Recipe, kit: Kit, examples: dict[str, Dataset[Any]]) -> dict[str, Any]:
-    """What may not change while a run goes on: its recipe, what its files say, its tokenizer."""
+def _identity(
+    recipe: Recipe, parts: dict[str, Records[Any]], start: Started | None, checkpoint: Path | None
+) -> dict[str, Any]:
+    """What may not change while a run goes on, as far as it is known before anything is made: recipe, rows, start."""
     page = to_dict(recipe)
     for section, names in FREE.items():
         for name in names:
             (page[section] if section else page).pop(name)
+    page["tokenizer"]["load"] = recipe.tokenizer.load is not None
+    if start is not None and start.place == checkpoint:  # which knows what it began from
+        page["model"]["start"] = identity_of(start.place)["recipe"]["model"]["start"]
+    elif start is not None:
+        page["model"]["start"] = fingerprint(start.model, start.report.fresh)
     return {
         "recipe": page,
-        "data": {part: getattr(rows, "fingerprint", None) for part, rows in examples.items()},
-        "tokenizer": tokenizer_fingerprint(kit.tokenizer),
+        "data": {part: f"{len(rows):,} rows, SHA-256 {rows.fingerprint}" for part, rows in parts.items()},
     }
+
+
+def _compare(checkpoint: Path | None, identity: dict[str, Any], recipe: Recipe) -> None:
+    """Raise if a checkpoint is of another run, and say where that lies which differs."""
+    if checkpoint is None:
+        return
+    places = {"model.start": recipe.model.start, "teacher": recipe.model.teacher, "tokenizer": recipe.tokenizer.load}
+    for part in PARTS:
+        files: Files = getattr(recipe.data, part)
+        both = (files.source, files.target) if isinstance(files, Aligned) else (files,)
+        named = [one for some in both for one in ((some,) if isinstance(some, str) else some or ())]
+        places[f"data.{part}"] = ", ".join(named) or None
+    compare(checkpoint, identity, {name: place for name, place in places.items() if place is not None})

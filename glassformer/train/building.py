@@ -2,17 +2,19 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from glassformer import hub
-from glassformer.config import Head, Model, TaskHead, to_dict
+from glassformer.config import Head, Model, TaskHead, shapes, to_dict
 from glassformer.config.checks import check_choice
 from glassformer.families import lineages
+from glassformer.models.initialise import initialise
 from glassformer.text.special_tokens import style
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.training import train_tokenizer
@@ -138,19 +140,40 @@ def _check_known(lineage: Lineage, sizes: Mapping[str, Any], head: str) -> None:
         check_choice(f"a size of {lineage.name}", name, {*reader.used, *lineage.keys})
 
 
-def started(folder: str, job: Job[Any], labels: tuple[str, ...]) -> hub.Loaded:
-    """The model of a folder, with the head that the job needs: its own if it is of the kind, else a new one."""
+@dataclass
+class Started(hub.Loaded):
+    """A model to start from. What is new of its head is ``report.fresh``, and is drawn by ``make_model``."""
+
+    notes: list[str] = field(default_factory=list)  # what is to be told of it
+
+
+def started(folder: str, job: Job[Any], labels: tuple[str, ...]) -> Started:
+    """The model of a folder with the head that the job needs: its own, with its labels in their order, or a new one."""
     own = hub.load(folder, dtype=torch.float32)  # as stored, steps would be lost to rounding
-    head = own.config.head
-    if head_kind(head) == job.head and (not labels or getattr(head, "labels", ()) == labels):
-        return own
+    old = own.config.head
+    if job.keeps(old, labels):
+        return Started(**vars(own))
     new = _new_head(own, job, labels)
-    return hub.load(folder, dtype=torch.float32, head=new, fresh=["head.*"])
+    found = hub.load(folder, dtype=torch.float32, head=new, fresh=["head.*"])
+    if isinstance(old, TaskHead) and old.labels:  # weights of other labels may fit as well
+        last = "head.out." if head_kind(old) == head_kind(new) else "head."
+        found.report.fresh = [name for name in shapes(found.config) if name.startswith(last)]
+    return Started(**vars(found), notes=[_told(old, new)])
+
+
+def _told(old: Head | None, new: Head) -> str:
+    """That a head is new, and in what."""
+    if head_kind(old) != head_kind(new):
+        return f"the head is new: it was {head_kind(old)}, and is {head_kind(new)}"
+    were, are = (shorten(", ".join(getattr(head, "labels", ())), 200, placeholder=" …") for head in (old, new))
+    return f"the head is new: its labels were {were}, and are {are}"
 
 
 def _new_head(own: hub.Loaded, job: Job[Any], labels: tuple[str, ...]) -> Head:
-    """A head of a kind for a model that has none such: as its lineage has it, or a plain one."""
+    """A head for a job: as the model has it, but for other labels; or as its lineage has it; or a plain one."""
     kind = job.head
+    if isinstance(own.config.head, TaskHead) and own.config.head.task == kind:
+        return replace(own.config.head, labels=labels)
     if own.lineage is not None and kind in lineages()[own.lineage].heads:
         lineage = lineages()[own.lineage]
         said = lineage.config(replace(own.config, head=None)) if "none" in lineage.heads else {}
@@ -175,6 +198,8 @@ def make_model(kit: Kit, job: Job[Any], start: hub.Loaded | None) -> nn.Module:
     """The model with its first weights, and with adapters if the recipe has them."""
     plan = kit.recipe.model
     model = job.build(kit) if start is None else start.model
+    if start is not None:
+        initialise(model, kit.facts, start.report.fresh)  # once more, from the seed of the run
     if plan.adapters is not None:
         options = to_dict(plan.adapters)
         is_task = head_kind(kit.facts.head) not in ("lm", "pretraining")  # a head over the vocabulary is no new one

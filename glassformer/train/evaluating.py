@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from glassformer.config import LMHead, Model, PretrainingHead, TaskHead
+from glassformer.config import LMHead, Model, PretrainingHead, TaskHead, to_dict
 from glassformer.data.loader import Loader
 from glassformer.data.objectives.base import Objective
+from glassformer.data.records import Text
 from glassformer.hub import Loaded
 from glassformer.models.transformer import Transformer
 from glassformer.train.assembling import batch_plan
@@ -17,8 +18,19 @@ from glassformer.train.jobs.documents import read_note
 from glassformer.train.loop import evaluate
 from glassformer.train.reading import Records, read_part
 from glassformer.train.recipe import Recipe
+from glassformer.train.recipe_files import recipe_of
+from glassformer.weights.lineage import head_kind
 
-JOB = "job.json"  # beside a model that was trained by a recipe: what for, and with which options
+JOB = "glassformer_job.json"  # beside a model that was trained by a recipe: what for, and how it was judged
+# What a later judgement goes by, of each section of the recipe: how rows are read, and what hidden words hang on.
+_KEPT = {
+    "data": ("format", "documents", "marker", "columns", "separator", "header", "quoted", "prefix", "ignored",
+             "languages", "split"),
+    "batch": ("examples", "tokens", "length"),
+    "run": ("seed",),
+    "evaluation": ("beam",),
+}  # fmt: skip
+_ENDINGS = {".txt": "text", ".jsonl": "jsonl", ".csv": "csv", ".tsv": "tsv", ".conll": "conll", ".json": "squad"}
 _TASKS = {"classify": "classify", "pair": "classify", "tag": "tag", "span": "answer"}
 
 
@@ -35,29 +47,72 @@ def job_for(facts: Model) -> str:
     raise ValueError(f"a model with the head {kind} has nothing to be judged by; load it with another head.")
 
 
-def page_for(loaded: Loaded, format_: str, files: Any) -> dict[str, Any]:
-    """The page of a recipe that judges a model on files, by the job that it was trained for if its folder says that.
+def note_of(job: Job[Any]) -> dict[str, Any]:
+    """What is written down beside the model of a job, to judge it later as it was judged after training."""
+    page = to_dict(job.recipe)
+    kept = {section: {name: page[section][name] for name in names} for section, names in _KEPT.items()}
+    return {"job": job.recipe.job, "objective": to_dict(job.options), **kept}
 
-    Changes to it are the caller's.
+
+def _noted(loaded: Loaded) -> dict[str, Any]:
+    """What is written down beside a model; of a student without its teacher, what is left to judge."""
+    note = loaded.folder / JOB
+    if not note.is_file():
+        return {"job": job_for(loaded.config), "objective": _usual_options(loaded.config)}
+    said: dict[str, Any] = read_note(note)
+    if not isinstance(said, dict) or not {"job", "objective"} <= said.keys():
+        raise ValueError(f"{note} is damaged; take it away, and the job follows from the model's head.")
+    if said["job"] == "distillation":
+        hidden = {name: said["objective"][name] for name in ("masking", "rows")}
+        said = {**said, "job": "masked", "objective": hidden}
+    return said
+
+
+def _usual_options(facts: Model) -> dict[str, Any]:
+    """A head with a single score says a number."""
+    head = facts.head
+    is_number = isinstance(head, TaskHead) and _TASKS.get(head.task) == "classify" and len(head.labels) == 1
+    return {"kind": "number"} if is_number else {}
+
+
+def page_for(loaded: Loaded, format_: str, files: Any, job: str | None = None) -> dict[str, Any]:
+    """The page of a recipe that judges a model on files, as it was judged after training if its folder says how.
+
+    Another ``job`` has other options. How files of another format were read is of no use, but for their languages.
+    Changes to the page are the caller's.
     """
-    longest = loaded.config.longest
-    said = read_note(loaded.folder / JOB) or {"job": job_for(loaded.config), "objective": {}}
+    said, longest = _noted(loaded), loaded.config.longest
+    if job not in (None, said["job"]):
+        said = {"job": job, "objective": {}}
+    read = dict(said.get("data", {}))
+    if read.get("format") != format_:
+        read = {name: value for name, value in read.items() if name == "languages"}
+    usual = {"examples": 16, "length": 512 if longest is None else min(longest, 512)}
     return {
         "about": "evaluation",
         "expected": {"result": ""},
-        **said,
-        "data": {"format": format_, "test": files},
+        "job": said["job"],
+        "objective": said["objective"],
+        "data": {**read, "format": format_, "test": files},
         "model": {"start": str(loaded.folder)},
-        "batch": {"examples": 16, "length": 512 if longest is None else min(longest, 512)},
+        "batch": said.get("batch", usual),
         "optimizer": {"lr": 1.0},
-        "run": {"steps": 1},
-        "evaluation": {"rows": None},
+        "run": {"steps": 1, **said.get("run", {})},
+        "evaluation": {"rows": None, **said.get("evaluation", {})},
     }
 
 
 def judge_model(loaded: Loaded, recipe: Recipe, part: str = "test") -> tuple[dict[str, float], list[str]]:
     """The loss and every figure of a model on a part of the data of a recipe; and what is to be told of its rows."""
     job: Job[Any] = job_of(recipe)
+    if not job.keeps_all:
+        raise ValueError(
+            f"what the job {recipe.job} keeps is a part of what learned, and cannot be judged on its own. It is to be "
+            f"taught something else: glassformer train finetune model.start={recipe.model.start} data.train=FILE."
+        )
+    kind = head_kind(loaded.config.head)
+    if {"pair": "classify"}.get(kind, kind) != job.head:
+        raise ValueError(f"the job {recipe.job} is for models with the head {job.head}, and this one has {kind}.")
     rows: Records[Any] = read_part(recipe.data, part, job.record)
     with tempfile.TemporaryDirectory() as folder:
         kit = Kit(recipe, loaded.tokenizer, loaded.config, Path(folder))
@@ -65,6 +120,8 @@ def judge_model(loaded: Loaded, recipe: Recipe, part: str = "test") -> tuple[dic
         losses = _losses(loaded.model, without_smoothing(job.objective(kit)), job, examples, recipe)
     notes = [str(rows.tally)] if rows.tally is not None and rows.tally.bad else []
     notes += getattr(examples, "notes", [])
+    if cut := getattr(examples, "cut", 0):
+        notes.append(f"{cut:,} of {len(rows):,} rows were cut to {recipe.batch.length} tokens")
     return losses | job.figures(kit, loaded, list(rows)), notes
 
 
@@ -74,6 +131,23 @@ def _losses(
     plan = batch_plan(recipe, examples, shuffle=False)
     with Loader(examples, objective.prepare, plan, seed=recipe.run.seed) as loader:
         return job.losses(evaluate(model, objective, loader.epoch()))
+
+
+def format_of(loaded: Loaded, given: Sequence[str]) -> str:
+    """The format of files by how their names end; where that says nothing, the one that the model learned from."""
+    endings = {Path(file.removesuffix(".gz")).suffix for file in given}
+    found = _ENDINGS.get(*endings) if len(endings) == 1 else None
+    said = _noted(loaded).get("data", {}).get("format")
+    fits = len(given) == 2 if said == "parallel" else len(endings) == 1
+    if fits and found in (None, "text") and said not in (None, "toy", "documentation"):  # those two are in no files
+        recipe = recipe_of("evaluation", page_for(loaded, "text", None))
+        found = found if found is not None and job_of(recipe).record is Text else said
+    if found is None:
+        raise ValueError(
+            f"what kind of files {', '.join(given) or 'none'} are cannot be told; say --format, one of "
+            f"{', '.join([*_ENDINGS.values(), 'parallel', 'dataset'])}."
+        )
+    return found
 
 
 def files_of(format_: str, given: Sequence[str]) -> Any:

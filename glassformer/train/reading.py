@@ -1,8 +1,9 @@
 """The rows of a recipe's data: from the files it names to records by number, in parts for training and judging."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
@@ -13,6 +14,7 @@ from glassformer.data import sources
 from glassformer.data.loader import Dataset
 from glassformer.data.order import Order
 from glassformer.data.records import Labelled, Origin, Pair, Question, Record, Tagged, Text
+from glassformer.data.source_objects import load_folder
 from glassformer.data.source_rows import Source, Tally
 from glassformer.text.corpora import python_topics
 from glassformer.train.recipe import Aligned, Data, Files
@@ -110,18 +112,18 @@ def _read(data: Data, part: str, kind: type[R]) -> Records[R] | None:
             )
         if part != "train":
             return None
-        memory = _memory(data.format)
-        return cast(Records[R], Records(memory, _first(len(memory), data.limit)))
+        memory = _memory(data.format)[: data.limit]
+        return cast(Records[R], Records(memory, np.arange(len(memory), dtype=np.int64)))
     if files is None:
         return None
-    indexed = _open(data, files, part, kind).index()
+    indexed = _open(data, files, part, kind).index(data.limit)
     if not len(indexed):
-        raise ValueError(f"data.{part} has no rows: {files}.")
-    return Records(indexed, _first(len(indexed), data.limit), indexed.tally)
-
-
-def _first(count: int, limit: int | None) -> Int64[np.ndarray, "n"]:
-    return np.arange(count if limit is None else min(count, limit), dtype=np.int64)
+        raise ValueError(
+            f"data.{part} has no good rows: {files}: {indexed.tally}"
+            if indexed.tally.bad
+            else f"data.{part} has no rows: {files}."
+        )
+    return Records(indexed, np.arange(len(indexed), dtype=np.int64), indexed.tally)
 
 
 def _memory(name: str) -> list[Record]:
@@ -150,8 +152,7 @@ def _open(data: Data, files: Files, part: str, kind: type[Any]) -> Source[Any]:
         return sources.read_squad(files, on_bad_row=skip)
     if data.format == "conll":
         separator = "\t" if data.separator is None else data.separator
-        for name in data.columns:
-            check_choice("a column", name, ("words", "tags"))
+        _check_columns(data, ("words", "tags"))
         places = {"words": data.columns.get("words", 0), "tags": data.columns.get("tags", -1)}
         return sources.read_conll(
             files,
@@ -170,10 +171,7 @@ def _table(data: Data, files: str | tuple[str, ...], part: str, kind: type[Any])
     if data.format == "jsonl":
         return sources.read_jsonl(files, make, on_bad_row=data.on_bad_row)
     if data.format == "dataset":
-        if not isinstance(files, str):
-            raise ValueError(f"data.{part} of the format dataset is one folder; got {files}.")
-        names = dict(zip(PARTS, data.split, strict=False))
-        return sources.read_dataset(files, make, split=names.get(part), on_bad_row=data.on_bad_row)
+        return _dataset(data, files, part, make)
     usual = {"csv": (",", True), "tsv": ("\t", False)}[data.format]
     return sources.read_columns(
         files,
@@ -185,15 +183,37 @@ def _table(data: Data, files: str | tuple[str, ...], part: str, kind: type[Any])
     )
 
 
+def _dataset(data: Data, files: str | tuple[str, ...], part: str, make: Any) -> Source[Any]:
+    """Rows of a folder of ``datasets``: those of the part's split, or all where there are no splits."""
+    if not isinstance(files, str):
+        raise ValueError(f"data.{part} of the format dataset is one folder; got {files}.")
+    found, split = load_folder(Path(files)), None
+    if isinstance(found, Mapping):
+        split = dict(zip(PARTS, data.split, strict=False)).get(part)
+    elif same := [f"data.{other}" for other in PARTS if other != part and getattr(data, other) == files]:
+        raise ValueError(f"{files} has no splits, so it cannot be both data.{part} and {same[0]}; name another folder.")
+    return sources.read_dataset(found, make, split=split, name=files, on_bad_row=data.on_bad_row)
+
+
 def _make(data: Data, kind: type[Any]) -> Any:
     columns: dict[str, Any] = dict(data.columns)
     made: Any = _MAKE[kind]
-    known = [one.name for one in fields(made) if not one.name.endswith("_language")]
-    for name in columns:
-        check_choice("a column", name, known)
+    _check_columns(data, [one.name for one in fields(made) if not one.name.endswith("_language")])
     if kind is Pair and data.languages:
         columns |= dict(zip(("source_language", "target_language"), data.languages, strict=False))
     return made(**columns)
+
+
+def _check_columns(data: Data, known: Collection[str]) -> None:
+    """Raise unless these fields exist, and are told by names or numbers: to Python, false is the number 0."""
+    for name, column in data.columns.items():
+        check_choice("a column", name, known)
+        is_none = column is None and name == "second"
+        if name != "labels" and not is_none and (isinstance(column, bool) or not isinstance(column, str | int)):
+            raise ValueError(
+                f"data.columns.{name} must be the name or the number of a column, got {column!r}. A name that is also "
+                f"something else in YAML stands in quotes, within those of the shell: 'data.columns.{name}=\"true\"'."
+            )
 
 
 def _split(rows: Records[R], share: float) -> dict[str, Records[R]]:

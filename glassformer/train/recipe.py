@@ -47,9 +47,9 @@ class Data:
     on_bad_row: OnBadRow = "stop"
 
     def __post_init__(self) -> None:
-        check_probability(held_out=self.held_out)
+        check_probability(**{"data.held_out": self.held_out})
         if self.limit is not None:
-            check_positive(limit=self.limit)
+            check_positive(**{"data.limit": self.limit})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class Vocabulary:
     special: tuple[str, ...] = ()  # further special tokens
 
     def __post_init__(self) -> None:
-        check_positive(size=self.size)
+        check_positive(**{"tokenizer.size": self.size})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,9 +77,9 @@ class Adapters:
     targets: tuple[str, ...] = ("*.attention.q", "*.attention.v")
 
     def __post_init__(self) -> None:
-        check_positive(rank=self.rank)
-        check_number(alpha=self.alpha)
-        check_probability(dropout=self.dropout)
+        check_positive(**{"model.adapters.rank": self.rank})
+        check_number(**{"model.adapters.alpha": self.alpha})
+        check_probability(**{"model.adapters.dropout": self.dropout})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +129,7 @@ class Batches:
             **{"batch.tokens": 1 if self.tokens is None else self.tokens},
             **{"batch.micro_batches": self.micro_batches, "batch.length": self.length},
         )
-        check_count(workers=self.workers)
+        check_count(**{"batch.workers": self.workers})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,9 +147,9 @@ class Optimisation:
     clip: float | None = 1.0
 
     def __post_init__(self) -> None:
-        check_number(lr=self.lr, eps=self.eps)
-        check_count(warmup=self.warmup)
-        check_probability(floor=self.floor)
+        check_number(**{"optimizer.lr": self.lr, "optimizer.eps": self.eps})
+        check_count(**{"optimizer.warmup": self.warmup})
+        check_probability(**{"optimizer.floor": self.floor})
         if self.weight_decay < 0:
             raise ValueError(f"optimizer.weight_decay must be at least 0, got {self.weight_decay}.")
         if len(self.betas) != 2:
@@ -173,11 +173,13 @@ class RunPlan:
     keep: int = 3
 
     def __post_init__(self) -> None:
-        check_positive(steps=self.steps, checkpoint_every=self.checkpoint_every, keep=self.keep)
+        check_positive(
+            **{"run.steps": self.steps, "run.checkpoint_every": self.checkpoint_every, "run.keep": self.keep}
+        )
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"run.seed must be at least 0 and below 2 to the 63rd, got {self.seed}.")
         if self.average is not None:
-            check_probability(average=self.average)
+            check_probability(**{"run.average": self.average})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,9 +197,8 @@ class Evaluation:
     untrained: bool = False  # show samples before the first step, too
 
     def __post_init__(self) -> None:
-        check_positive(every=self.every, last=self.last, beam=self.beam)
-        check_count(samples=self.samples)
-        given = {name: getattr(self, name) for name in ("batches", "rows", "patience")}
+        check_count(**{"evaluation.samples": self.samples})
+        given = {name: getattr(self, name) for name in ("every", "last", "beam", "batches", "rows", "patience")}
         check_positive(**{f"evaluation.{name}": number for name, number in given.items() if number is not None})
 
 

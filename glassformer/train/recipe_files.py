@@ -1,6 +1,6 @@
 """Recipes as YAML files: those of the package by name, others by path; changed by ``key=value``; written back.
 
-``1e-3`` is a number here, as everywhere but in YAML 1.1.
+``1e-3`` is a number here, and ``no``, ``yes``, ``on`` and ``off`` are words, as everywhere but in YAML 1.1.
 """
 
 import re
@@ -25,7 +25,7 @@ class RecipeError(ValueError):
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML with numbers such as 1e-3, and in which a key may not stand twice."""
+    """YAML with numbers such as 1e-3 and words such as no, and in which a key may not stand twice."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         """A table; a key that is stated twice is an error, not a silent choice."""
@@ -36,11 +36,13 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+_FLOAT, _BOOL = "tag:yaml.org,2002:float", "tag:yaml.org,2002:bool"
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in rules if tag != "tag:yaml.org,2002:float"]
+    first: [(tag, pattern) for tag, pattern in rules if tag not in (_FLOAT, _BOOL)]
     for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(f"^({_NUMBER.pattern})$"), list("-+.0123456789"))
+_Loader.add_implicit_resolver(_FLOAT, re.compile(f"^({_NUMBER.pattern})$"), list("-+.0123456789"))
+_Loader.add_implicit_resolver(_BOOL, re.compile("^(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 
 
 def recipe_names() -> list[str]:

@@ -10,7 +10,7 @@ part of what a run is of; how many micro-batches all of them read in a step is, 
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -97,11 +97,8 @@ def read_run(
     start anew, from the run's seed, its step and the rank of each process. Otherwise that is nothing.
     """
     by_first(partial(check, path))
-    inside = path / INSIDE
-    if not (inside / "state.json").is_file():
-        raise CheckpointError(f"{path} holds a model but no run to go on with; start from its weights with init_from.")
-    said = json.loads((inside / "state.json").read_text(encoding="utf-8"))
-    _check_same(path, said["identity"], _completed(identity, trainer))
+    inside, said = path / INSIDE, _state(path)
+    _check_same(path, differences(said["identity"], _completed(identity, trainer)))
     things = _checked(extras)
     if other := things.keys() ^ said["extras"].keys():
         raise CheckpointError(
@@ -120,6 +117,35 @@ def read_run(
     trainer.step, trainer.tokens_seen = said["step"], said["tokens_seen"]
     trainer.batches.resume(said["batches"])
     return _go_on_drawing(inside, said, trainer.device)  # last: what came before may have drawn
+
+
+def identity_of(path: Path) -> dict[str, Any]:
+    """What the run in a checkpoint is of."""
+    identity: dict[str, Any] = _state(path)["identity"]
+    return identity
+
+
+def compare(path: Path, identity: Mapping[str, Any], places: Mapping[str, str] | None = None) -> None:
+    """Raise if a checkpoint is of another run, as far as ``identity`` says by now what this one is of.
+
+    ``places`` says where that lies which is compared, by its name: the files of ``data.train``, say.
+    """
+    before = identity_of(path)
+    changed = [*differences({key: before.get(key) for key in identity}, json.loads(json.dumps(identity)))]
+    if changed:
+        check(path)  # a damaged one is no other run
+    _check_same(path, changed, places)
+
+
+def _state(path: Path) -> dict[str, Any]:
+    try:
+        said: dict[str, Any] = json.loads((path / INSIDE / "state.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        check(path)  # says what is damaged, if anything is
+        raise CheckpointError(
+            f"{path} holds a model but no run to go on with; start a new one from its weights with --init-from {path}."
+        ) from error
+    return said
 
 
 def _by_plain_name(model: nn.Module) -> dict[str, Tensor]:
@@ -220,12 +246,17 @@ def _completed(identity: Mapping[str, Any], trainer: Trainer) -> dict[str, Any]:
     return result
 
 
-def _check_same(path: Path, before: Any, now: Any) -> None:
-    changed = list(differences(before, now))
-    if changed:
-        lines = "\n".join(f"  {name}: was {before!r}, is {now!r}" for name, before, now in changed)
+def _check_same(path: Path, changed: Iterable[tuple[str, Any, Any]], places: Mapping[str, str] | None = None) -> None:
+    lines = []
+    for name, before, now in changed:
+        key = name.removeprefix("recipe.")  # as it is typed
+        where = f" ({places[key]})" if places and key in places else ""
+        lines.append(f"  {key}{where}: was {before!r}, is {now!r}")
+    if lines:
+        told = "\n".join(lines)
         raise CheckpointError(
-            f"{path} is of another run:\n{lines}\nGo on with what it was, or start from its weights with init_from."
+            f"{path} is of another run:\n{told}\nGo on with what it was, or start a new run from its weights with "
+            f"--init-from {path}."
         )
 
 

@@ -14,20 +14,20 @@ The folder::
 
 import json
 import shutil
+from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from glassformer import hub
-from glassformer.config import to_dict
 from glassformer.config.facts import for_json
 from glassformer.models.transformer import Transformer
 from glassformer.train import parallel
 from glassformer.train.assembling import Run, assemble
 from glassformer.train.averaging import MovingAverage, load_average
 from glassformer.train.checkpoint import CheckpointError, Checkpoints
-from glassformer.train.evaluating import JOB
+from glassformer.train.evaluating import JOB, note_of
 from glassformer.train.judging import Judge
 from glassformer.train.log import RunLog
 from glassformer.train.loop import Report
@@ -43,6 +43,11 @@ from glassformer.weights.saving import write_text
 
 # Figures of which less is better; of all others, more.
 SMALLER = ("loss", "perplexity")
+# What a run writes: before its first step, on the way, and after its last checkpoint.
+PREPARED = ("tokenizer", "tokens")
+ON_THE_WAY = ("log.jsonl", "checkpoints")
+AT_THE_END = ("model", "results.json", "loss.svg")
+BEGUN = ".begun"  # says that what is prepared is of a run that has not come to its first step
 
 
 class StoppedError(Exception):
@@ -80,7 +85,8 @@ class Session:
         self.recipe, self.folder, self.process, self.watch = recipe, folder, process, watch
         self.checkpoints = Checkpoints(folder / "checkpoints", keep=recipe.run.keep)
         by_first(lambda: self._enter_folder(resume))
-        self.run: Run = assemble(recipe, folder, process)
+        latest = self.checkpoints.latest()
+        self.run: Run = assemble(recipe, folder, process, latest, begin=self._begin)
         run = recipe.run
         average = None if run.average is None else MovingAverage(self.run.model, run.average)
         self.judge = Judge(self.run, average, process, folder)
@@ -90,25 +96,60 @@ class Session:
         self.stopping = EarlyStopping(
             patience if patience is not None else run.steps + 1, smaller_is_better=recipe.evaluation.by in SMALLER
         )
-        self._notes = self._take_up(resume)
+        self._notes = self._take_up(latest, resume)
         self._epoch = self.run.epoch
 
     def _enter_folder(self, resume: bool) -> None:
-        if not resume and ((self.folder / "recipe.yaml").exists() or self.checkpoints.all()):
-            raise CheckpointError(f"{self.folder} holds a run: go on with it by --resume, or take another folder.")
-        self.folder.mkdir(parents=True, exist_ok=True)
+        there = next(one for one in (self.folder, *self.folder.parents) if one.exists())
+        if not there.is_dir():
+            raise ValueError(f"{there} is a file, and a run goes into a folder: say another --out.")
+        is_run = (self.folder / "recipe.yaml").exists() or bool(self.checkpoints.all())
+        if is_run and not resume:
+            raise CheckpointError(f"{self.folder} holds a run: go on with it by --resume, or say another --out.")
+        if not self.checkpoints.all():
+            has_begun = (self.folder / BEGUN).exists()
+            self._check_room((*PREPARED, *ON_THE_WAY) if is_run else PREPARED if has_begun else ())
         self.checkpoints.tidy()
 
-    def _take_up(self, resume: bool) -> list[str]:
-        """Go on from the last checkpoint; or, where there is none, write down what begins. Returns what to tell."""
-        latest = self.checkpoints.latest()
+    def _begin(self) -> None:
+        """Make the folder, now that something is to be written there."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not (self.folder / "recipe.yaml").exists():
+            write_text(self.folder / BEGUN, "A run began here, and has not come to its first step.\n")
+
+    def _check_room(self, own: Collection[str]) -> None:
+        """Raise if a run that begins would write over what is not its ``own``."""
+        written = [self.folder / name for name in (*PREPARED, *ON_THE_WAY, *AT_THE_END)]
+        model, tokenizer = self.recipe.model, self.recipe.tokenizer
+        needed = {"model.start": model.start, "model.teacher": model.teacher, "tokenizer.load": tokenizer.load}
+        for key, place in needed.items():
+            whole = None if place is None else Path(place).expanduser().resolve()
+            if whole is not None and any(whole.is_relative_to(one.resolve()) for one in written):
+                raise ValueError(f"{key}={place} lies where the run writes; say another --out.")
+        if others := [one.name for one in written if one.exists() and one.name not in own]:
+            raise CheckpointError(
+                f"{self.folder} holds {', '.join(others)}, but no checkpoint of the run that made this; a new one "
+                f"would write over it. Say another folder with --out, or move it away."
+            )
+
+    def _take_up(self, latest: Path | None, resume: bool) -> list[str]:
+        """Go on from the last checkpoint, or see that all can begin. Returns what to tell."""
         if latest is not None:
             told = read_run(latest, self.run.trainer, self.run.identity, extras=self._extras())
-            return [f"going on after step {self.run.trainer.step:,}", *told]
+            plan, found = self.recipe, self.run.recipe
+            pairs = ((plan.model.start, found.model.start), (plan.tokenizer.load, found.tokenizer.load))
+            gone = [
+                f"{place} is not there; the checkpoint has what came from it" for place, now in pairs if place != now
+            ]
+            return [f"going on after step {self.run.trainer.step:,}", *dict.fromkeys(gone), *told, *self.run.notes()]
         self.judge.rehearse(self.recipe.evaluation.by, self.recipe.evaluation.samples)
-        by_first(lambda: write_text(self.folder / "recipe.yaml", write_recipe(self.recipe)))
         begins = ["no checkpoint was written yet, so the run begins"] if resume else []
-        return [*begins, *self.run.notes()]
+        return [*begins, *self.run.begins, *self.run.notes()]
+
+    def _write_down(self) -> None:
+        """From now on the folder holds a run."""
+        write_text(self.folder / "recipe.yaml", write_recipe(self.recipe))
+        (self.folder / BEGUN).unlink(missing_ok=True)
 
     def _extras(self) -> dict[str, Any]:
         averaged = {} if self.judge.average is None else {"average": self.judge.average}
@@ -118,9 +159,11 @@ class Session:
         """Make all steps that are left, then keep the best model and say how good it is."""
         trainer, plan = self.run.trainer, self.recipe
         with ExitStack() as stack:
-            log = stack.enter_context(RunLog(self.folder / "log.jsonl", after=trainer.step)) if self._is_first else None
             self._start_watch()
             stack.enter_context(self.watch)
+            if trainer.step == 0:
+                by_first(self._write_down)
+            log = stack.enter_context(RunLog(self.folder / "log.jsonl", after=trainer.step)) if self._is_first else None
             signals = stack.enter_context(StopSignals()) if self.process.world == 1 else StopSignals()
             for note in self._notes:
                 self.watch.note(note)
@@ -216,8 +259,9 @@ class Session:
         by_first(lambda: self._keep(place))
         results = self.judge.measure(place)
         if self._is_first:
-            told = results | ({"notes": notes} if (notes := self.run.job.footnotes()) else {})
-            write_text(self.folder / "results.json", json.dumps(for_json(told), indent=2) + "\n")
+            notes = [note.partition("\n")[0] for note in self.run.notes()] + self.run.job.footnotes()
+            told = results | ({"notes": notes} if notes else {})
+            write_text(self.folder / "results.json", json.dumps(for_json(told), indent=2, ensure_ascii=False) + "\n")
             for note in notes:
                 self.watch.note(note)
             draw_curve(self.folder / "log.jsonl", self.folder / "loss.svg")
@@ -234,5 +278,4 @@ class Session:
             load_average(loaded.model, last)
         shutil.rmtree(place, ignore_errors=True)
         hub.save(loaded, place, tokenizer=self.run.kit.tokenizer)
-        said = {"job": self.recipe.job, "objective": to_dict(self.run.job.options)}
-        write_text(place / JOB, json.dumps(said, indent=2, ensure_ascii=False) + "\n")
+        write_text(place / JOB, json.dumps(note_of(self.run.job), indent=2, ensure_ascii=False) + "\n")

@@ -114,7 +114,7 @@ def test_an_unfinished_run_goes_on_without_its_recipe_being_said_again(unbroken:
     shutil.copytree(unbroken / "out", out)
     done = ask(*language(unbroken, "optimizer.lr=1e-3"), "--out", str(out), "--resume")
     assert done.exit_code == 2
-    assert "recipe.optimizer.lr: was 0.005, is 0.001" in done.stderr
+    assert "  optimizer.lr: was 0.005, is 0.001" in done.stderr
     kept: list[bool] = []
     done = ask(*language(unbroken), "--out", str(out), "--resume", kept=kept)
     assert done.exit_code == 0, done.stderr
@@ -261,17 +261,65 @@ def test_bad_rows_are_told_or_left_out(tmp_path: Path) -> None:
     assert "mixed.jsonl:4" in stopped.stderr
     went = ask(*arguments, "--out", str(tmp_path / "b"), "--on-bad-row", "skip")
     assert went.exit_code == 0, went.stderr
-    assert "left out 1" in " ".join(went.stdout.split())
+    counted = "train: 12 rows; left out 1: 1 × invalid JSON"
+    assert went.stdout.count(counted) == 2  # before the first step, and at the end
+    assert json.loads((tmp_path / "b" / "results.json").read_text())["notes"] == [counted]
 
 
-def test_a_model_is_measured_as_it_was_after_training(unbroken: Path, tmp_path: Path) -> None:
-    text = (unbroken / "text.txt").read_text()
-    (tmp_path / "new.txt").write_text(text[:500])
-    done = ask("evaluate", str(unbroken / "out" / "model"), str(tmp_path / "new.txt"), "--json")
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (["model.sizes.n_layer=12"], "the sizes of the model in"),
+        (["model.lineage=gpt2"], "say either model.lineage"),
+        (["model.start=another"], "say one model to start from: --init-from"),
+        (["model={start: another}"], "say one model to start from: --init-from"),
+    ],
+)
+def test_a_model_to_start_from_takes_nothing_back_that_is_said(
+    unbroken: Path, tmp_path: Path, changes: list[str], said: str
+) -> None:
+    model = str(unbroken / "out" / "model")
+    begun = ["train", "lm-bytes", "data.limit=9", "--init-from", model, "--out", str(tmp_path / "out")]
+    done = ask(*begun, *changes)
+    assert done.exit_code == 2
+    assert said in " ".join(done.stderr.split())
+    assert not (tmp_path / "out").exists()
+    printed = ask(*begun, "--print-config")
+    assert f"start: {model}" in printed.stdout.replace("\n    ", " ")
+    assert "lineage: null" in printed.stdout
+
+
+@pytest.mark.parametrize(("asked", "module"), [("--wandb=mine", "wandb"), ("--tensorboard", "torch.utils.tensorboard")])
+def test_a_package_that_is_not_there_leaves_nothing_behind(
+    asked: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    done = ask(*language(tmp_path), "--out", str(tmp_path / "out"), asked)
+    assert done.exit_code == 2
+    assert "pip install" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_is_measured_as_it_was_after_training(tmp_path: Path) -> None:
+    new = tmp_path / "new.txt"
+    arguments = language(tmp_path, f"data.test={new}", "data.documents=file", "run.steps=6")
+    new.write_text((tmp_path / "text.txt").read_text()[:500])
+    done = ask(*arguments, "--out", str(tmp_path / "out"))
+    assert done.exit_code == 0, done.stderr
+    wanted = json.loads((tmp_path / "out" / "results.json").read_text())["test"]
+    done = ask("evaluate", str(tmp_path / "out" / "model"), str(new), "--json")
     assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["loss"] > 0
+    assert {name: found[name] for name in wanted} == pytest.approx(wanted, rel=1e-6)
     assert found["perplexity"] == pytest.approx(2.718281828459045 ** found["loss"])
+    done = ask("evaluate", str(tmp_path / "out" / "model"), str(new), "data.documents=blank line", "--json")
+    assert json.loads(done.stdout)["loss"] != pytest.approx(wanted["loss"], rel=1e-6)  # it can be said anew
+    shutil.copy(new, tmp_path / "new.md")
+    for said in (["data.format=text"], ["--format", "text"], []):
+        done = ask("evaluate", str(tmp_path / "out" / "model"), str(tmp_path / "new.md"), "--json", *said)
+        assert json.loads(done.stdout)["loss"] == found["loss"], said
+    done = ask("evaluate", str(tmp_path / "out" / "model"), str(new), "data.format=jsonl")
+    assert done.exit_code == 2
 
 
 def torchrun(processes: int, arguments: list[str]) -> None:

@@ -5,7 +5,9 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -173,6 +175,7 @@ def test_the_tally_counts_by_reason_keeps_a_few_and_starts_anew(tmp_path: Path) 
         assert len(list(source)) == 1
         assert str(source.tally).startswith("1 rows; left out 9: 7 × empty text, 2 × missing field\n")
         assert [line.split(": ")[0] for line in source.tally.first] == [f"{path}:{n}" for n in range(1, 6)]
+        assert source.tally.first[0].endswith(": empty text: 't' is ''. Fill it in or take the row out.")
     assert source.index().tally.bad.total() == 9
 
 
@@ -282,6 +285,55 @@ def test_an_unknown_label_is_a_bad_row_that_lists_the_known(tmp_path: Path) -> N
         path = put(tmp_path, "b.jsonl", f'{{"text": "a", "label": {label}}}\n')
         with pytest.raises(BadRowError, match="unknown label"):
             list(read_jsonl(path, AsLabelled(labels=("joy", "sadness"))))
+
+
+def test_labels_without_names_may_be_numbers(tmp_path: Path) -> None:
+    path = put(tmp_path, "a.jsonl", "".join(f'{{"text": "a", "label": {label}}}\n' for label in ("0.5", "-3", "1e30")))
+    assert [row.label for row in same_by_number(read_jsonl(path, AsLabelled()))] == ["0.5", "-3", "1e+30"]
+    for label in ("NaN", "-Infinity", "1e999", "true", "[]", '""'):
+        path = put(tmp_path, "b.jsonl", f'{{"text": "a", "label": {label}}}\n')
+        with pytest.raises(
+            BadRowError, match=r"unknown label: .*; labels are names or finite numbers\. Correct it, or"
+        ):
+            list(read_jsonl(path, AsLabelled()))
+
+
+@pytest.mark.parametrize("end", ["\n", "\n\n", "\r\n \r\n\t\r\n"])
+def test_blank_lines_at_the_end_of_a_file_are_passed_over(tmp_path: Path, end: str) -> None:
+    def read(text: str, make: Callable[[Path], Source[Any]]) -> list[Any]:
+        return same_by_number(make(put(tmp_path, "a", text)))
+
+    objects, middle = '{"text": "a"}\n{"text": "b"}', '{"text": "a"}\n\n{"text": "b"}'
+    assert len(read(objects + end, lambda path: read_jsonl(path, AsText()))) == 2
+    with pytest.raises(BadRowError, match="a:2: invalid JSON"):
+        read(middle + end, lambda path: read_jsonl(path, AsText()))
+    for quoted in (True, False):
+        columns = partial(read_columns, make=AsPair(0, 1), separator=",", quoted=quoted, header=False)
+        assert len(read("a,b\nc,d" + end, columns)) == 2
+        with pytest.raises(BadRowError, match="a:2: wrong number of columns"):
+            read("a,b\n\nc,d" + end, columns)
+    cells = partial(read_columns, make=AsPair(0, 1), separator="\t", quoted=False, header=False)
+    with pytest.raises(BadRowError, match="a:2: empty"):  # a row, of empty cells
+        read("a\tb\n\t\n", cells)
+    several = [put(tmp_path, "a", objects + end), put(tmp_path, "b", objects)]
+    assert where(same_by_number(read_jsonl(several, AsText()))) == [1, 2, 1, 2]
+
+
+def test_what_to_do_about_columns_too_many_depends_on_quotes(tmp_path: Path) -> None:
+    path = put(tmp_path, "a.csv", "a,b\nc,d,e\n")
+    for quoted, remedy in ((True, "put quotes around columns"), (False, "say quoted=True for columns")):
+        with pytest.raises(BadRowError, match=f"Correct the row, or {remedy} that hold the separator"):
+            list(read_columns(path, AsPair(0, 1), separator=",", quoted=quoted, header=False))
+
+
+def test_an_index_may_end_before_the_file(tmp_path: Path) -> None:
+    path = put(tmp_path, "a.jsonl", '{"text": "a"}\n{\n{"text": "b"}\n{"text": "c"}\n{\n')
+    source = read_jsonl(path, AsText(), on_bad_row="skip")
+    index = source.index(2)
+    assert ([row.text for row in index], where(list(index))) == (["a", "b"], [1, 3])
+    assert (index.tally.good, index.tally.bad.total()) == (2, 1)
+    assert [len(source.index(limit)) for limit in (1, 3, 4, None)] == [1, 3, 3, 3]
+    assert len(read_jsonl(path, AsText()).index(1)) == 1
 
 
 @pytest.mark.parametrize("packed", ["", ".gz"])
@@ -441,6 +493,31 @@ def test_data_sets(tmp_path: Path, make: Callable[[list[dict[str, Any]], Path], 
         read_dataset(splits, AsQuestion(), split="val")
     with pytest.raises(SourceError, match="has no splits"):
         read_dataset(table, AsQuestion(), split="train")
+
+
+class ClassLabel:
+    """Numbers with names, as ``datasets`` has them."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = list(names)
+
+
+@pytest.mark.parametrize("held", [lambda one: SimpleNamespace(feature=one), lambda one: [one]])
+def test_numbered_classes_of_data_sets_have_names(held: Callable[[object], object]) -> None:
+    rows = [{"words": ["a", "b"], "tags": [0, 1], "in": {"label": 1}, "text": "a", "number": 1}]
+    table: Any = Table(rows)
+    kinds = {"text": object(), "number": object(), "in": {"label": ClassLabel("no", "yes")}}
+    table.features = {**kinds, "words": held(object()), "tags": held(ClassLabel("O", "B"))}
+    assert same_by_number(read_dataset(table, AsTagged("words", "tags"))) == [Tagged(("a", "b"), ("O", "B"))]
+    for make, label in (
+        (AsLabelled("text", "in.label"), "yes"),
+        (AsLabelled("text", "number"), "1"),
+        (AsLabelled("text", "in.label", labels=("bad", "good")), "good"),
+    ):
+        assert same_by_number(read_dataset(table, make)) == [Labelled("a", label)]
+    rows[0]["in"] = {"label": -1}  # how ``datasets`` says that there is none
+    with pytest.raises(BadRowError, match=r"mine:1: unknown label: -1; known are no, yes"):
+        list(read_dataset(table, AsLabelled("text", "in.label"), name="mine"))
 
 
 def test_what_is_no_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ def tokenizer(request, tmp_path_factory):
 
 def test_ids_and_segments_are_those_of_the_tokenizer(tokenizer) -> None:
     frames = [token for token in tokenizer.special.values() if token in ("[CLS]", "[SEP]", "<s>", "</s>")]
-    texts = [*HOSTILE, *(f"{token} a b" for token in frames), *(f"a b {token}" for token in frames)]
+    texts = [*HOSTILE, *(text.format(token) for token in frames for text in ("{} a b", "a {} b", "a b {}"))]
     texts = [text for text in texts if tokenizer.encode(text, special=False)]
     assert len(texts) > 60
     for text in texts:

@@ -296,7 +296,7 @@ def test_the_pooling_of_a_new_model_can_be_chosen() -> None:
     assert kit.facts.head.pool == "mean"
     recipe = replace(recipe_of("classify", {"pool": "mean"}), model=ModelPlan(start="somewhere"))
     with pytest.raises(ValueError, match=r"objective\.pool is for new models"):
-        job_of(recipe)
+        job_of(recipe).check()
 
 
 def test_several_labels_of_one_text() -> None:

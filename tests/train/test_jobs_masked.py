@@ -18,6 +18,7 @@ from glassformer.families import lineages
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.training import Kind
 from glassformer.text.vocabularies import Vocabulary
+from glassformer.train.jobs import job_of
 from glassformer.train.jobs.distilled import chosen_layers, guessing, start_from
 from glassformer.train.jobs.hiding import Words
 from glassformer.train.recipe_files import read_recipe
@@ -469,9 +470,9 @@ def test_teachers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         ("distillation", student(None), {"temperatur": 1.0}, "Did you mean 'temperature'"),
     ],
 )
-def test_wrong_options_are_refused(job: str, model: Any, options: Any, complaint: str, tmp_path: Path) -> None:
+def test_wrong_options_are_refused(job: str, model: Any, options: Any, complaint: str) -> None:
     with pytest.raises((ValueError, TypeError), match=complaint):
-        ready(recipe_of(job, model, objective=options), words(), tmp_path)
+        job_of(recipe_of(job, model, objective=options)).check()
 
 
 def test_chances_that_do_not_add_up_are_refused(tmp_path: Path) -> None:

@@ -43,13 +43,38 @@ def test_changes_go_on_top() -> None:
     assert read_recipe("lm-bytes", ["optimizer.clip="]).optimizer.clip is None
 
 
+@pytest.mark.parametrize("word", ["no", "NO", "yes", "on", "Off", "y", "n"])
+def test_words_are_words_and_true_is_true(word: str, tmp_path: Path) -> None:
+    """YAML 1.1 takes the code of Norwegian for false; files and changes agree."""
+    changes = [f"data.columns.label={word}", f"data.languages=[en, {word}]", f"data.prefix={word}"]
+    recipe = read_recipe("lm-bytes", [*changes, "run.compile=true", "data.header=False"])
+    assert (recipe.data.columns, recipe.data.languages, recipe.data.prefix) == ({"label": word}, ("en", word), word)
+    assert (recipe.run.compile, recipe.data.header) == (True, False)
+    path = tmp_path / "lm-bytes.yaml"
+    path.write_text(write_recipe(recipe), encoding="utf-8")
+    assert read_recipe(path) == recipe
+    bare = write_recipe(recipe).replace(f"'{word}'", word)
+    path.write_text(bare, encoding="utf-8")
+    assert read_recipe(path) == recipe
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         ("optimizer.lrr=1", "Did you mean 'lr'"),
         ("optimiser.lr=1", "Did you mean 'optimizer'"),
         ("optimizer.lr=fast", "optimizer.lr must be float, got 'fast'"),
-        ("optimizer.lr=-1", "lr must be a finite number above 0"),
+        ("optimizer.lr=-1", "optimizer.lr must be a finite number above 0"),
+        ("run.steps=0", "run.steps must be at least 1"),
+        ("run.average=2", "run.average must be at least 0"),
+        ("data.limit=0", "data.limit must be at least 1"),
+        ("data.held_out=1", "data.held_out must be at least 0"),
+        ("tokenizer.size=0", "tokenizer.size must be at least 1"),
+        ("evaluation.every=0", "evaluation.every must be at least 1"),
+        ("evaluation.samples=-1", "evaluation.samples must be a whole number"),
+        ("batch.workers=-1", "batch.workers must be a whole number"),
+        ("model.adapters={rank: 0}", "model.adapters.rank must be at least 1"),
+        ("data.header=no", "data.header must be bool, got 'no'"),
         ("run.precision=bf16", "bfloat16"),
         ("data.format=texts", "Did you mean 'text'"),
         ("optimizer.warmup=99999", "do not end within run.steps"),

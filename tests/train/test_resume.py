@@ -130,7 +130,7 @@ def test_row_36_another_run_is_refused_and_the_difference_shown(tmp_path: Path) 
         CheckpointError, match=r"settings\.lr: was 0\.01, is 0\.1\n  new: was None, is \[1\]"
     ) as refused:
         read_run(path, trainer, other)
-    assert "init_from" in str(refused.value)
+    assert f"--init-from {path}" in str(refused.value)
     assert all(torch.equal(before[name], weight) for name, weight in trainer.model.state_dict().items())
 
 
@@ -156,7 +156,7 @@ def test_a_damaged_run_is_refused_before_anything_changes(tmp_path: Path) -> Non
 def test_a_folder_of_weights_alone_is_no_run(tmp_path: Path) -> None:
     trainer = made()
     path = Checkpoints(tmp_path).write(1, lambda folder: glassformer.save(trainer.model, folder) and None)
-    with pytest.raises(CheckpointError, match="no run to go on with"):
+    with pytest.raises(CheckpointError, match=rf"no run to go on with.* --init-from {path}"):
         read_run(path, trainer, IDENTITY)
 
 

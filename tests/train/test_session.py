@@ -7,31 +7,15 @@ import pytest
 import torch
 
 import glassformer
-from glassformer.train import assembling, parallel
+from glassformer.train import assembling
 from glassformer.train.checkpoint import CheckpointError
 from glassformer.train.jobs.language import Controlled
 from glassformer.train.log import read_log
-from glassformer.train.recipe import Recipe
 from glassformer.train.recipe_files import read_recipe, recipe_names
-from glassformer.train.session import Outcome, Session
+from glassformer.train.session import Session
 from glassformer.train.watching.watch import Watch
-from tests.train.tiny_recipes import tiny, write_text
-
-HERE = parallel.Process(torch.device("cpu"))
-TAUGHT = ("distil", "finetune")  # these start from another model
-
-
-def small(name: str, folder: Path, *changes: str) -> Recipe:
-    kind = None if name in (*TAUGHT, "toy") else read_recipe(name).tokenizer.kind
-    return read_recipe(name, [*tiny(name, folder, kind), *changes])
-
-
-def trained(recipe: Recipe, out: Path, *, resume: bool = False) -> Outcome:
-    return Session(recipe, out, HERE, Watch(), resume=resume).train()
-
-
-def losses(out: Path) -> list[float]:
-    return [line["loss"] for line in read_log(out / "log.jsonl") if line["kind"] == "step"]
+from tests.train.small_sessions import HERE, TAUGHT, Stopped, StopsAt, losses, small, trained
+from tests.train.tiny_recipes import write_text
 
 
 @pytest.mark.parametrize("name", [name for name in recipe_names() if name not in TAUGHT])
@@ -78,24 +62,6 @@ def test_a_trained_model_is_taught_something_new(teacher: Path, tmp_path: Path, 
 RUN = ("run.steps=12", "run.checkpoint_every=4", "evaluation.every=6", "batch.micro_batches=2", "run.average=0.9")
 
 
-class Stopped(Exception):  # noqa: N818
-    pass
-
-
-class StopsAt(Watch):
-    """Somebody pulls the plug after a step."""
-
-    def __init__(self, step: int) -> None:
-        super().__init__()
-        self.last = step
-
-    def step(self, report, epoch):  # type: ignore[no-untyped-def]
-        measured = super().step(report, epoch)
-        if report.step == self.last:
-            raise Stopped
-        return measured
-
-
 def without_times(out: Path) -> list[dict[str, object]]:
     return [{key: value for key, value in line.items() if key != "measured"} for line in read_log(out / "log.jsonl")]
 
@@ -117,10 +83,10 @@ def test_another_run_is_not_gone_on_with(tmp_path: Path) -> None:
     trained(recipe, tmp_path / "out")
     with pytest.raises(CheckpointError, match="holds a run: go on with it by --resume"):
         trained(recipe, tmp_path / "out")
-    with pytest.raises(CheckpointError, match=r"recipe\.optimizer\.lr: was 0\.005, is 0\.1"):
+    with pytest.raises(CheckpointError, match=r"\n  optimizer\.lr: was 0\.005, is 0\.1"):
         trained(small("lm-bytes", tmp_path, *RUN, "optimizer.lr=0.1"), tmp_path / "out", resume=True)
     (tmp_path / "text.txt").write_text("another text altogether, which is long enough. " * 40)
-    with pytest.raises(CheckpointError, match=r"data\.train: was .* is "):
+    with pytest.raises(CheckpointError, match=r"data\.train \(.*text\.txt\): was .* is "):
         trained(recipe, tmp_path / "out", resume=True)
 
 

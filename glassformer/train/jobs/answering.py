@@ -19,7 +19,16 @@ from glassformer.tasks.answer import Answered, answer
 from glassformer.tasks.texts import Framed, Tokens, trim
 from glassformer.tasks.windows import Window, sliding
 from glassformer.train.jobs.base import Job, Kit
-from glassformer.train.jobs.framing import ASKED, Counts, as_text, frame_row, longest_row, read_rows, readable
+from glassformer.train.jobs.framing import (
+    ASKED,
+    Counts,
+    as_text,
+    as_trained,
+    frame_row,
+    longest_row,
+    read_rows,
+    readable,
+)
 from glassformer.train.metrics.answers import score_answers
 from glassformer.train.reading import Records
 
@@ -104,7 +113,7 @@ class Answering(Job[Question]):
     def _ask(self, loaded: Loaded, rows: Sequence[Question]) -> list[Answered]:
         asked = self.options.no_answer
         return answer(
-            loaded,
+            as_trained(loaded),
             [(row.question, row.context) for row in rows],
             max_answer_tokens=self.options.max_answer_tokens,
             no_answer=any(not row.answers for row in rows) if asked is None else asked,

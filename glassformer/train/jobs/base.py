@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Int64
 from torch import nn
 
-from glassformer.config import Model, from_dict
+from glassformer.config import Head, Model, from_dict
 from glassformer.data.loader import Dataset
 from glassformer.data.objectives.base import Objective
 from glassformer.hub import Loaded, Report
@@ -23,6 +23,7 @@ from glassformer.text.tokenizer import Tokenizer
 from glassformer.train.reading import Records
 from glassformer.train.recipe import Recipe
 from glassformer.train.sums import Means
+from glassformer.weights.lineage import head_kind
 
 R = TypeVar("R")
 
@@ -83,7 +84,10 @@ class Job(ABC, Generic[R]):
         self.options: Any = from_dict(self.options_type, recipe.objective, "objective")
 
     def check(self) -> None:
-        """Raise if the recipe leaves out what the job needs and whoever uses it has to say."""
+        """Raise if the recipe leaves out what a run needs and whoever uses it has to say, or says what it cannot have.
+
+        Whether a trained model can be judged is no matter of this.
+        """
         self.recipe.model.check_said()
 
     @abstractmethod
@@ -112,6 +116,10 @@ class Job(ABC, Generic[R]):
         """The labels of a task head."""
         del rows
         return ()
+
+    def keeps(self, head: Head | None, labels: tuple[str, ...]) -> bool:
+        """Whether the head of a model to start from goes on learning: one of the kind that has all of these labels."""
+        return head_kind(head) == self.head and {*labels} <= {*getattr(head, "labels", ())}
 
     def finish(self, facts: Model) -> Model:
         """A last word on the facts of a new model."""

@@ -18,7 +18,6 @@ from glassformer.train.adapter_files import fingerprint
 from glassformer.train.jobs.base import Kit
 from glassformer.train.jobs.hiding import Filled, Hiding
 from glassformer.train.jobs.masked import HiddenWords
-from glassformer.train.recipe import Recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,16 +57,13 @@ class Distilled(HiddenWords):
     head = "lm"
     options_type = DistilledOptions
 
-    def __init__(self, recipe: Recipe) -> None:
-        super().__init__(recipe)
-        if recipe.model.start is not None and self.options.start_from_teacher:
+    def check(self) -> None:
+        """Raise unless there is a teacher, and one model to start from at most."""
+        super().check()
+        if self.recipe.model.start is not None and self.options.start_from_teacher:
             raise ValueError(
                 "a student starts from model.start or (objective.start_from_teacher) from its teacher, not from both."
             )
-
-    def check(self) -> None:
-        """Raise unless there is a teacher."""
-        super().check()
         if self.recipe.model.teacher is None:
             raise ValueError(
                 "the job distillation learns from a model: say model.teacher=FOLDER and tokenizer.load=FOLDER."

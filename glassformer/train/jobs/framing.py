@@ -1,7 +1,8 @@
 """Rows as the tokens that a task head reads: framed and cut exactly as ``glassformer.tasks`` frames and cuts them.
 
-What a model is trained on is then what it is asked with later. Rows that cannot be read stop the run, or are left out
-and counted, as ``data.on_bad_row`` says.
+What a model is trained on is then what it is asked with later, but for letters of special tokens: in rows these stay
+letters (``as_trained``). Rows that cannot be read stop the run, or are left out and counted, as ``data.on_bad_row``
+says.
 """
 
 from collections import Counter
@@ -14,9 +15,10 @@ from glassformer.config import TaskHead
 from glassformer.data.objectives.rows import Text
 from glassformer.data.records import Origin
 from glassformer.data.source_rows import BadRowError, Tally
+from glassformer.hub import Loaded
 from glassformer.tasks.batches import Row
 from glassformer.tasks.texts import Framed, frame
-from glassformer.train.jobs.base import Encoded, Kit
+from glassformer.train.jobs.base import Encoded, Kit, as_loaded
 from glassformer.train.reading import Records
 
 E = TypeVar("E")
@@ -49,6 +51,8 @@ def read_rows(kit: Kit, rows: Records[R], make: Make[R, E]) -> Counted[E]:
             if kit.recipe.data.on_bad_row == "stop":
                 raise
             tally.count(error)
+    if not found and tally.bad:
+        raise ValueError(f"no examples are left: {tally}")
     return Counted(found, rows.fingerprint, tally, counts)
 
 
@@ -78,10 +82,15 @@ def longest_row(kit: Kit) -> int:
 def frame_row(kit: Kit, origin: Origin, text: str, second: str | None = None) -> Framed:
     """A text, or two, in the tokenizer's own frame; one without a token is a bad row."""
     try:
-        return frame(kit.tokenizer, text, second, name=str(origin))
+        return frame(kit.tokenizer.of_letters(), text, second, name=str(origin))
     except ValueError as error:
         texts = " and ".join(f"{one!r:.60}" for one in (text, second) if one is not None)
         raise BadRowError(origin, "no token", texts, "Take the row out") from error
+
+
+def as_trained(loaded: Loaded) -> Loaded:
+    """A model to be asked about rows as it was trained on them: letters of special tokens are letters there."""
+    return as_loaded(loaded.model, loaded.tokenizer.of_letters(), loaded.place)
 
 
 def as_text(kit: Kit, row: Row, words: Iterable[int] | None = None) -> Text:

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import accumulate
 from typing import Any, Literal
 
-from glassformer.config import Model, TaskHead
+from glassformer.config import Head, Model, TaskHead
 from glassformer.config.checks import check_choice, check_probability
 from glassformer.data import objectives
 from glassformer.data.loader import Dataset
@@ -25,6 +25,7 @@ from glassformer.train.jobs.framing import (
     CUT,
     Counts,
     as_text,
+    as_trained,
     frame_row,
     label_number,
     longest_row,
@@ -35,9 +36,9 @@ from glassformer.train.metrics.base import Found, mean, together
 from glassformer.train.metrics.entities import score_entities
 from glassformer.train.metrics.labels import score_labels
 from glassformer.train.reading import Records
-from glassformer.train.recipe import Recipe
 
 NUMBER = ("number",)  # the labels of a head that says a number
+NAMELESS = ("LABEL_0",)  # and those of one from Hugging Face
 Pool = Literal["first", "last", "mean"]
 
 
@@ -65,9 +66,10 @@ class Classification(Job[Labelled]):
     head = "classify"
     options_type = ClassificationOptions
 
-    def __init__(self, recipe: Recipe) -> None:
-        super().__init__(recipe)
-        if self.options.pool is not None and recipe.model.start is not None:
+    def check(self) -> None:
+        """Raise if a way to pool is said for a model that has one."""
+        super().check()
+        if self.options.pool is not None and self.recipe.model.start is not None:
             raise ValueError(
                 "objective.pool is for new models; that of model.start has a way of its own: say objective.pool=null."
             )
@@ -87,6 +89,11 @@ class Classification(Job[Labelled]):
                 f"data.columns.label the right column?"
             )
         return found
+
+    def keeps(self, head: Head | None, labels: tuple[str, ...]) -> bool:
+        """One that has all of these labels, or says a number if that is what is learned."""
+        is_number = self.options.kind == "number" and getattr(head, "labels", ()) == NAMELESS
+        return super().keeps(head, NAMELESS if is_number else labels)
 
     def finish(self, facts: Model) -> Model:
         """The head with the pooling that is asked for."""
@@ -133,7 +140,7 @@ class Classification(Job[Labelled]):
     def _ask(self, loaded: Loaded, rows: Sequence[Labelled]) -> list[Classified]:
         texts = [row.text if row.second is None else (row.text, row.second) for row in rows]
         several = self.options.kind != "one"
-        return classify(loaded, texts, several=several, truncate="right", batch_size=ASKED)
+        return classify(as_trained(loaded), texts, several=several, truncate="right", batch_size=ASKED)
 
     def figures(self, kit: Kit, loaded: Loaded, rows: Sequence[Labelled]) -> dict[str, float]:
         """Accuracy and macro F1; of several labels micro and macro F1; of numbers their correlation with the right."""
@@ -261,7 +268,7 @@ class Tagging(Job[Tagged]):
         return sum(total <= room for total in accumulate(len(span.tokens) for span in spans))
 
     def _ask(self, loaded: Loaded, rows: Sequence[Tagged]) -> list[list[str]]:
-        found = tag(loaded, [row.words for row in rows], batch_size=ASKED)
+        found = tag(as_trained(loaded), [row.words for row in rows], batch_size=ASKED)
         return [[word.label for word in one.words] for one in found]
 
     def figures(self, kit: Kit, loaded: Loaded, rows: Sequence[Tagged]) -> dict[str, float]:

@@ -19,6 +19,7 @@ from glassformer.data.windows import Windows
 from glassformer.generate.text import generate_text
 from glassformer.hub import Loaded
 from glassformer.nn.modes import Evaluating
+from glassformer.text.tokenizer import TokenizerError
 from glassformer.train.jobs.base import Encoded, Job, Kit
 from glassformer.train.jobs.documents import Mapped, Part, PlainText, texts_of, token_file
 from glassformer.train.metrics.perplexity import perplexity
@@ -163,21 +164,20 @@ class Controlled(Job[Labelled]):
         found, cut = [], 0
         for row in rows:
             ids = tokenizer.encode(row.text, special=False, allow_special=False) + end
-            code = tokenizer.id_of(code_token(row.label))
-            found.append(with_code(torch.tensor(ids[:length], dtype=torch.long), code))
+            found.append(with_code(torch.tensor(ids[:length], dtype=torch.long), _code(kit, row)))
             cut += len(ids) > length
         return Encoded(found, [len(one.ids) for one in found], rows.fingerprint, cut=cut)
 
     def figures(self, kit: Kit, loaded: Loaded, rows: Sequence[Labelled]) -> dict[str, float]:
         """How often the text is likeliest behind its own code: the code does steer."""
-        codes = sorted({row.label for row in rows})
+        codes = {row.label: _code(kit, row) for row in sorted(rows, key=lambda row: row.label)}
         if len(codes) < 2:
             return {}
         right = 0
         for row in rows:
             ids = kit.tokenizer.encode(row.text, special=False, allow_special=False)[: kit.recipe.batch.length]
-            losses = [self._loss(loaded, ids, kit.tokenizer.id_of(code_token(code))) for code in codes]
-            right += codes[min(range(len(codes)), key=losses.__getitem__)] == row.label
+            losses = {label: self._loss(loaded, ids, code) for label, code in codes.items()}
+            right += min(losses, key=losses.__getitem__) == row.label
         return {"code accuracy": right / len(rows)}
 
     @torch.no_grad()
@@ -191,7 +191,17 @@ class Controlled(Job[Labelled]):
     def samples(self, kit: Kit, loaded: Loaded, rows: Sequence[Labelled]) -> list[str]:
         """What the model writes behind the codes of these rows."""
         length = max(1, min(SAMPLE_TOKENS, kit.recipe.batch.length - 2))
-        codes = [code_token(row.label) for row in rows]
-        prompts = [[kit.tokenizer.id_of(code)] for code in codes]
+        prompts = [[_code(kit, row)] for row in rows]
         found = generate_text(loaded, prompts, max_new_tokens=length, temperature=0.8, top_k=200, seed=0)
-        return [f"{code} {texts[0].text}" for code, texts in zip(codes, found, strict=True)]
+        return [f"{code_token(row.label)} {texts[0].text}" for row, texts in zip(rows, found, strict=True)]
+
+
+def _code(kit: Kit, row: Labelled) -> int:
+    """The id of the control code of a row; one that the vocabulary lacks is an error."""
+    try:
+        return kit.tokenizer.id_of(code_token(row.label))
+    except TokenizerError as error:
+        raise ValueError(
+            f"{row.origin}: the label {row.label!r} has no token {code_token(row.label)!r} in the vocabulary, which "
+            f"has one for every label that is trained on. Correct it, or train on rows that have it."
+        ) from error

@@ -19,7 +19,6 @@ from glassformer.train.building import new_facts
 from glassformer.train.jobs.base import Kit
 from glassformer.train.jobs.hiding import Filled, Hiding, answer_of, readable, word
 from glassformer.train.jobs.masked import HiddenWords
-from glassformer.train.recipe import Recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +41,10 @@ class Replaced(HiddenWords):
     options_type = ReplacedOptions
     keeps_all = False
 
-    def __init__(self, recipe: Recipe) -> None:
-        super().__init__(recipe)
-        if recipe.model.start is not None:
+    def check(self) -> None:
+        """Raise unless both models are new."""
+        super().check()
+        if self.recipe.model.start is not None:
             raise ValueError("the job replaced builds two new models; say model.lineage in place of model.start.")
 
     def finish(self, facts: Model) -> Model:

@@ -12,7 +12,7 @@ from glassformer.data.loader import Dataset
 from glassformer.data.objectives import SequenceToSequence, SourceTarget, with_languages
 from glassformer.data.records import Pair
 from glassformer.generate.text import generate_text
-from glassformer.generate.translation import translate_text
+from glassformer.generate.translation import prepare_translation
 from glassformer.hub import Loaded
 from glassformer.text.languages import languages_of
 from glassformer.train.jobs.base import Encoded, Job, Kit
@@ -32,6 +32,7 @@ class TextToTextOptions:
     smoothing: float = 0.1
     chunk: int | None = None
     prefix: str = ""  # words before every source
+    special: bool = False  # letters of special tokens in rows are these tokens, such as <extra_id_0>
     languages: bool = False  # a token of its language before each text
     both_ways: bool = False  # learn target to source as well
     max_new_tokens: int = 128
@@ -79,7 +80,7 @@ class TextToText(Job[Pair]):
         longest = self.recipe.batch.length
         framed = not self.options.languages
         sources, targets = (
-            kit.tokenizer.encode_batch(texts, special=framed)
+            kit.tokenizer.encode_batch(texts, special=framed, allow_special=self.options.special)
             for texts in ([self.options.prefix + row.source for row in pairs], [row.target for row in pairs])
         )
         both = list(zip(sources, targets, strict=True))
@@ -101,14 +102,16 @@ class TextToText(Job[Pair]):
         }
         if kit.recipe.evaluation.beam > 1:
             options["length_penalty"] = self.options.length_penalty
+        sources, letters = [self.options.prefix + row.source for row in rows], {"allow_special": self.options.special}
         if not self.options.languages:
-            found = generate_text(loaded, [self.options.prefix + row.source for row in rows], **options)
+            found = generate_text(loaded, loaded.tokenizer.encode_batch(sources, **letters), **options)
             return [texts[0].text for texts in found]
-        written: dict[int, str] = {}
+        known, written = languages_of(loaded.tokenizer, loaded.folder), dict[int, str]()
         for pair in sorted({_languages(row) for row in rows}):
             numbers = [number for number, row in enumerate(rows) if _languages(row) == pair]
-            sources = [rows[number].source for number in numbers]
-            made = translate_text(loaded, sources, source=pair[0], target=pair[1], **options)
+            given = [known.source(sources[number], pair[0], **letters) for number in numbers]
+            _, asked = prepare_translation(loaded, [], *pair)
+            made = generate_text(loaded, given, **asked, **options)
             written |= {number: texts[0].text for number, texts in zip(numbers, made, strict=True)}
         return [written[number] for number in range(len(rows))]
 

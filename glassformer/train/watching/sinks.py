@@ -65,8 +65,7 @@ class TensorBoard:
 
     def __init__(self, folder: Path, *, done: int = 0) -> None:
         check_count(done=done)
-        module = _import("tensorboard", "torch.utils.tensorboard", "TensorBoard")
-        self._writer = module.SummaryWriter(str(folder), purge_step=done + 1 if done else 0)
+        self._writer = import_tensorboard().SummaryWriter(str(folder), purge_step=done + 1 if done else 0)
 
     def step(self, step: int, values: Values) -> None:
         """As scalars under ``train/``."""
@@ -115,7 +114,7 @@ class WeightsAndBiases:
         facts: Mapping[str, Any] | None = None,
     ) -> None:
         check_count(done=done)
-        self._wandb = _import("wandb", "wandb", "Weights & Biases")
+        self._wandb = import_wandb()
         folder.mkdir(parents=True, exist_ok=True)
         self._run = self._wandb.init(
             project=project,
@@ -202,6 +201,16 @@ def _run_id(file: Path, *, is_new: bool) -> str:
     made = secrets.token_hex(8)
     write_text(file, made + "\n")
     return made
+
+
+def import_tensorboard() -> Any:
+    """What writes events for TensorBoard."""
+    return _import("tensorboard", "torch.utils.tensorboard", "TensorBoard")
+
+
+def import_wandb() -> Any:
+    """The package of Weights & Biases."""
+    return _import("wandb", "wandb", "Weights & Biases")
 
 
 def _import(package: str, module: str, who: str) -> Any:

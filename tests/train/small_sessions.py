@@ -1,0 +1,63 @@
+"""What tests of whole runs share: every recipe made tiny, run to its end or stopped on the way."""
+
+from pathlib import Path
+
+import torch
+
+from glassformer.train import parallel
+from glassformer.train.log import read_log
+from glassformer.train.recipe import Recipe
+from glassformer.train.recipe_files import read_recipe
+from glassformer.train.session import Outcome, Session
+from glassformer.train.watching.watch import Watch
+from tests.train.tiny_recipes import tiny
+
+HERE = parallel.Process(torch.device("cpu"))
+TAUGHT = ("distil", "finetune")  # these start from another model
+
+
+def small(name: str, folder: Path, *changes: str) -> Recipe:
+    kind = None if name in (*TAUGHT, "toy") else read_recipe(name).tokenizer.kind
+    return read_recipe(name, [*tiny(name, folder, kind), *changes])
+
+
+def trained(recipe: Recipe, out: Path, *, resume: bool = False) -> Outcome:
+    return Session(recipe, out, HERE, Watch(), resume=resume).train()
+
+
+def losses(out: Path) -> list[float]:
+    return [line["loss"] for line in read_log(out / "log.jsonl") if line["kind"] == "step"]
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Every file of a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+class Listens(Watch):
+    """Remembers what is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+class Stopped(Exception):  # noqa: N818
+    pass
+
+
+class StopsAt(Watch):
+    """Somebody pulls the plug after a step."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self.last = step
+
+    def step(self, report, epoch):  # type: ignore[no-untyped-def]
+        measured = super().step(report, epoch)
+        if report.step == self.last:
+            raise Stopped
+        return measured

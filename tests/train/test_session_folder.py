@@ -1,0 +1,110 @@
+"""The folder of a run: what lies there already is not written over, and a start that failed is not in the way."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from glassformer.train.checkpoint import CheckpointError
+from glassformer.train.session import Session
+from glassformer.train.watching.watch import Watch
+from tests.train.small_sessions import HERE, content, small, trained
+
+FEW = ("run.steps=2", "evaluation.every=2", "optimizer.warmup=0", "tokenizer.size=300")
+
+
+@pytest.mark.parametrize(
+    "name", ["model/notes.txt", "tokenizer/tokenizer.json", "tokens/train.bin", "checkpoints/step-00000100/weights",
+             "log.jsonl", "results.json", "loss.svg"]
+)  # fmt: skip
+@pytest.mark.parametrize("resume", [False, True])
+def test_what_is_not_of_the_run_is_not_written_over(name: str, resume: bool, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (out / name).parent.mkdir(parents=True)
+    (out / name).write_text("somebody's work")
+    before = content(out)
+    with pytest.raises(CheckpointError, match=rf"holds {name.partition('/')[0]}, .*another folder .*--out"):
+        trained(small("lm-bpe", tmp_path, *FEW), out, resume=resume)
+    assert content(out) == before
+
+
+def test_other_files_are_none_of_its_business(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "notes.txt").write_text("of mine")
+    assert trained(small("lm-bpe", tmp_path, *FEW), out).step == 2
+    assert (out / "notes.txt").read_text() == "of mine"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    return trained(small("lm-bpe", folder, *FEW), folder / "out").folder
+
+
+@pytest.mark.parametrize(("key", "place"), [("model.start", "model"), ("tokenizer.load", "tokenizer")])
+def test_what_a_run_begins_from_does_not_lie_where_it_writes(key: str, place: str, model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(model, out / place)
+    before = content(out)
+    plain = ("model.lineage=null", "model.sizes={}") if key == "model.start" else ()
+    with pytest.raises(ValueError, match=rf"{key}=.*{place} lies where .* writes.*--out"):
+        trained(small("lm-bpe", tmp_path, *FEW, *plain, f"{key}={out / place}"), out)
+    assert content(out) == before
+
+
+@pytest.mark.parametrize("out", ["file", "file/within"])
+def test_a_file_is_no_folder(out: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("somebody's work")
+    with pytest.raises(ValueError, match=r"file is a file, and a run goes into a folder.*--out"):
+        trained(small("lm-bpe", tmp_path, *FEW), tmp_path / out)
+
+
+def test_a_start_that_was_cut_short_is_not_in_the_way(tmp_path: Path) -> None:
+    """Killed while tokens were written: no note says yet what they were made of."""
+    out = tmp_path / "out"
+    Session(small("lm-bpe", tmp_path, *FEW), out, HERE, Watch())
+    shutil.rmtree(out / "tokens")
+    (out / "tokens" / ".writing-1").mkdir(parents=True)
+    (out / "tokenizer" / "source.json").unlink()
+    assert trained(small("lm-bpe", tmp_path, *FEW), out).step == 2
+    with pytest.raises(CheckpointError, match="holds a run"):
+        trained(small("lm-bpe", tmp_path, *FEW), out)
+
+
+def test_a_start_that_failed_does_not_cover_what_came_later(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    Session(small("lm-bpe", tmp_path, *FEW), out, HERE, Watch())
+    (out / "model").mkdir()
+    with pytest.raises(CheckpointError, match="holds model, "):
+        trained(small("lm-bpe", tmp_path, *FEW), out)
+
+
+def test_a_start_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(ValueError, match=r"nowhere\.txt"):
+        trained(small("lm-bpe", tmp_path, *FEW, "data.train=nowhere.txt"), out)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("name", ["model/notes.txt", "results.json", "loss.svg"])
+def test_without_a_checkpoint_nothing_goes_on_over_what_is_finished(name: str, tmp_path: Path) -> None:
+    """Of a run whose checkpoints were taken away, or of somebody who calls a file of his own recipe.yaml."""
+    out = tmp_path / "out"
+    (out / name).parent.mkdir(parents=True)
+    (out / name).write_text("somebody's work")
+    (out / "recipe.yaml").write_text("somebody's work")
+    before = content(out)
+    with pytest.raises(CheckpointError, match=rf"holds {name.partition('/')[0]}, but no checkpoint"):
+        trained(small("lm-bpe", tmp_path, *FEW), out, resume=True)
+    assert content(out) == before
+
+
+def test_somebody_to_be_told_who_cannot_be_reached_leaves_no_run(tmp_path: Path) -> None:
+    def fails(done: int) -> None:
+        raise ConnectionError(f"no network, after {done} steps")
+
+    recipe = small("lm-bpe", tmp_path, *FEW)
+    with pytest.raises(ConnectionError):
+        Session(recipe, tmp_path / "out", HERE, Watch(sinks=[fails])).train()  # type: ignore[list-item]
+    assert trained(recipe, tmp_path / "out").step == 2
