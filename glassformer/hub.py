@@ -173,7 +173,7 @@ def save(
     (place / other).unlink(missing_ok=True)  # one folder, one format
     if tokenizer is not None:
         tokenizer.save(place)
-    _carry_advice(loaded.place if isinstance(loaded, Loaded) else None, place)
+    _carry_advice(loaded.folder if isinstance(loaded, Loaded) else None, place)
     return place
 
 

@@ -494,5 +494,7 @@ def test_what_a_folder_says_of_its_use_goes_along(name, tmp_path):
     (first / name).write_text('{"num_beams": 3}')
     hub.save(hub.load(first), second)
     assert (second / name).read_text() == '{"num_beams": 3}'
+    hub.save(hub.load(second / "model.safetensors"), second)  # its file alone
+    assert (second / name).exists()
     hub.save(hub.load(third), second)
     assert not (second / name).exists()

@@ -62,13 +62,13 @@ def in_use() -> bool:
     return not torch.compiler.is_compiling() and _thread.in_use
 
 
-def lose_sums(*tensors: Tensor) -> bool:
-    """Whether gradients that are sums over rows would come out wrong, were these given to a kernel.
+def lose_sums(x: Tensor, *learned: Tensor | None) -> bool:
+    """Whether gradients that are sums over rows would come out wrong, were ``x`` given to a kernel with the others.
 
     Those of a CPU add narrow numbers up in the narrow type itself: over 4,096 rows half of a bias's gradient is lost.
     """
-    differentiable = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-    return differentiable and all(x.dtype.itemsize < 4 for x in tensors)
+    differentiable = any(one is not None and one.requires_grad for one in (x, *learned))
+    return differentiable and torch.is_grad_enabled() and x.dtype.itemsize < 4
 
 
 def along(path: str) -> AbstractContextManager[None]:

@@ -37,7 +37,8 @@ def layer_norm(
     x: Float[Tensor, "... d"], weight: Float[Tensor, "d"], bias: Float[Tensor, "d"] | None, eps: float
 ) -> Float[Tensor, "... d"]:
     """(x − mean) / √(variance + eps) · weight (+ bias); the variance divides by d, not by d − 1."""
-    if kernels.in_use() and not kernels.lose_sums(x, weight):  # on every device, so that memory is the same on each
+    # As a kernel, unless it would stay narrow and lose sums; on every device, so that memory is the same on each.
+    if kernels.in_use() and not (x.dtype == weight.dtype and kernels.lose_sums(x, weight, bias)):
         return _by_kernel(x, weight, bias, eps)
     wide = at_least_float32(x)
     centred = wide - wide.mean(-1, keepdim=True)

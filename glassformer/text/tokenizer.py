@@ -215,9 +215,9 @@ class Tokenizer:
         return torch.tensor(padded, dtype=torch.long).reshape(len(rows), width)
 
     def of_letters(self) -> "Tokenizer":
-        """The same vocabulary and frame for texts in which letters of special tokens are letters."""
+        """The same, to read texts in which letters of special tokens are letters; it is not for writing."""
         found = copy(self)
-        found.backend = self._backend(allow_special=False)
+        found.backend = found._plain = self._backend(allow_special=False)
         return found
 
     def _backend(self, allow_special: bool) -> tokenizers.Tokenizer:

@@ -27,7 +27,7 @@ from glassformer.train.jobs.base import Job, Kit, Measured, without_smoothing
 from glassformer.train.loop import Settings, Trainer
 from glassformer.train.memory import checkpoint_blocks
 from glassformer.train.optim import adamw, muon_and_adamw
-from glassformer.train.processes import by_first, first_then_all
+from glassformer.train.processes import by_first, first_then_all, gathered
 from glassformer.train.reading import PARTS, Records, read_parts
 from glassformer.train.recipe import Aligned, Files, Optimisation, Recipe
 from glassformer.train.resume import compare, identity_of
@@ -119,7 +119,7 @@ def assemble(
     identity = _identity(recipe, parts, start, checkpoint) | job.identity()
     _compare(checkpoint, identity, recipe)
     by_first(begin)
-    tokenizer = first_then_all(lambda: make_tokenizer(recipe, job, parts["train"], folder / "tokenizer"))
+    tokenizer = first_then_all(lambda: make_tokenizer(recipe, job, parts["train"], folder / "tokenizer", start))
     identity["tokenizer"] = tokenizer_fingerprint(tokenizer)
     _compare(checkpoint, identity, recipe)
     kit = Kit(recipe, tokenizer, make_facts(recipe, job, tokenizer, labels, start), folder / "tokens")
@@ -147,13 +147,12 @@ def assemble(
 
 def _at_hand(recipe: Recipe, checkpoint: Path) -> Recipe:
     """The recipe of a run that goes on. What it began from and is gone is taken from its checkpoint, which has all."""
-    gone = [place is not None and not _is_there(place) for place in (recipe.model.start, recipe.tokenizer.load)]
+    places = recipe.model.start, recipe.tokenizer.load
+    every = gathered([place is not None and not _is_there(place) for place in places])  # processes may differ in it
+    gone = [any(said) for said in zip(*every, strict=True)]
     if any(gone):
         by_first(partial(check, checkpoint))
-    start, load = (
-        str(checkpoint) if is_gone else place
-        for is_gone, place in zip(gone, (recipe.model.start, recipe.tokenizer.load), strict=True)
-    )
+    start, load = (str(checkpoint) if is_gone else place for is_gone, place in zip(gone, places, strict=True))
     return replace(recipe, model=replace(recipe.model, start=start), tokenizer=replace(recipe.tokenizer, load=load))
 
 

@@ -25,18 +25,21 @@ from glassformer.train.reading import Records
 from glassformer.train.recipe import Recipe
 from glassformer.weights.lineage import Lineage, head_kind
 from glassformer.weights.saving import write_text
+from glassformer.weights.source import find_place
 
 
-def make_tokenizer(recipe: Recipe, job: Job[Any], rows: Records[Any], place: Path) -> Tokenizer:
-    """The tokenizer that the recipe names, that of the folder to start from, or one trained on the rows.
+def make_tokenizer(
+    recipe: Recipe, job: Job[Any], rows: Records[Any], place: Path, start: hub.Loaded | None
+) -> Tokenizer:
+    """The tokenizer that the recipe names, that of the model to start from, or one trained on the rows.
 
     A trained one is kept in ``place`` and taken from there the next time.
     """
-    said, start = recipe.tokenizer, recipe.model.start
+    said = recipe.tokenizer
     if said.load is not None:
-        return Tokenizer.load(said.load)
+        return Tokenizer.load(find_place(said.load))
     if start is not None:
-        return Tokenizer.load(start)
+        return start.tokenizer
     further = job.special(rows)
     made_of: dict[str, Any] = {
         "tokenizer": to_dict(said),

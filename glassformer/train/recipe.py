@@ -123,7 +123,7 @@ class Batches:
 
     def __post_init__(self) -> None:
         if (self.examples is None) == (self.tokens is None):
-            raise ValueError("say the size of a batch once: either batch.examples or batch.tokens.")
+            raise ValueError("say the size of a batch once: batch.examples or batch.tokens, and null for the other.")
         check_positive(
             **{"batch.examples": 1 if self.examples is None else self.examples},
             **{"batch.tokens": 1 if self.tokens is None else self.tokens},
@@ -207,7 +207,7 @@ class Expected:
     """What comes out on which data, and how long it takes."""
 
     result: str
-    cpu_minutes: float | None = None  # on two cores; None: not measured
+    cpu_minutes: float | None = None  # on one core; None: not measured
     gpu_minutes: float | None = None  # on a large one
 
     def __str__(self) -> str:

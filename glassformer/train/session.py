@@ -31,7 +31,7 @@ from glassformer.train.evaluating import JOB, note_of
 from glassformer.train.judging import Judge
 from glassformer.train.log import RunLog
 from glassformer.train.loop import Report
-from glassformer.train.processes import by_first
+from glassformer.train.processes import by_first, gathered
 from glassformer.train.recipe import Recipe
 from glassformer.train.recipe_files import write_recipe
 from glassformer.train.resume import read_run, write_model, write_run
@@ -44,10 +44,11 @@ from glassformer.weights.saving import write_text
 # Figures of which less is better; of all others, more.
 SMALLER = ("loss", "perplexity")
 # What a run writes: before its first step, on the way, and after its last checkpoint.
+RECIPE = "recipe.yaml"
 PREPARED = ("tokenizer", "tokens")
 ON_THE_WAY = ("log.jsonl", "checkpoints")
 AT_THE_END = ("model", "results.json", "loss.svg")
-BEGUN = ".begun"  # says that what is prepared is of a run that has not come to its first step
+BEGUN = ".begun"  # says that the rest is of a run that has not come to its first checkpoint
 
 
 class StoppedError(Exception):
@@ -86,7 +87,11 @@ class Session:
         self.checkpoints = Checkpoints(folder / "checkpoints", keep=recipe.run.keep)
         by_first(lambda: self._enter_folder(resume))
         latest = self.checkpoints.latest()
-        self.run: Run = assemble(recipe, folder, process, latest, begin=self._begin)
+        try:
+            self.run: Run = assemble(recipe, folder, process, latest, begin=self._begin)
+        except BaseException:
+            self._leave()
+            raise
         run = recipe.run
         average = None if run.average is None else MovingAverage(self.run.model, run.average)
         self.judge = Judge(self.run, average, process, folder)
@@ -97,29 +102,35 @@ class Session:
             patience if patience is not None else run.steps + 1, smaller_is_better=recipe.evaluation.by in SMALLER
         )
         self._notes = self._take_up(latest, resume)
-        self._epoch = self.run.epoch
+        self._epoch, self._first_step = self.run.epoch, self.run.trainer.step
 
     def _enter_folder(self, resume: bool) -> None:
         there = next(one for one in (self.folder, *self.folder.parents) if one.exists())
         if not there.is_dir():
             raise ValueError(f"{there} is a file, and a run goes into a folder: say another --out.")
-        is_run = (self.folder / "recipe.yaml").exists() or bool(self.checkpoints.all())
+        has_begun, has_checkpoint = (self.folder / BEGUN).exists(), bool(self.checkpoints.all())
+        is_run = has_checkpoint or (has_begun and (self.folder / RECIPE).exists())
         if is_run and not resume:
             raise CheckpointError(f"{self.folder} holds a run: go on with it by --resume, or say another --out.")
-        if not self.checkpoints.all():
-            has_begun = (self.folder / BEGUN).exists()
-            self._check_room((*PREPARED, *ON_THE_WAY) if is_run else PREPARED if has_begun else ())
-        self.checkpoints.tidy()
+        if not has_checkpoint:
+            self._check_room((*PREPARED, RECIPE, *ON_THE_WAY) if has_begun else ())
+        if has_begun or has_checkpoint:
+            self.checkpoints.tidy()
 
     def _begin(self) -> None:
         """Make the folder, now that something is to be written there."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        if not (self.folder / "recipe.yaml").exists():
-            write_text(self.folder / BEGUN, "A run began here, and has not come to its first step.\n")
+        if not self.checkpoints.all():
+            write_text(self.folder / BEGUN, "A run began here, and has not come to its first checkpoint.\n")
+
+    def _leave(self) -> None:
+        """Of a run that came to nothing, nothing stays."""
+        if self._is_first and not any((self.folder / name).exists() for name in (*PREPARED, RECIPE)):
+            (self.folder / BEGUN).unlink(missing_ok=True)
 
     def _check_room(self, own: Collection[str]) -> None:
         """Raise if a run that begins would write over what is not its ``own``."""
-        written = [self.folder / name for name in (*PREPARED, *ON_THE_WAY, *AT_THE_END)]
+        written = [self.folder / name for name in (*PREPARED, RECIPE, *ON_THE_WAY, *AT_THE_END)]
         model, tokenizer = self.recipe.model, self.recipe.tokenizer
         needed = {"model.start": model.start, "model.teacher": model.teacher, "tokenizer.load": tokenizer.load}
         for key, place in needed.items():
@@ -148,8 +159,8 @@ class Session:
 
     def _write_down(self) -> None:
         """From now on the folder holds a run."""
-        write_text(self.folder / "recipe.yaml", write_recipe(self.recipe))
-        (self.folder / BEGUN).unlink(missing_ok=True)
+        if self.run.trainer.step == 0 or not (self.folder / RECIPE).exists():
+            write_text(self.folder / RECIPE, write_recipe(self.recipe))
 
     def _extras(self) -> dict[str, Any]:
         averaged = {} if self.judge.average is None else {"average": self.judge.average}
@@ -161,8 +172,7 @@ class Session:
         with ExitStack() as stack:
             self._start_watch()
             stack.enter_context(self.watch)
-            if trainer.step == 0:
-                by_first(self._write_down)
+            by_first(self._write_down)
             log = stack.enter_context(RunLog(self.folder / "log.jsonl", after=trainer.step)) if self._is_first else None
             signals = stack.enter_context(StopSignals()) if self.process.world == 1 else StopSignals()
             for note in self._notes:
@@ -236,6 +246,7 @@ class Session:
             log.write("checkpoint", step, {"best": better})
         path = self.checkpoints.write(step, self._fill, is_best=better)
         if self._is_first:
+            (self.folder / BEGUN).unlink(missing_ok=True)
             self.watch.checkpoint(step, path, better)
 
     def _fill(self, folder: Path) -> None:
@@ -256,7 +267,9 @@ class Session:
 
     def _finish(self) -> Outcome:
         place = self.folder / "model"
-        by_first(lambda: self._keep(place))
+        was_finished = self.run.trainer.step == self._first_step and (self.folder / "results.json").exists()
+        if not any(gathered(was_finished and place.is_dir())):  # else it may hold what somebody has added since
+            by_first(lambda: self._keep(place))
         results = self.judge.measure(place)
         if self._is_first:
             notes = [note.partition("\n")[0] for note in self.run.notes()] + self.run.job.footnotes()

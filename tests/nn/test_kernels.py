@@ -121,6 +121,16 @@ def test_norms_add_their_gradients_up_in_float32(weights, dtype):
 
 
 @narrow
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_bias_that_learns_alone_is_added_up_in_float32_too(wide, dtype):
+    x, weight = normal(MANY, 16, dtype=dtype), normal(16, seed=1, dtype=dtype)
+    bias = torch.zeros(16, dtype=torch.float32 if wide else dtype, requires_grad=True)
+    with along("sdpa"):
+        layer_norm(x, weight, bias, 1e-5).sum().backward()
+    assert largest_difference(bias.grad.float(), torch.full((16,), float(MANY))) < MANY * BOUNDS[dtype]
+
+
+@narrow
 def test_tables_add_their_gradients_up_in_float32(dtype):
     ids = torch.arange(MANY) % 3
     (error,) = sums_over_rows(lambda table: look_up(table, ids, what="id"), normal(3, 16), dtype=dtype)

@@ -78,7 +78,7 @@ def test_words_are_words_and_true_is_true(word: str, tmp_path: Path) -> None:
         ("run.precision=bf16", "bfloat16"),
         ("data.format=texts", "Did you mean 'text'"),
         ("optimizer.warmup=99999", "do not end within run.steps"),
-        ("batch.tokens=4096", "either batch.examples or batch.tokens"),
+        ("batch.tokens=4096", "batch.examples or batch.tokens, and null for the other"),
         ("evaluation.last=9", "run.keep"),
         ("model.start=somewhere", "either model.lineage"),
         ("steps", "a change is written key=value"),

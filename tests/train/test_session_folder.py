@@ -87,17 +87,44 @@ def test_a_start_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
     assert not out.exists()
 
 
-@pytest.mark.parametrize("name", ["model/notes.txt", "results.json", "loss.svg"])
+@pytest.mark.parametrize("name", ["model/notes.txt", "results.json", "checkpoints/step-00000100/weights", "log.jsonl"])
 def test_without_a_checkpoint_nothing_goes_on_over_what_is_finished(name: str, tmp_path: Path) -> None:
-    """Of a run whose checkpoints were taken away, or of somebody who calls a file of his own recipe.yaml."""
+    """Of a run whose checkpoints were taken away, or of somebody who calls a file of their own recipe.yaml."""
     out = tmp_path / "out"
     (out / name).parent.mkdir(parents=True)
     (out / name).write_text("somebody's work")
     (out / "recipe.yaml").write_text("somebody's work")
     before = content(out)
-    with pytest.raises(CheckpointError, match=rf"holds {name.partition('/')[0]}, but no checkpoint"):
+    with pytest.raises(CheckpointError, match=rf"holds recipe.yaml, {name.partition('/')[0]}, but no checkpoint"):
         trained(small("lm-bpe", tmp_path, *FEW), out, resume=True)
     assert content(out) == before
+
+
+def test_what_is_added_to_a_finished_model_stays(tmp_path: Path) -> None:
+    recipe = small("lm-bpe", tmp_path, *FEW)
+    place = trained(recipe, tmp_path / "out").folder
+    (place / "README.md").write_text("of mine")
+    before = content(place)
+    trained(recipe, tmp_path / "out", resume=True)
+    assert content(place) == before
+
+
+def test_a_start_that_came_to_nothing_covers_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(ValueError, match=r"tokenizer\.style"):
+        trained(small("lm-bpe", tmp_path, *FEW, "tokenizer.style=null"), out)
+    (out / "tokenizer").mkdir()
+    with pytest.raises(CheckpointError, match="holds tokenizer, "):
+        trained(small("lm-bpe", tmp_path, *FEW), out)
+
+
+def test_a_recipe_that_is_gone_is_written_again(tmp_path: Path) -> None:
+    recipe = small("lm-bpe", tmp_path, *FEW)
+    trained(recipe, tmp_path / "out")
+    whole = content(tmp_path / "out")
+    (tmp_path / "out" / "recipe.yaml").unlink()
+    trained(recipe, tmp_path / "out", resume=True)
+    assert content(tmp_path / "out") == whole
 
 
 def test_somebody_to_be_told_who_cannot_be_reached_leaves_no_run(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_a_start_by_its_name_in_a_cache_is_there(
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **_: str(names[name]))
 
     def begun(name: str) -> Recipe:
-        return small("finetune", tmp_path, *FEW, f"model.start={name}", f"tokenizer.load={teacher}")
+        return small("finetune", tmp_path, *FEW, f"model.start={name}")
 
     out = stopped(begun("me/one"), tmp_path / "out")
     with pytest.raises(CheckpointError, match=r"model\.start \(me/two\): was '"):
