@@ -42,7 +42,8 @@ from glassformer.weights.saving import write_weights
 from glassformer.weights.source import Source, find_place, open_parts, open_source
 
 Where = str | os.PathLike[str]
-ADVICE = ("generation_config.json", "glassformer_job.json")  # how a model is to write, and what it was trained for
+JOB = "glassformer_job.json"  # beside a model that was trained by a recipe: what for, and how it was judged
+ADVICE = ("generation_config.json", JOB)  # what goes along with a model
 
 
 class Options(TypedDict, total=False):

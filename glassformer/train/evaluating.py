@@ -9,7 +9,7 @@ from glassformer.config import LMHead, Model, PretrainingHead, TaskHead, to_dict
 from glassformer.data.loader import Loader
 from glassformer.data.objectives.base import Objective
 from glassformer.data.records import Text
-from glassformer.hub import Loaded
+from glassformer.hub import JOB, Loaded
 from glassformer.models.transformer import Transformer
 from glassformer.train.assembling import batch_plan
 from glassformer.train.jobs import job_of
@@ -21,7 +21,6 @@ from glassformer.train.recipe import Recipe
 from glassformer.train.recipe_files import recipe_of
 from glassformer.weights.lineage import head_kind
 
-JOB = "glassformer_job.json"  # beside a model that was trained by a recipe: what for, and how it was judged
 # What a later judgement goes by, of each section of the recipe: how rows are read, and what hidden words hang on.
 _KEPT = {
     "data": ("format", "documents", "marker", "columns", "separator", "header", "quoted", "prefix", "ignored",

@@ -27,7 +27,7 @@ from glassformer.train import parallel
 from glassformer.train.assembling import Run, assemble
 from glassformer.train.averaging import MovingAverage, load_average
 from glassformer.train.checkpoint import CheckpointError, Checkpoints
-from glassformer.train.evaluating import JOB, note_of
+from glassformer.train.evaluating import note_of
 from glassformer.train.judging import Judge
 from glassformer.train.log import RunLog
 from glassformer.train.loop import Report
@@ -291,4 +291,4 @@ class Session:
             load_average(loaded.model, last)
         shutil.rmtree(place, ignore_errors=True)
         hub.save(loaded, place, tokenizer=self.run.kit.tokenizer)
-        write_text(place / JOB, json.dumps(note_of(self.run.job), indent=2, ensure_ascii=False) + "\n")
+        write_text(place / hub.JOB, json.dumps(note_of(self.run.job), indent=2, ensure_ascii=False) + "\n")

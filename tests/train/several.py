@@ -15,6 +15,7 @@ import torch
 
 from glassformer.train import parallel
 
+SECONDS = 180  # for all that is done together
 _PRELOADED = ["tests.train.several", "tests.train.parallel_runs", "torch.distributed.fsdp", "torch._dynamo"]
 
 
@@ -25,7 +26,7 @@ def free_port() -> int:
     return port
 
 
-def together(count: int, work: Callable[..., Any], *given: Any, seconds: float = 180.0) -> list[Any]:
+def together(count: int, work: Callable[..., Any], *given: Any) -> list[Any]:
     """What ``work(process, *given)`` returns in each of several processes; a text where it raised, None where it was
     killed. Nobody outlives the time."""
     context = multiprocessing.get_context("forkserver")
@@ -38,7 +39,7 @@ def together(count: int, work: Callable[..., Any], *given: Any, seconds: float =
         there.close()
         pipes.append(here)
         started.append(one)
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + SECONDS
     found = [_received(pipe, deadline) for pipe in pipes]
     for one in started:
         one.join(max(0.1, deadline - time.monotonic()))

@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from glassformer.train import parallel
+from glassformer.train.checkpoint import CheckpointError
 from glassformer.train.log import read_log
 from glassformer.train.recipe import Recipe
 from glassformer.train.recipe_files import read_recipe
@@ -32,6 +34,16 @@ def losses(out: Path) -> list[float]:
 def content(folder: Path) -> dict[str, bytes]:
     """Every file of a folder."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def assert_refused(
+    recipe: Recipe, out: Path, match: str, *, resume: bool = False, error: type[Exception] = CheckpointError
+) -> None:
+    """A run neither begins nor goes on, and everything in its folder stays as it was."""
+    before = content(out)
+    with pytest.raises(error, match=match):
+        trained(recipe, out, resume=resume)
+    assert content(out) == before
 
 
 class Listens(Watch):

@@ -10,9 +10,9 @@ import pytest
 
 import glassformer
 from glassformer.config import TaskHead
-from glassformer.hub import Loaded
+from glassformer.hub import JOB, Loaded
 from glassformer.models.transformer import Transformer
-from glassformer.train.evaluating import JOB, files_of, format_of, judge_model, page_for
+from glassformer.train.evaluating import files_of, format_of, judge_model, page_for
 from glassformer.train.recipe import Recipe
 from glassformer.train.recipe_files import recipe_names, recipe_of
 from glassformer.train.session import Outcome
