@@ -19,7 +19,7 @@ from glassformer.data.objectives.base import Batch, Objective
 from glassformer.data.token_files import tokenizer_fingerprint
 from glassformer.train import parallel
 from glassformer.train.adapter_files import fingerprint
-from glassformer.train.building import Started, make_facts, make_model, make_tokenizer, started
+from glassformer.train.building import Started, check_new, make_facts, make_model, make_tokenizer, started
 from glassformer.train.checkpoint import check
 from glassformer.train.compiling import compile_model
 from glassformer.train.jobs import job_of
@@ -167,6 +167,8 @@ def _is_there(place: str) -> bool:
 
 def _check(recipe: Recipe, job: Job[Any], process: parallel.Process) -> None:
     job.check()
+    if recipe.model.start is None:
+        check_new(recipe.model, job.head)
     if process.world > 1 and recipe.run.parallel == "fsdp" and (recipe.model.adapters or not job.keeps_all):
         raise ValueError("what is kept cannot be taken out while others hold parts of it; say run.parallel=ddp.")
     if not job.keeps_all and recipe.data.test is not None:

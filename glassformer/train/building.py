@@ -22,7 +22,7 @@ from glassformer.train.adapters import add_adapters
 from glassformer.train.jobs.base import Job, Kit
 from glassformer.train.jobs.documents import read_note
 from glassformer.train.reading import Records
-from glassformer.train.recipe import Recipe
+from glassformer.train.recipe import ModelPlan, Recipe
 from glassformer.weights.lineage import Lineage, head_kind
 from glassformer.weights.saving import write_text
 from glassformer.weights.source import find_place
@@ -82,7 +82,6 @@ def make_facts(
                 f"leave out tokenizer.load to take the model's own."
             )
     else:
-        check_choice("model.lineage", str(plan.lineage), lineages())
         facts = new_facts(lineages()[str(plan.lineage)], plan.sizes, job.head, tokenizer, tuple(labels))
         facts = job.finish(facts)
     if facts.longest is not None and facts.longest < recipe.batch.length:
@@ -97,7 +96,6 @@ def new_facts(
     lineage: Lineage, sizes: Mapping[str, Any], head: str, tokenizer: Tokenizer, labels: tuple[str, ...] = ()
 ) -> Model:
     """Facts of a model of a lineage for the vocabulary of a tokenizer, with the ids of its special tokens."""
-    check_choice(f"the kind of head of {lineage.name}", head, lineage.heads)
     named = {key.path: name for name, key in lineage.keys.items() if key.path is not None}
     said = {named["vocab"]: tokenizer.vocab_size, **sizes}
     if said[named["vocab"]] < tokenizer.vocab_size:
@@ -113,7 +111,6 @@ def new_facts(
     if "tokens.start" in named:
         said[named["tokens.start"]] = start
     facts = lineage.facts(said, head)
-    _check_known(lineage, sizes, head)
     stated = {role: number for role, number in tokens.items() if getattr(facts.tokens, role) is None}
     if facts.family == "encoder-decoder":
         stated["start"] = start
@@ -134,12 +131,21 @@ def _start_of(lineage: Lineage, head: str, tokens: Mapping[str, int | None]) -> 
     return next((tokens[role] for role in (*same, "bos", "pad", "eos") if tokens[role] is not None), None)
 
 
-def _check_known(lineage: Lineage, sizes: Mapping[str, Any], head: str) -> None:
-    """Raise if there is a size that nobody reads."""
-    reader = lineage.reader(sizes)
+def check_new(plan: ModelPlan, head: str, **sizes: Any) -> None:
+    """Raise unless a new model can be made by a plan: a lineage with such a head that reads all sizes.
+
+    Args:
+        plan: what a recipe says of the model.
+        head: the kind of head.
+        **sizes: those that are others than in the plan.
+    """
+    check_choice("model.lineage", str(plan.lineage), lineages())
+    lineage, said = lineages()[str(plan.lineage)], {**plan.sizes, **sizes}
+    check_choice(f"the kind of head of {lineage.name}", head, lineage.heads)
+    reader = lineage.reader(said)
     lineage.read(reader)
     lineage.form(head).head(reader)
-    for name in sizes:
+    for name in said:
         check_choice(f"a size of {lineage.name}", name, {*reader.used, *lineage.keys})
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from glassformer.families import lineages
+from glassformer.train.building import check_new
 from glassformer.train.jobs import job_of, with_all_options
 from glassformer.train.recipe_files import RecipeError, read_recipe, recipe_names, write_recipe
 
@@ -29,6 +30,16 @@ def test_each_recipe_says_what_it_is_and_reads_back_as_the_same(name: str, tmp_p
     path = tmp_path / f"{name}.yaml"
     path.write_text(write_recipe(with_all_options(recipe)), encoding="utf-8")
     assert read_recipe(path) == with_all_options(recipe)
+
+
+@pytest.mark.parametrize("name", sorted({*recipe_names()} - {"finetune"}))
+def test_the_model_of_each_recipe_can_be_made_as_it_is_written(name: str) -> None:
+    """Tests that train make models smaller, and would not see a size that the lineage does not know."""
+    recipe = read_recipe(name)
+    job = job_of(recipe)
+    check_new(recipe.model, job.head)
+    if recipe.model.helper:
+        job.check()
 
 
 def test_changes_go_on_top() -> None:

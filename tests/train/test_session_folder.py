@@ -81,6 +81,9 @@ def test_a_start_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"nowhere\.txt"):
         trained(small("lm-bpe", tmp_path, *FEW, "data.train=nowhere.txt"), out)
     assert not out.exists()
+    with pytest.raises(ValueError, match=r"got 'hidden_sizes'\. Did you mean 'hidden_size'"):
+        trained(small("lm-bpe", tmp_path, *FEW, "model.sizes.hidden_sizes=2"), out)
+    assert not out.exists()
 
 
 @pytest.mark.parametrize("name", ["model/notes.txt", "results.json", "checkpoints/step-00000100/weights", "log.jsonl"])

@@ -15,7 +15,7 @@ from glassformer.data.objectives.rows import as_ids
 from glassformer.families import lineages
 from glassformer.hub import Loaded
 from glassformer.models.transformer import Transformer, unwrapped
-from glassformer.train.building import new_facts
+from glassformer.train.building import check_new, new_facts
 from glassformer.train.jobs.base import Kit
 from glassformer.train.jobs.hiding import Filled, Hiding, answer_of, readable, word
 from glassformer.train.jobs.masked import HiddenWords
@@ -42,10 +42,11 @@ class Replaced(HiddenWords):
     keeps_all = False
 
     def check(self) -> None:
-        """Raise unless both models are new."""
+        """Raise unless both models are new and can be made."""
         super().check()
         if self.recipe.model.start is not None:
             raise ValueError("the job replaced builds two new models; say model.lineage in place of model.start.")
+        check_new(self.recipe.model, "lm", **self.recipe.model.helper)
 
     def finish(self, facts: Model) -> Model:
         """A head with one score per token."""
