@@ -25,13 +25,15 @@ class Init:
     std: float | None = None  # of every linear map, convolution and table
     table_std: float | None = None  # of tables, where it is another
     residual_scaling: bool = False  # projections back into the residual stream by 1 / √(2 · layers) less
+    by_inputs: bool = False  # linear maps from std · d_in^-½; queries so that scores start as if scaled by head_dim^-½
 
     def __post_init__(self) -> None:
         check_number(
             std=1.0 if self.std is None else self.std, table_std=1.0 if self.table_std is None else self.table_std
         )
-        if self.std is None and self.residual_scaling:
-            raise ValueError("init.residual_scaling says by how much init.std is reduced, and no std is given.")
+        for rule in ("residual_scaling", "by_inputs"):
+            if self.std is None and getattr(self, rule):
+                raise ValueError(f"init.{rule} says by how much init.std is reduced, and no std is given.")
 
 
 @dataclass(frozen=True, kw_only=True)

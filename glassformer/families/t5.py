@@ -70,11 +70,8 @@ def read(c: Reader) -> Model:
 
 
 def start(c: Reader) -> Init:
-    """Where training starts, as near to the published scheme as one number for all linear maps comes.
-
-    Theirs is factor · d_in^-½ for each map; for queries, whose scores are not scaled, head_dim^-½ of that besides.
-    """
-    return Init(std=c.initializer_factor * c.d_model**-0.5, table_std=c.initializer_factor)
+    """Where training starts: a head of its own as a linear map, everything else as in the published scheme."""
+    return Init(std=c.initializer_factor, table_std=c.initializer_factor, by_inputs=True)
 
 
 def lm(c: Reader) -> LMHead:

@@ -341,6 +341,7 @@ WRONG = [
     (lambda: PretrainingHead(lm=LMHead(), pair=TaskHead(task="tag")), r"pair\.pool .*None"),
     (lambda: Init(std=0.0), r"std must be .*0\.0"),
     (lambda: Init(residual_scaling=True), "no std is given"),
+    (lambda: Init(by_inputs=True), "no std is given"),
     (lambda: TaskHead(task="classify", labels="yes"), "tuple of names, got 'yes'"),
     (lambda: model(encoder=stack(), vocab=0), r"vocab must be at least 1, got 0"),
     (lambda: model(encoder=stack(), width="8"), r"width must be a whole number, got '8'"),

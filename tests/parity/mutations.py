@@ -36,6 +36,7 @@ SILENT = {
     "init.std": "where training starts",
     "init.table_std": "where training starts",
     "init.residual_scaling": "where training starts",
+    "init.by_inputs": "where training starts",
     "tokens.bos": "for generating text",
     "tokens.eos": "for generating text",
     "tokens.pad": "for generating text; padding is said by the mask",
