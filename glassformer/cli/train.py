@@ -1,5 +1,6 @@
 """``glassformer train``: from a recipe to a trained model; ``glassformer evaluate``: how good a model is."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from glassformer.train.recipe import Recipe
     from glassformer.train.watching.watch import Open
 
-SAYING, WATCHING = "What is trained", "Who is told"
+WATCHING = "Who is told"
+_CHANGE = re.compile(r"[A-Za-z_][\w.]*=")  # how KEY=VALUE begins; a path may have the sign further inside
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +98,7 @@ def train(
 def _read(recipe: str | None, changes: list[str], going: Going) -> "Recipe":
     from glassformer.train.recipe_files import read_recipe
 
-    if recipe is None or "=" in recipe:
+    if recipe is None or _CHANGE.match(recipe):
         if not going.resume or going.out is None:
             raise ValueError("say which recipe to train by: glassformer train --list shows them.")
         if recipe is not None:
@@ -223,12 +225,16 @@ def evaluate(
 
     KEY=VALUE changes how the data is read and judged, as in a recipe: data.columns.label=emotion evaluation.beam=5.
     """
-    from glassformer.train.evaluating import files_of, format_of, judge_model, page_for
+    from glassformer.train.evaluating import check_changes, files_of, format_of, judge_model, page_for
     from glassformer.train.recipe_files import recipe_of
 
-    files = [one for one in data if "=" not in one]
-    changes = [one for one in data if "=" in one]
+    files = [one for one in data if not _CHANGE.match(one)]
+    changes = [one for one in data if _CHANGE.match(one)]
     said = dict(one.split("=", 1) for one in changes)
+    check_changes(said)
+    for key, option, given in (("data.format", "--format", format_), ("data.on_bad_row", "--on-bad-row", on_bad_row)):
+        if key in said and given is not None:
+            raise ValueError(f"say it once: {option} {given} or {key}={said[key]}.")
     loaded = loading.load(model)
     kind = format_ or said.get("data.format") or format_of(loaded, files)
     page = page_for(loaded, kind, files_of(kind, files), said.get("job"))

@@ -11,13 +11,14 @@ import hashlib
 import json
 import os
 from collections.abc import Collection, Mapping
+from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from glassformer.config import to_dict
+from glassformer.config import Init
 from glassformer.models.transformer import unwrapped
 from glassformer.train.adapters import adapted, add_adapters
 from glassformer.weights.files import WeightsError, open_weights, some
@@ -47,13 +48,28 @@ def restore_adapters(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 def fingerprint(model: nn.Module, but: Collection[str] = ()) -> str:
     """SHA-256 over the facts of a model and over its weights, those called in ``but`` left out."""
     inner = unwrapped(model)
-    digest = hashlib.sha256(json.dumps(to_dict(inner.config), sort_keys=True).encode())
+    facts = replace(inner.config, init=Init())  # where training starts says nothing of what was trained
+    digest = hashlib.sha256(json.dumps(_stated(facts), sort_keys=True).encode())
     for name, parameter in sorted(inner.named_parameters()):
         if name not in but:
             digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}".encode())
             numbers: Any = parameter.detach().cpu().reshape(-1).view(torch.uint8).numpy()
             digest.update(numbers)
     return digest.hexdigest()
+
+
+def _stated(facts: Any) -> Any:
+    """Facts as plain data, without those at their defaults: one that comes later changes no fingerprint."""
+    if isinstance(facts, tuple):
+        return [_stated(one) for one in facts]
+    if not is_dataclass(facts):
+        return facts
+    page: dict[str, Any] = {"type": type(facts).__name__}
+    for item in fields(facts):
+        usual = item.default if item.default_factory is MISSING else item.default_factory()
+        if (value := getattr(facts, item.name)) != usual:
+            page[item.name] = _stated(value)
+    return page
 
 
 def save_adapters(model: nn.Module, folder: Path) -> None:

@@ -18,7 +18,6 @@ from glassformer.data.loader import Dataset, Loader
 from glassformer.data.objectives.base import Batch, Objective
 from glassformer.data.token_files import tokenizer_fingerprint
 from glassformer.train import parallel
-from glassformer.train.adapter_files import fingerprint
 from glassformer.train.building import Started, check_new, make_facts, make_model, make_tokenizer, started
 from glassformer.train.checkpoint import check
 from glassformer.train.compiling import compile_model
@@ -254,7 +253,7 @@ def _identity(
     if start is not None and start.place == checkpoint:  # which knows what it began from
         page["model"]["start"] = identity_of(start.place)["recipe"]["model"]["start"]
     elif start is not None:
-        page["model"]["start"] = fingerprint(start.model, start.report.fresh)
+        page["model"]["start"] = start.fingerprint
     return {
         "recipe": page,
         "data": {part: f"{len(rows):,} rows, SHA-256 {rows.fingerprint}" for part, rows in parts.items()},

@@ -1,8 +1,9 @@
 """From a recipe to a tokenizer and a model: new ones, or those of a folder to start from."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, Literal
@@ -11,13 +12,14 @@ import torch
 from torch import nn
 
 from glassformer import hub
-from glassformer.config import Head, Model, TaskHead, shapes, to_dict
+from glassformer.config import Head, LMHead, Model, PretrainingHead, TaskHead, shapes, to_dict
 from glassformer.config.checks import check_choice
 from glassformer.families import lineages
 from glassformer.models.initialise import initialise
 from glassformer.text.special_tokens import style
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.training import train_tokenizer
+from glassformer.train.adapter_files import fingerprint
 from glassformer.train.adapters import add_adapters
 from glassformer.train.jobs.base import Job, Kit
 from glassformer.train.jobs.documents import read_note
@@ -143,44 +145,89 @@ def check_new(plan: ModelPlan, head: str, **sizes: Any) -> None:
     lineage, said = lineages()[str(plan.lineage)], {**plan.sizes, **sizes}
     check_choice(f"the kind of head of {lineage.name}", head, lineage.heads)
     reader = lineage.reader(said)
-    lineage.read(reader)
-    lineage.form(head).head(reader)
+    try:
+        lineage.read(reader)
+        lineage.form(head).head(reader)
+    except (TypeError, ValueError) as error:  # written for those who have a config.json
+        raise ValueError(f"model.sizes of {lineage.name}: {str(error).replace('config.json says ', '')}") from error
     for name in said:
         check_choice(f"a size of {lineage.name}", name, {*reader.used, *lineage.keys})
+        if name.endswith(("_token_id", "_index")):  # not all of them are keys with a path
+            raise ValueError(f"the size {name}={said[name]!r} is what the tokenizer says; leave it out.")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Started(hub.Loaded):
     """A model to start from. What is new of its head is ``report.fresh``, and is drawn by ``make_model``."""
 
+    fingerprint: str  # of the model as it lies in its folder, whatever becomes of its head
     notes: list[str] = field(default_factory=list)  # what is to be told of it
 
 
 def started(folder: str, job: Job[Any], labels: tuple[str, ...]) -> Started:
     """The model of a folder with the head that the job needs: its own, with its labels in their order, or a new one."""
     own = hub.load(folder, dtype=torch.float32)  # as stored, steps would be lost to rounding
-    old = own.config.head
+    old, known_by = own.config.head, fingerprint(own.model)
     if job.keeps(old, labels):
-        return Started(**vars(own))
+        return Started(**vars(own), fingerprint=known_by)
     new = _new_head(own, job, labels)
     found = hub.load(folder, dtype=torch.float32, head=new, fresh=["head.*"])
     if isinstance(old, TaskHead) and old.labels:  # weights of other labels may fit as well
         last = "head.out." if head_kind(old) == head_kind(new) else "head."
         found.report.fresh = [name for name in shapes(found.config) if name.startswith(last)]
-    return Started(**vars(found), notes=[_told(old, new)])
+    else:
+        _take_over(own, found)
+    return Started(**vars(found), fingerprint=known_by, notes=_told(old, found))
 
 
-def _told(old: Head | None, new: Head) -> str:
-    """That a head is new, and in what."""
-    if head_kind(old) != head_kind(new):
-        return f"the head is new: it was {head_kind(old)}, and is {head_kind(new)}"
+@torch.no_grad()
+def _take_over(own: hub.Loaded, found: hub.Loaded) -> None:
+    """Fill what is new of a head from what the old one has of it under other names."""
+    weights = dict(own.model.named_parameters())
+    for now, before in _in_common(found.config.head, own.config.head):
+        for name in [name for name in found.report.fresh if name.startswith(now)]:
+            old, place = weights.get(before + name.removeprefix(now)), found.model.get_parameter(name)
+            if old is not None and old.shape == place.shape:
+                place.copy_(old)
+                found.report.fresh.remove(name)
+
+
+def _in_common(new: Head | None, old: Head | None) -> Iterator[tuple[str, str]]:
+    """How names begin, in two heads, of weights that do the same in both; scores are of their labels alone."""
+    for (now, one), (before, other) in product(_parts(new).items(), _parts(old).items()):
+        if isinstance(one, LMHead) and isinstance(other, LMHead):
+            same, part = one.transform == other.transform, ""
+        elif isinstance(one, TaskHead) and isinstance(other, TaskHead):
+            same, part = (one.pool, one.hidden) == (other.pool, other.hidden), "hidden."
+        else:
+            continue
+        if same:
+            yield now + part, before + part
+
+
+def _parts(head: Head | None) -> dict[str, Head | None]:
+    """The heads that a head is made of, by how the names of their weights begin."""
+    return {"head.lm.": head.lm, "head.pair.": head.pair} if isinstance(head, PretrainingHead) else {"head.": head}
+
+
+def _told(old: Head | None, found: hub.Loaded) -> list[str]:
+    """That a head is new, or parts of it, and why; nothing if all of it was there."""
+    new, fresh = found.config.head, found.report.fresh
+    if not fresh:
+        return []
+    whole = {name for name in shapes(found.config) if name.startswith("head.")} == {*fresh}
+    parts = "" if whole else f" in {', '.join(dict.fromkeys(name.rpartition('.')[0] for name in fresh))}"
     were, are = (shorten(", ".join(getattr(head, "labels", ())), 200, placeholder=" …") for head in (old, new))
-    return f"the head is new: its labels were {were}, and are {are}"
+    if head_kind(old) != head_kind(new):
+        return [f"the head is new{parts}: it was {head_kind(old)}, and is {head_kind(new)}"]
+    return [f"the head is new{parts}: its labels were {were}, and are {are}"]
 
 
 def _new_head(own: hub.Loaded, job: Job[Any], labels: tuple[str, ...]) -> Head:
     """A head for a job: as the model has it, but for other labels; or as its lineage has it; or a plain one."""
     kind = job.head
+    if kind == "lm" and own.config.lm is not None:
+        return own.config.lm
     if isinstance(own.config.head, TaskHead) and own.config.head.task == kind:
         return replace(own.config.head, labels=labels)
     if own.lineage is not None and kind in lineages()[own.lineage].heads:

@@ -1,11 +1,12 @@
 """How good a model is on rows that nobody trains on: the figures of its job, without a run."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from glassformer.config import LMHead, Model, PretrainingHead, TaskHead, to_dict
+from glassformer.config.checks import check_choice
 from glassformer.data.loader import Loader
 from glassformer.data.objectives.base import Objective
 from glassformer.data.records import Text
@@ -29,6 +30,14 @@ _KEPT = {
     "run": ("seed",),
     "evaluation": ("beam",),
 }  # fmt: skip
+_SAID_BY = {  # keys that nothing goes by here, and what does the same
+    "run.device": "--device",
+    "run.precision": "--dtype",
+    "model.start": "MODEL",
+    "data.test": "FILE",
+    "evaluation.rows": "data.limit",
+    "model.teacher": "job=distillation besides",
+}
 _ENDINGS = {".txt": "text", ".jsonl": "jsonl", ".csv": "csv", ".tsv": "tsv", ".conll": "conll", ".json": "squad"}
 _TASKS = {"classify": "classify", "pair": "classify", "tag": "tag", "span": "answer"}
 
@@ -53,16 +62,41 @@ def note_of(job: Job[Any]) -> dict[str, Any]:
     return {"job": job.recipe.job, "objective": to_dict(job.options), **kept}
 
 
+def check_changes(said: Mapping[str, str]) -> None:
+    """Raise unless every key that is said changes how a model is judged; most of a recipe is of training alone."""
+    known = [f"{section}.{name}" for section, names in _KEPT.items() for name in names]
+    known += ["job", "objective", "data.limit", "data.on_bad_row"]
+    if said.get("job") == "distillation":
+        known.append("model.teacher")
+    for key in said:
+        named = "objective" if key.startswith("objective.") else ".".join(key.split(".")[:2])
+        if named in _SAID_BY and named not in known:
+            raise ValueError(f"{named} changes nothing here; say {_SAID_BY[named]}.")
+        check_choice("what KEY=VALUE changes of an evaluation", named, known)
+
+
 def _noted(loaded: Loaded) -> dict[str, Any]:
-    """What is written down beside a model; of a student without its teacher, what is left to judge."""
+    """What is written down beside a model, or follows from its head."""
     note = loaded.folder / JOB
     if not note.is_file():
         return {"job": job_for(loaded.config), "objective": _usual_options(loaded.config)}
-    said: dict[str, Any] = read_note(note)
+    try:
+        said = _judged(read_note(note))
+        job_of(recipe_of("evaluation", _page(loaded, said, said.get("data", {}).get("format", "text"), None)))
+    except (TypeError, ValueError) as error:
+        remedy = "take it away, and the job follows from the model's head"
+        raise ValueError(f"{note} is damaged; {remedy}. What is wrong: {error}") from error
+    return said
+
+
+def _judged(said: Any) -> dict[str, Any]:
+    """A note as it is to be judged by: of a student without its teacher, what is left."""
     if not isinstance(said, dict) or not {"job", "objective"} <= said.keys():
-        raise ValueError(f"{note} is damaged; take it away, and the job follows from the model's head.")
+        raise ValueError("it is no table with a job and an objective.")
+    if other := [name for name in ("objective", *_KEPT) if not isinstance(said.get(name, {}), dict)]:
+        raise ValueError(f"{other[0]} is {said[other[0]]!r}, and no table.")
     if said["job"] == "distillation":
-        hidden = {name: said["objective"][name] for name in ("masking", "rows")}
+        hidden = {name: said["objective"].get(name) for name in ("masking", "rows")}
         said = {**said, "job": "masked", "objective": hidden}
     return said
 
@@ -80,10 +114,14 @@ def page_for(loaded: Loaded, format_: str, files: Any, job: str | None = None) -
     Another ``job`` has other options. How files of another format were read is of no use, but for their languages.
     Changes to the page are the caller's.
     """
-    said, longest = _noted(loaded), loaded.config.longest
+    said = _noted(loaded)
     if job not in (None, said["job"]):
         said = {"job": job, "objective": {}}
-    read = dict(said.get("data", {}))
+    return _page(loaded, said, format_, files)
+
+
+def _page(loaded: Loaded, said: dict[str, Any], format_: str, files: Any) -> dict[str, Any]:
+    read, longest = said.get("data", {}), loaded.config.longest
     if read.get("format") != format_:
         read = {name: value for name, value in read.items() if name == "languages"}
     usual = {"examples": 16, "length": 512 if longest is None else min(longest, 512)}

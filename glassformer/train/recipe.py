@@ -5,6 +5,7 @@ state has the default that stands here.
 """
 
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Literal
 
 from glassformer.config.checks import check_count, check_number, check_positive, check_probability
@@ -150,10 +151,14 @@ class Optimisation:
         check_number(**{"optimizer.lr": self.lr, "optimizer.eps": self.eps})
         check_count(**{"optimizer.warmup": self.warmup})
         check_probability(**{"optimizer.floor": self.floor})
-        if self.weight_decay < 0:
-            raise ValueError(f"optimizer.weight_decay must be at least 0, got {self.weight_decay}.")
+        if not 0 <= self.weight_decay < inf:
+            raise ValueError(f"optimizer.weight_decay must be a finite number of at least 0, got {self.weight_decay}.")
         if len(self.betas) != 2:
             raise ValueError(f"optimizer.betas are two numbers, got {self.betas!r}.")
+        for beta in self.betas:
+            check_probability(**{"optimizer.betas": beta})
+        if self.clip is not None:
+            check_number(**{"optimizer.clip": self.clip})
 
 
 @dataclass(frozen=True, kw_only=True)

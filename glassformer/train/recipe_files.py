@@ -41,8 +41,16 @@ _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in rules if tag not in (_FLOAT, _BOOL)]
     for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-_Loader.add_implicit_resolver(_FLOAT, re.compile(f"^({_NUMBER.pattern})$"), list("-+.0123456789"))
+_NUMBERS = _FLOAT, re.compile(f"^({_NUMBER.pattern})$"), list("-+.0123456789")
+_Loader.add_implicit_resolver(*_NUMBERS)
 _Loader.add_implicit_resolver(_BOOL, re.compile("^(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes texts that YAML 1.1 or ``_Loader`` would take for something else."""
+
+
+_Dumper.add_implicit_resolver(*_NUMBERS)
 
 
 def recipe_names() -> list[str]:
@@ -70,7 +78,7 @@ def recipe_of(name: str, page: dict[str, Any], changes: Iterable[str] = (), **va
 
 def write_recipe(recipe: Recipe) -> str:
     """A recipe as YAML that ``read_recipe`` reads back as the same."""
-    return yaml.safe_dump(to_dict(recipe), sort_keys=False, allow_unicode=True, width=110)
+    return yaml.dump(to_dict(recipe), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
 
 
 def _page(where: str | Path) -> tuple[str, dict[str, Any]]:

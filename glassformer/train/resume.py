@@ -140,6 +140,8 @@ def compare(path: Path, identity: Mapping[str, Any], places: Mapping[str, str] |
 def _state(path: Path) -> dict[str, Any]:
     try:
         said: dict[str, Any] = json.loads((path / INSIDE / "state.json").read_text(encoding="utf-8"))
+        if not isinstance(said, dict) or not isinstance(said.get("identity"), dict):
+            raise ValueError("no state of a run")
     except (OSError, ValueError) as error:
         check(path)  # says what is damaged, if anything is
         raise CheckpointError(
@@ -255,8 +257,8 @@ def _check_same(path: Path, changed: Iterable[tuple[str, Any, Any]], places: Map
     if lines:
         told = "\n".join(lines)
         raise CheckpointError(
-            f"{path} is of another run:\n{told}\nGo on with what it was, or start a new run from its weights with "
-            f"--init-from {path}."
+            f"{path} is of another run:\n{told}\nGo on with what it was, or say another --out for a new run; where its "
+            f"job can start from weights, from these with --init-from {path}."
         )
 
 

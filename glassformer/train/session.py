@@ -28,6 +28,7 @@ from glassformer.train.assembling import Run, assemble
 from glassformer.train.averaging import MovingAverage, load_average
 from glassformer.train.checkpoint import CheckpointError, Checkpoints
 from glassformer.train.evaluating import note_of
+from glassformer.train.folder_lock import FolderLock
 from glassformer.train.judging import Judge
 from glassformer.train.log import RunLog
 from glassformer.train.loop import Report
@@ -48,7 +49,7 @@ RECIPE = "recipe.yaml"
 PREPARED = ("tokenizer", "tokens")
 ON_THE_WAY = ("log.jsonl", "checkpoints")
 AT_THE_END = ("model", "results.json", "loss.svg")
-BEGUN = ".begun"  # says that the rest is of a run that has not come to its first checkpoint
+BEGUN = ".begun"  # says of which recipe the rest is, until the first checkpoint
 
 
 class StoppedError(Exception):
@@ -85,29 +86,32 @@ class Session:
     ) -> None:
         self.recipe, self.folder, self.process, self.watch = recipe, folder, process, watch
         self.checkpoints = Checkpoints(folder / "checkpoints", keep=recipe.run.keep)
-        by_first(lambda: self._enter_folder(resume))
-        latest = self.checkpoints.latest()
-        try:
+        self._lock = FolderLock(folder)
+        with ExitStack() as undo:
+            undo.callback(self._lock.release)
+            by_first(lambda: self._enter_folder(resume))
+            latest = self.checkpoints.latest()
+            undo.callback(self._leave)
             self.run: Run = assemble(recipe, folder, process, latest, begin=self._begin)
-        except BaseException:
-            self._leave()
-            raise
-        run = recipe.run
-        average = None if run.average is None else MovingAverage(self.run.model, run.average)
-        self.judge = Judge(self.run, average, process, folder)
-        patience = recipe.evaluation.patience
-        if patience is not None and "valid" not in self.run.examples:
-            raise ValueError("evaluation.patience waits for better validations, and there are no validation rows.")
-        self.stopping = EarlyStopping(
-            patience if patience is not None else run.steps + 1, smaller_is_better=recipe.evaluation.by in SMALLER
-        )
-        self._notes = self._take_up(latest, resume)
+            run = recipe.run
+            average = None if run.average is None else MovingAverage(self.run.model, run.average)
+            self.judge = Judge(self.run, average, process, folder)
+            patience = recipe.evaluation.patience
+            if patience is not None and "valid" not in self.run.examples:
+                raise ValueError("evaluation.patience waits for better validations, and there are no validation rows.")
+            self.stopping = EarlyStopping(
+                patience if patience is not None else run.steps + 1, smaller_is_better=recipe.evaluation.by in SMALLER
+            )
+            self._notes = self._take_up(latest, resume)
+            undo.pop_all()
         self._epoch, self._first_step = self.run.epoch, self.run.trainer.step
 
     def _enter_folder(self, resume: bool) -> None:
         there = next(one for one in (self.folder, *self.folder.parents) if one.exists())
         if not there.is_dir():
             raise ValueError(f"{there} is a file, and a run goes into a folder: say another --out.")
+        if self.folder.is_dir():
+            self._lock.take()
         has_begun, has_checkpoint = (self.folder / BEGUN).exists(), bool(self.checkpoints.all())
         is_run = has_checkpoint or (has_begun and (self.folder / RECIPE).exists())
         if is_run and not resume:
@@ -120,8 +124,13 @@ class Session:
     def _begin(self) -> None:
         """Make the folder, now that something is to be written there."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock.take()
         if not self.checkpoints.all():
-            write_text(self.folder / BEGUN, "A run began here, and has not come to its first checkpoint.\n")
+            mark, made_of = self.folder / BEGUN, write_recipe(self.recipe)
+            if mark.exists() and mark.read_text(encoding="utf-8") != made_of:  # what another start has left
+                for name in PREPARED:
+                    shutil.rmtree(self.folder / name, ignore_errors=True)
+            write_text(mark, made_of)
 
     def _leave(self) -> None:
         """Of a run that came to nothing, nothing stays."""
@@ -158,9 +167,8 @@ class Session:
         return [*begins, *self.run.begins, *self.run.notes()]
 
     def _write_down(self) -> None:
-        """From now on the folder holds a run."""
-        if self.run.trainer.step == 0 or not (self.folder / RECIPE).exists():
-            write_text(self.folder / RECIPE, write_recipe(self.recipe))
+        """From now on the folder holds a run, with all that was changed since it began."""
+        write_text(self.folder / RECIPE, write_recipe(self.recipe))
 
     def _extras(self) -> dict[str, Any]:
         averaged = {} if self.judge.average is None else {"average": self.judge.average}
@@ -170,6 +178,7 @@ class Session:
         """Make all steps that are left, then keep the best model and say how good it is."""
         trainer, plan = self.run.trainer, self.recipe
         with ExitStack() as stack:
+            stack.callback(self._lock.release)
             self._start_watch()
             stack.enter_context(self.watch)
             by_first(self._write_down)

@@ -221,6 +221,9 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_it_loads(unbroken: Path
         (["train", "lm-bytes", "model.sizes.n_layers=2", "data.limit=9"], "Did you mean 'n_layer'"),
         (["train", "lm-bytes", "batch.length=1000", "data.limit=9"], "positions of the model"),
         (["evaluate", "nowhere", "x.txt"], "nowhere"),
+        (["evaluate", "nowhere", "x.txt", "run.device=cuda"], "run.device changes nothing here; say --device"),
+        (["evaluate", "nowhere", "x.txt", "data.format=text", "--format", "jsonl"], "say it once: --format jsonl or"),
+        (["evaluate", "nowhere", "x.txt", "data.train=y.txt"], "batch.examples, batch.length, batch.tokens, data."),
     ],
 )
 def test_nonsense_gets_one_clear_sentence(
@@ -241,6 +244,15 @@ def test_recipes_are_listed_and_printed_whole() -> None:
     printed = ask("train", "translate", "optimizer.lr=2e-3", "--print-config")
     assert "lr: 0.002" in printed.stdout
     assert "length_penalty: 1.0" in printed.stdout  # the job's own options, too
+
+
+def test_a_recipe_may_lie_under_a_name_with_an_equals_sign(tmp_path: Path) -> None:
+    path = tmp_path / "lang=en" / "mine.yaml"
+    path.parent.mkdir()
+    path.write_text(ask("train", "lm-bytes", "optimizer.lr=2e-3", "--print-config").stdout)
+    printed = ask("train", str(path), "optimizer.warmup=7", "--print-config")
+    assert "lr: 0.002" in printed.stdout
+    assert "warmup: 7" in printed.stdout
 
 
 def test_the_groups_of_the_optimizer_are_listed(tmp_path: Path) -> None:
@@ -320,6 +332,10 @@ def test_a_model_is_measured_as_it_was_after_training(tmp_path: Path) -> None:
         assert json.loads(done.stdout)["loss"] == found["loss"], said
     done = ask("evaluate", str(tmp_path / "out" / "model"), str(new), "data.format=jsonl")
     assert done.exit_code == 2
+    (tmp_path / "lang=en").mkdir()
+    shutil.copy(new, tmp_path / "lang=en" / "new.txt")
+    done = ask("evaluate", str(tmp_path / "out" / "model"), str(tmp_path / "lang=en" / "new.txt"), "--json")
+    assert json.loads(done.stdout)["loss"] == found["loss"]
 
 
 def torchrun(processes: int, arguments: list[str]) -> None:

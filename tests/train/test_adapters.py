@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ from safetensors.torch import load_file
 from torch import nn
 
 from glassformer import TransformerLM, hub
+from glassformer.config import Init, Tokens, change
 from glassformer.generate.engine import is_plain
 from glassformer.generate.settings import Settings
 from glassformer.generate.writing import write
 from glassformer.models.transformer import Transformer
 from glassformer.nn.linear import Linear
-from glassformer.train.adapter_files import adapter_state, load_adapters, restore_adapters, save_adapters
+from glassformer.train.adapter_files import adapter_state, fingerprint, load_adapters, restore_adapters, save_adapters
 from glassformer.train.adapters import AdaptedLinear, adapted, add_adapters, merge, merged
 from glassformer.train.optim import adamw, list_groups
 from glassformer.weights.files import WeightsError
@@ -318,6 +320,47 @@ def test_adapters_of_another_base_are_refused(tmp_path: Path) -> None:
     for page in ("gpt2", "llama"):
         with pytest.raises(WeightsError, match="do not fit"):
             load_adapters(built(page, torch.float32), tmp_path, any_base=True)
+
+
+def printed(**other: Any) -> str:
+    """The fingerprint of a model, some facts of which are others."""
+    model = built("gpt2", torch.float32)
+    model.config = replace(model.config, **other)
+    return fingerprint(model)
+
+
+def test_where_training_would_start_is_no_part_of_a_base(tmp_path: Path) -> None:
+    for init in (Init(std=0.02), Init(std=0.02, residual_scaling=True), Init(std=0.3, table_std=0.1)):
+        assert printed(init=init) == printed()
+    model, other = built("deberta_v2", torch.float32), built("deberta_v2", torch.float32)
+    model.config, other.config = (replace(model.config, init=Init(std=std)) for std in (0.02, 0.03))
+    add_adapters(model)
+    save_adapters(model, tmp_path)
+    assert len(load_adapters(other, tmp_path)) == 4
+
+
+def test_every_other_fact_is_part_of_a_base() -> None:
+    facts = built("gpt2").config
+    assert facts.decoder is not None
+    others = (
+        {"tokens": Tokens(eos=3)},
+        {"norm": replace(facts.norm, eps=1e-3)},
+        {"decoder": change(facts.decoder, "attention.windows", (4, None))},
+        {"decoder": change(facts.decoder, "attention.scale", 1.0)},
+        {"head": change(facts.head, "scale", 0.5)},
+        {"head": None},
+    )
+    assert len({printed(), *(printed(**other) for other in others)}) == 7
+
+
+def test_facts_that_come_later_leave_old_fingerprints_as_they_are() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Later(Tokens):
+        mask: int | None = None
+
+    Later.__name__ = "Tokens"
+    assert printed(tokens=Later(eos=3)) == printed(tokens=Tokens(eos=3))
+    assert printed(tokens=Later(eos=3, mask=4)) != printed(tokens=Tokens(eos=3))
 
 
 def test_damaged_files_change_nothing(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import glassformer
 from glassformer.config import TaskHead
 from glassformer.hub import JOB, Loaded
 from glassformer.models.transformer import Transformer
-from glassformer.train.evaluating import files_of, format_of, judge_model, page_for
+from glassformer.train.evaluating import check_changes, files_of, format_of, judge_model, page_for
 from glassformer.train.recipe import Recipe
 from glassformer.train.recipe_files import recipe_names, recipe_of
 from glassformer.train.session import Outcome
@@ -184,10 +184,68 @@ def test_a_note_that_is_none_or_does_not_fit_is_told(teacher: Path, tmp_path: Pa
         ValueError, match="the job classify is for models with the head classify, and this one has pretraining"
     ):
         judge_model(loaded, recipe_of("evaluation", page_for(loaded, "jsonl", "rows.jsonl")))
-    for nothing in ("[1]", '{"nightly": 1}', "{"):
-        (tmp_path / JOB).write_text(nothing)
-        with pytest.raises(ValueError, match=f"{JOB} is damaged; take it away"):
-            page_for(loaded, "jsonl", "rows.jsonl")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "{",
+        "[1]",
+        '{"nightly": 1}',
+        '{"job": "languages", "objective": {}}',
+        '{"job": "distillation", "objective": {}}',
+        '{"job": "masked", "objective": 7}',
+        '{"job": "masked", "objective": {"nightly": 1}}',
+        '{"job": "masked", "objective": {}, "data": 7}',
+        '{"job": "masked", "objective": {}, "data": {"format": "csv", "header": 7}}',
+        '{"job": "masked", "objective": {}, "batch": 7}',
+        '{"job": "masked", "objective": {}, "evaluation": {"beam": 0}}',
+    ],
+)
+def test_a_damaged_note_is_told(said: str, teacher: Path, tmp_path: Path) -> None:
+    loaded = noted(tmp_path, glassformer.load(teacher), "masked")
+    (tmp_path / JOB).write_text(said)
+    with pytest.raises(ValueError, match=f"{tmp_path / JOB} is damaged; take it away"):
+        page_for(loaded, "jsonl", "rows.jsonl")
+    with pytest.raises(ValueError, match=f"{tmp_path / JOB} is damaged; take it away"):
+        format_of(loaded, ["rows.jsonl"])
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ("run.device", "run.device changes nothing here; say --device"),
+        ("run.precision", "run.precision changes nothing here; say --dtype"),
+        ("model.start", "model.start changes nothing here; say MODEL"),
+        ("data.test.source", "data.test changes nothing here; say FILE"),
+        ("evaluation.rows", "evaluation.rows changes nothing here; say data.limit"),
+        ("model.teacher", "model.teacher changes nothing here; say job=distillation besides"),
+        ("evaluation.batches", "must be one of .*evaluation.beam.*; got 'evaluation.batches'"),
+        ("data.train", "must be one of batch.examples.*; got 'data.train'"),
+        ("data.limt", "Did you mean 'data.limit'"),
+        ("batch", "got 'batch'"),
+        ("job.name", "got 'job.name'"),
+    ],
+)
+def test_a_change_that_nothing_goes_by_is_refused(key: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        check_changes({"data.limit": "3", key: "7"})
+
+
+def test_a_change_that_something_goes_by_is_taken() -> None:
+    some = ("job", "objective", "objective.masking.share", "data.columns", "data.columns.label", "data.on_bad_row")
+    check_changes(dict.fromkeys((*some, "batch.tokens", "run.seed", "evaluation.beam", "data.split"), "7"))
+
+
+def test_a_student_can_be_judged_beside_its_teacher(teacher: Path, tmp_path: Path) -> None:
+    said, files = as_test(write_text(tmp_path))
+    taught = (f"model.teacher={teacher}", f"tokenizer.load={teacher}", "run.seed=3")
+    outcome = trained("distil", tmp_path, *said, *taught, "batch.examples=8", "batch.length=32")
+    told = ("job=distillation", f"model.teacher={teacher}", "run.seed=3", "batch.examples=8", "batch.length=32")
+    check_changes(dict(one.split("=", 1) for one in told))
+    loaded = glassformer.load(outcome.folder)
+    recipe = recipe_of("evaluation", page_for(loaded, "text", files[0], job="distillation"), told)
+    assert judge_model(loaded, recipe)[0] == pytest.approx(outcome.results["test"], rel=1e-6)
 
 
 def test_another_job_has_other_options(classifier: tuple[Outcome, Path]) -> None:

@@ -4,15 +4,14 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 import glassformer
-from glassformer.config import TaskHead
+from glassformer.config import Head, LMHead, PretrainingHead, TaskHead
 from glassformer.models.transformer import Transformer
-from glassformer.train.building import started
+from glassformer.train.building import Started, check_new, started
 from glassformer.train.jobs import job_of
 from glassformer.train.recipe import Recipe
 from glassformer.train.recipe_files import read_recipe
@@ -24,6 +23,10 @@ from tests.train.tiny_recipes import ANIMALS, sentence, write_questions, write_t
 
 STILL = ("optimizer.lr=1e-30", "run.steps=1", "evaluation.samples=0")
 ROWS = [sentence(number) for number in range(24)]
+FORMS = ("glassformer", "hf")
+WORDS = LMHead(transform="gelu", bias=True)
+PAIRS = TaskHead(task="pair", labels=("next", "random"), pool="first", hidden="tanh")
+WORDS_AND_PAIRS = PretrainingHead(lm=WORDS, pair=PAIRS)
 
 
 def write(path: Path, label: Callable[[str], object], texts: Iterable[str] = ROWS) -> list[str]:
@@ -140,7 +143,8 @@ def test_a_number_goes_by_the_name_that_hugging_face_gives_it(
     start = turned(learned("number").folder, tmp_path / "turned", lambda _: "LABEL_0")
     assert_same(trained(taught(start, "number", tmp_path), tmp_path / "out").folder, start)
     job = job_of(taught(start, "several", tmp_path))
-    assert started(str(start), job, ("big",)).notes == ["the head is new: its labels were LABEL_0, and are big"]
+    said = "the head is new in head.out: its labels were LABEL_0, and are big"
+    assert started(str(start), job, ("big",)).notes == [said]
 
 
 def test_labels_that_do_not_occur_are_kept(learned: Callable[[str], Outcome], tmp_path: Path) -> None:
@@ -157,7 +161,7 @@ def test_other_names_are_other_labels(learned: Callable[[str], Outcome], tmp_pat
     rows = write(tmp_path / "other.jsonl", lambda text: kind(text).upper())
     hears, place = Listens(), tmp_path / "out"
     outcome = Session(taught(start, "one", tmp_path, rows=rows), place, HERE, hears).train()
-    said = "the head is new: its labels were big, bird, pet, wild, and are BIG, BIRD, PET, WILD"
+    said = "the head is new in head.out: its labels were big, bird, pet, wild, and are BIG, BIRD, PET, WILD"
     assert hears.notes[0] == said
     (old, before), (new, after) = head_of(start), head_of(outcome.folder)
     assert new == replace(old, labels=("BIG", "BIRD", "PET", "WILD"))  # the pooling stays
@@ -197,14 +201,102 @@ def test_a_run_with_a_new_head_goes_on_as_if_it_had_never_stopped(
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
-@pytest.mark.parametrize("to", ["glassformer", "hf"])
-def test_what_was_learned_beside_hidden_words_stays(tmp_path: Path, to: str) -> None:
+def written(head: Head, folder: Path, lineage: str = "bert") -> Transformer:
+    """A model in our format and in that of Hugging Face."""
+    model = Transformer(replace(PAGES["bert"], head=head))
+    randomise(model)
+    for form in FORMS:
+        glassformer.save(model, folder / form, to=form, lineage=lineage)
+    return model
+
+
+def alike(folder: Path, job: str, labels: tuple[str, ...] = ()) -> Started:
+    """What a job starts from, which is the same from both forms of a model but for what is drawn."""
+    own, theirs = (
+        started(str(folder / form), job_of(read_recipe("finetune", [f"job={job}"])), labels) for form in FORMS
+    )
+    assert own.config.head == theirs.config.head
+    assert sorted(own.report.fresh) == sorted(theirs.report.fresh)
+    assert own.notes == theirs.notes
+    for name, weight in own.model.named_parameters():
+        if name not in own.report.fresh:
+            assert torch.equal(weight, theirs.model.get_parameter(name)), name
+    return own
+
+
+def assert_taken(found: Started, part: str, model: Transformer, was: str) -> None:
+    """Every weight of a part is that of a part of another model."""
+    names = [name for name, _ in found.model.named_parameters() if name.startswith(f"{part}.")]
+    assert names
+    for name in names:
+        old = model.get_parameter(was + name.removeprefix(part))
+        assert torch.equal(found.model.get_parameter(name), old), name
+
+
+def test_what_was_learned_beside_hidden_words_stays(tmp_path: Path) -> None:
     """The map before the scores is not of any labels in a model that has none."""
-    pooled = replace(PAGES["bert"], head=TaskHead(task="pool", pool="first", hidden="tanh"))
-    model = randomise(Transformer(pooled))
-    glassformer.save(model, tmp_path, to=to, lineage="bert")
-    recipe: Any = read_recipe("finetune", [f"model.start={tmp_path}"])
-    found = started(str(tmp_path), job_of(recipe), ("no", "yes"))
-    assert found.notes == ["the head is new: it was pool, and is classify"]
+    model = written(TaskHead(task="pool", pool="first", hidden="tanh"), tmp_path)
+    found = alike(tmp_path, "classify", ("no", "yes"))
+    assert found.notes == ["the head is new in head.out: it was pool, and is classify"]
     assert sorted(found.report.fresh) == ["head.out.bias", "head.out.weight"]
-    assert torch.equal(found.model.get_parameter("head.hidden.weight"), model.get_parameter("head.hidden.weight"))
+    assert_taken(found, "head.hidden", model, "head.hidden")
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_head_of_words_and_pairs_goes_on_with_its_words(tied: bool, tmp_path: Path) -> None:
+    model = written(replace(WORDS_AND_PAIRS, lm=replace(WORDS, tied=tied)), tmp_path)
+    found = alike(tmp_path, "masked")
+    assert found.config.head == replace(WORDS, tied=tied)
+    assert_taken(found, "head", model, "head.lm")
+    assert found.report.fresh == []
+    assert found.notes == []
+
+
+def test_a_head_of_words_and_pairs_hands_on_what_comes_before_the_scores(tmp_path: Path) -> None:
+    """As many labels as the question about pairs has answers, so that its scores would fit."""
+    model = written(WORDS_AND_PAIRS, tmp_path)
+    found = alike(tmp_path, "classify", ("no", "yes"))
+    assert_taken(found, "head.hidden", model, "head.pair.hidden")
+    assert sorted(found.report.fresh) == ["head.out.bias", "head.out.weight"]
+    assert found.notes == ["the head is new in head.out: it was pretraining, and is classify"]
+    tags = alike(tmp_path, "tag", ("no", "yes"))
+    assert tags.notes == ["the head is new: it was pretraining, and is tag"]
+
+
+def test_a_map_before_the_scores_with_another_activation_is_another(tmp_path: Path) -> None:
+    written(WORDS_AND_PAIRS, tmp_path, lineage="bigbird")
+    found = alike(tmp_path, "classify", ("no", "yes"))
+    assert found.report.fresh == [name for name, _ in found.model.named_parameters() if name.startswith("head.")]
+    assert found.notes == ["the head is new: it was pretraining, and is classify"]
+
+
+def test_a_head_of_words_goes_on_beside_one_of_pairs(tmp_path: Path) -> None:
+    model = written(WORDS, tmp_path)
+    found = alike(tmp_path, "masked-pairs")
+    assert_taken(found, "head.lm", model, "head")
+    assert {name.split(".")[1] for name in found.report.fresh} == {"pair"}
+    assert found.notes == ["the head is new in head.pair.hidden, head.pair.out: it was lm, and is pretraining"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "size"),
+    [
+        ("lm-bytes", "pad_token_id"),
+        ("lm-bytes", "eos_token_id"),
+        ("bert-mlm", "pad_token_id"),
+        ("bart-denoise", "bos_token_id"),
+        ("bart-denoise", "decoder_start_token_id"),
+        ("t5-span", "decoder_start_token_id"),
+        ("xlm-tlm", "pad_index"),
+    ],
+)
+def test_ids_of_tokens_are_no_sizes_of_a_new_model(recipe: str, size: str) -> None:
+    """They would be written down and then be those of the tokenizer all the same."""
+    plan = read_recipe(recipe, [f"model.sizes.{size}=7"]).model
+    with pytest.raises(ValueError, match=f"the size {size}=7 is what the tokenizer says; leave it out"):
+        check_new(plan, "lm")
+
+
+def test_ids_of_tokens_are_no_sizes_of_a_helper_either() -> None:
+    with pytest.raises(ValueError, match="the size pad_token_id=7 is what the tokenizer says; leave it out"):
+        job_of(read_recipe("electra", ["model.helper.pad_token_id=7"])).check()

@@ -42,6 +42,20 @@ def test_the_model_of_each_recipe_can_be_made_as_it_is_written(name: str) -> Non
         job.check()
 
 
+@pytest.mark.parametrize(
+    ("recipe", "change", "said"),
+    [
+        ("bert-mlm", "model.sizes.hidden_size=abc", r"model\.sizes of bert: hidden_size='abc'"),
+        ("t5-span", "model.sizes.initializer_factor=0", r"model\.sizes of t5: std must be"),
+        ("bert-mlm", "model.sizes.num_attention_heads=7", r"model\.sizes of bert: .*7"),
+    ],
+)
+def test_sizes_that_make_no_sense_are_told_as_sizes(recipe: str, change: str, said: str) -> None:
+    found = read_recipe(recipe, [change])
+    with pytest.raises(ValueError, match=said):
+        check_new(found.model, job_of(found).head)
+
+
 def test_changes_go_on_top() -> None:
     recipe = read_recipe("lm-bytes", ["optimizer.lr=1e-3", "model.sizes.n_layer=2", "data.train=[a.txt, b.txt]"])
     assert recipe.optimizer.lr == 0.001  # YAML 1.1 takes 1e-3 for a text
@@ -52,6 +66,19 @@ def test_changes_go_on_top() -> None:
     assert (pair.source, pair.target) == ("a.en", "a.de")  # type: ignore[union-attr]
     assert read_recipe("lm-bytes", ["optimizer.clip=null"]).optimizer.clip is None
     assert read_recipe("lm-bytes", ["optimizer.clip="]).optimizer.clip is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1e5", "1E5", "1e-3", "1.e3", ".5", "7", "1_000", "0x1f", "null", "~", "true", "on", "2026-01-01", ""],
+)
+def test_texts_that_look_like_something_else_stay_texts(text: str, tmp_path: Path) -> None:
+    """A file that is called 1e5, say: a run must find it again when it goes on."""
+    recipe = read_recipe("lm-bytes", [], **{"data.marker": text, "data.train": [f"{text}a", text or "b"]})
+    path = tmp_path / "lm-bytes.yaml"
+    path.write_text(write_recipe(recipe), encoding="utf-8")
+    assert read_recipe(path) == recipe
+    assert recipe.data.marker == text
 
 
 @pytest.mark.parametrize("word", ["no", "NO", "yes", "on", "Off", "y", "n"])
@@ -76,6 +103,12 @@ def test_words_are_words_and_true_is_true(word: str, tmp_path: Path) -> None:
         ("optimiser.lr=1", "Did you mean 'optimizer'"),
         ("optimizer.lr=fast", "optimizer.lr must be float, got 'fast'"),
         ("optimizer.lr=-1", "optimizer.lr must be a finite number above 0"),
+        ("optimizer.eps=0", "optimizer.eps must be a finite number above 0"),
+        ("optimizer.clip=0", "optimizer.clip must be a finite number above 0"),
+        ("optimizer.betas=[0.9,1.5]", "optimizer.betas must be at least 0 and below 1, got 1.5"),
+        ("optimizer.betas=[0.9]", "optimizer.betas are two numbers"),
+        ("optimizer.weight_decay=-1", "optimizer.weight_decay must be a finite number of at least 0"),
+        ("optimizer.weight_decay=.nan", "optimizer.weight_decay must be a finite number of at least 0"),
         ("run.steps=0", "run.steps must be at least 1"),
         ("run.average=2", "run.average must be at least 0"),
         ("data.limit=0", "data.limit must be at least 1"),

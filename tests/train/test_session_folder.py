@@ -1,11 +1,14 @@
 """The folder of a run: what lies there already is not written over, and a start that failed is not in the way."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from glassformer.train.checkpoint import CheckpointError
+from glassformer.train.recipe_files import read_recipe
 from glassformer.train.session import Session
 from glassformer.train.watching.watch import Watch
 from tests.train.small_sessions import HERE, assert_refused, content, small, trained
@@ -74,6 +77,87 @@ def test_a_start_that_failed_does_not_cover_what_came_later(tmp_path: Path) -> N
     (out / "model").mkdir()
     with pytest.raises(CheckpointError, match="holds model, "):
         trained(small("lm-bpe", tmp_path, *FEW), out)
+
+
+def test_what_another_start_has_left_is_not_taken_for_ones_own(model: Path, tmp_path: Path) -> None:
+    """A vocabulary that the run does not use, in its folder."""
+    out, same = tmp_path / "out", tmp_path / "same"
+    for folder in (out, same):
+        Session(small("lm-bpe", tmp_path, *FEW), folder, HERE, Watch())
+    kept = (same / "tokenizer" / "tokenizer.json").stat().st_mtime_ns
+    starts = ("model.lineage=null", "model.sizes={}", f"model.start={model}")
+    trained(small("lm-bpe", tmp_path, *FEW, *starts), out)
+    assert not (out / "tokenizer").exists()
+    trained(small("lm-bpe", tmp_path, *FEW), same)
+    assert (same / "tokenizer" / "tokenizer.json").stat().st_mtime_ns == kept  # made once
+
+
+HOLDS = """
+import sys
+from pathlib import Path
+from glassformer.train.folder_lock import FolderLock
+lock = FolderLock(Path(sys.argv[1]))
+lock.take()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such locks")
+@pytest.mark.parametrize("resume", [False, True])
+def test_two_processes_do_not_train_in_one_folder(resume: bool, tmp_path: Path) -> None:
+    out, recipe = tmp_path / "out", small("lm-bpe", tmp_path, *FEW)
+    if resume:
+        trained(recipe, out)
+    out.mkdir(exist_ok=True)
+    other = subprocess.Popen(
+        [sys.executable, "-c", HOLDS, out], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert other.stdout is not None
+    assert other.stdout.readline() == "held\n"
+    assert_refused(recipe, out, "another process trains in .*out now; .*--out", resume=resume)
+    other.kill()  # the system takes the lock back
+    other.communicate()
+    assert trained(recipe, out, resume=resume).step == 2
+    assert trained(recipe, out, resume=True).step == 2  # and so does the end of a run
+
+
+def test_whoever_comes_second_to_a_folder_that_is_not_there_yet_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, recipe = tmp_path / "out", small("lm-bpe", tmp_path, *FEW)
+    begin = Session._begin
+    others: list[Session] = []
+
+    def later(self: Session) -> None:
+        if not others:
+            others.append(self)  # another one comes while this one reads its data
+            others.append(Session(recipe, out, HERE, Watch()))
+        begin(self)
+
+    monkeypatch.setattr(Session, "_begin", later)
+    with pytest.raises(CheckpointError, match="another process trains in"):
+        Session(recipe, out, HERE, Watch())
+    assert others[1].train().step == 2
+
+
+def test_what_changed_in_between_is_written_down(tmp_path: Path) -> None:
+    """The command that a stopped run names goes on with it, wherever the data lies by now."""
+    out, recipe = tmp_path / "out", small("lm-bpe", tmp_path, *FEW)
+    trained(recipe, out)
+    assert isinstance(recipe.data.train, str)
+    moved = shutil.copy(recipe.data.train, tmp_path / "moved.txt")
+    shutil.rmtree(out / "model")
+    trained(small("lm-bpe", tmp_path, *FEW, f"data.train={moved}"), out, resume=True)
+    assert read_recipe(out / "recipe.yaml").data.train == str(moved)
+
+
+@pytest.mark.parametrize("page", ["{}", "[]", "7", '{"identity": 7}'])
+def test_a_damaged_state_is_told(page: str, tmp_path: Path) -> None:
+    out, recipe = tmp_path / "out", small("lm-bpe", tmp_path, *FEW)
+    trained(recipe, out)
+    (out / "checkpoints" / "step-00000002" / "run" / "state.json").write_text(page)
+    assert_refused(recipe, out, r"state\.json.*(bytes|SHA)", resume=True)
 
 
 def test_a_start_that_is_refused_leaves_nothing(tmp_path: Path) -> None:

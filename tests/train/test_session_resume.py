@@ -1,11 +1,14 @@
 """Going on with a run: what is compared, when, and what may have moved."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
+from glassformer import hub
 from glassformer.train.checkpoint import CheckpointError
 from glassformer.train.log import read_log
 from glassformer.train.recipe import Recipe
@@ -108,6 +111,45 @@ def test_the_model_that_a_run_began_from_may_move_or_go(
         for one in (tmp_path / "whole", out)
     ]
     assert states[0] == states[1]  # so that it can go on a second time
+
+
+def test_rows_with_other_labels_are_not_called_another_start(teacher: Path, another: Path, tmp_path: Path) -> None:
+    """Another head would be called for, and the folder is the same."""
+
+    def begun(start: Path, rows: str) -> Recipe:
+        return small("finetune", tmp_path, *FEW, f"model.start={start}", f"data.train={tmp_path / rows}")
+
+    def refused(start: Path, rows: str) -> list[str]:
+        with pytest.raises(CheckpointError, match="is of another run") as error:
+            trained(begun(start, rows), out, resume=True)
+        return re.findall(r"^  ([a-z.]+)", str(error.value), re.MULTILINE)
+
+    recipe = begun(teacher, "rows.jsonl")  # which writes them
+    rows = (tmp_path / "rows.jsonl").read_text()
+    (tmp_path / "others.jsonl").write_text(rows.replace("animal", "beast"))
+    out = stopped(recipe, tmp_path / "out")
+    assert refused(teacher, "others.jsonl") == ["data.train", "data.valid"]
+    assert refused(another, "rows.jsonl") == ["model.start"]
+    loaded = hub.load(teacher)
+    with torch.no_grad():
+        loaded.model.get_parameter("head.lm.bias")[3] += 1e-3  # which the new head has nothing of
+    hub.save(loaded, tmp_path / "nearly")
+    assert refused(tmp_path / "nearly", "rows.jsonl") == ["model.start"]
+
+
+@pytest.mark.parametrize("labels", ["the same", "others"])
+def test_a_model_with_labels_is_the_same_start_for_any_rows(labels: str, tmp_path: Path) -> None:
+    """Whether its head goes on depends on the rows; what it is does not."""
+    first = trained(small("classify", tmp_path, *FEW), tmp_path / "first").folder
+    recipe = small("finetune", tmp_path, *FEW, f"model.start={first}")
+    file = tmp_path / "rows.jsonl"
+    rows = file.read_text()
+    file.write_text(rows if labels == "the same" else rows.replace("animal", "beast"))
+    out = stopped(recipe, tmp_path / "out")
+    file.write_text(rows.replace("animal", "plant"))
+    with pytest.raises(CheckpointError, match=r"data\.train \(") as refused:
+        trained(recipe, out, resume=True)
+    assert "model.start" not in str(refused.value)
 
 
 def test_a_damaged_checkpoint_is_called_so_where_it_has_to_serve_as_the_start(teacher: Path, tmp_path: Path) -> None:
