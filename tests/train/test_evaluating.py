@@ -222,7 +222,7 @@ def test_a_damaged_note_is_told(said: str, teacher: Path, tmp_path: Path) -> Non
         ("model.teacher", "model.teacher changes nothing here; say job=distillation besides"),
         ("evaluation.batches", "must be one of .*evaluation.beam.*; got 'evaluation.batches'"),
         ("data.train", "must be one of batch.examples.*; got 'data.train'"),
-        ("data.limt", "Did you mean 'data.limit'"),
+        ("data.limits", "Did you mean 'data.limit'"),
         ("batch", "got 'batch'"),
         ("job.name", "got 'job.name'"),
     ],
