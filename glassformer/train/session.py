@@ -91,8 +91,7 @@ class Session:
             undo.callback(self._lock.release)
             by_first(lambda: self._enter_folder(resume))
             latest = self.checkpoints.latest()
-            undo.callback(self._leave)
-            self.run: Run = assemble(recipe, folder, process, latest, begin=self._begin)
+            self.run: Run = assemble(recipe, folder, process, latest, begin=lambda: self._begin(undo))
             run = recipe.run
             average = None if run.average is None else MovingAverage(self.run.model, run.average)
             self.judge = Judge(self.run, average, process, folder)
@@ -121,10 +120,11 @@ class Session:
         if has_begun or has_checkpoint:
             self.checkpoints.tidy()
 
-    def _begin(self) -> None:
+    def _begin(self, undo: ExitStack) -> None:
         """Make the folder, now that something is to be written there."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock.take()
+        undo.callback(self._leave)  # not before: the mark may be that of whoever holds the lock
         if not self.checkpoints.all():
             mark, made_of = self.folder / BEGUN, write_recipe(self.recipe)
             if mark.exists() and mark.read_text(encoding="utf-8") != made_of:  # what another start has left
@@ -134,7 +134,7 @@ class Session:
 
     def _leave(self) -> None:
         """Of a run that came to nothing, nothing stays."""
-        if self._is_first and not any((self.folder / name).exists() for name in (*PREPARED, RECIPE)):
+        if not any((self.folder / name).exists() for name in (*PREPARED, RECIPE)):
             (self.folder / BEGUN).unlink(missing_ok=True)
 
     def _check_room(self, own: Collection[str]) -> None:

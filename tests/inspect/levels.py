@@ -11,6 +11,7 @@ import torch
 
 from glassformer.families import presets
 from glassformer.models.transformer import Transformer
+from tests.helpers import PATHS
 from tests.inspect.counting import Live, inputs, loss, small
 
 SHAPE = (3, 64, 45)  # rows, tokens, tokens of the source
@@ -29,4 +30,4 @@ def highest(name: str, path: str) -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-    print(json.dumps({name: {path: highest(name, path) for path in ("sdpa", "eager")} for name in sys.argv[1:]}))
+    print(json.dumps({name: {path: highest(name, path) for path in PATHS} for name in sys.argv[1:]}))

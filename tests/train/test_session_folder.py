@@ -4,10 +4,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from glassformer.train.checkpoint import CheckpointError
+from glassformer.train.folder_lock import FolderLock
 from glassformer.train.recipe_files import read_recipe
 from glassformer.train.session import Session
 from glassformer.train.watching.watch import Watch
@@ -129,16 +131,32 @@ def test_whoever_comes_second_to_a_folder_that_is_not_there_yet_is_refused(
     begin = Session._begin
     others: list[Session] = []
 
-    def later(self: Session) -> None:
+    def later(self: Session, *given: Any) -> None:
         if not others:
             others.append(self)  # another one comes while this one reads its data
             others.append(Session(recipe, out, HERE, Watch()))
-        begin(self)
+        begin(self, *given)
 
     monkeypatch.setattr(Session, "_begin", later)
     with pytest.raises(CheckpointError, match="another process trains in"):
         Session(recipe, out, HERE, Watch())
     assert others[1].train().step == 2
+
+
+def test_whoever_is_refused_leaves_the_mark_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That one has marked the folder, and not yet made a vocabulary."""
+    out, begin, other = tmp_path / "out", Session._begin, FolderLock(tmp_path / "out")
+
+    def later(*given: Any) -> None:
+        out.mkdir()
+        other.take()
+        (out / ".begun").write_text("of the first")
+        begin(*given)
+
+    monkeypatch.setattr(Session, "_begin", later)
+    with pytest.raises(CheckpointError, match="another process trains in"):
+        Session(small("lm-bpe", tmp_path, *FEW), out, HERE, Watch())
+    assert content(out) == {".begun": b"of the first"}
 
 
 def test_what_changed_in_between_is_written_down(tmp_path: Path) -> None:
