@@ -230,11 +230,11 @@ class Computing:
     path: Annotated[
         str,
         typer.Option(
-            metavar="fast|sdpa|eager",
-            help="Through fused kernels, or by the formulas (eager).",
+            metavar="sdpa|eager",
+            help="Attention through fused kernels (sdpa), or by the formula (eager).",
             rich_help_panel=COMPUTING,
         ),
-    ] = "fast"
+    ] = "sdpa"
     chunk: Annotated[
         int | None, typer.Option(min=1, help="Read prompts in pieces of so many tokens.", rich_help_panel=COMPUTING)
     ] = None
@@ -248,7 +248,9 @@ class Computing:
 
     def given(self, loading: Loading) -> dict[str, Any]:
         """The options for ``generate_text``."""
-        check_choice("--path", self.path, ("fast", "sdpa", "eager"))
+        from glassformer.nn.attention import PATHS
+
+        check_choice("--path", self.path, PATHS)
         found: dict[str, Any] = {"path": self.path}
         if self.chunk is not None:
             found["chunk"] = self.chunk

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from glassformer import config
+from glassformer.nn.dropout import dropout
 from glassformer.nn.feedforward import activation_named
 from glassformer.nn.linear import Embedding, Linear, linear
 from glassformer.nn.norm import at_least_float32, make_norm
@@ -19,6 +20,8 @@ class LMHead(nn.Module):
 
     A tied head owns no matrix: it is handed the embedding table at each call, so there is nothing to keep equal.
     """
+
+    fused = False
 
     def __init__(self, facts: config.LMHead, model: config.Model) -> None:
         super().__init__()
@@ -44,11 +47,11 @@ class LMHead(nn.Module):
         """Logits for every token; softmax is the caller's."""
         del real  # every token gets its own answer
         if self.transform is not None and self.norm is not None:
-            x = self.norm(activation_named(self.facts.transform or "")(self.transform(x)))
+            x = self.norm(activation_named(self.facts.transform or "", fused=self.fused)(self.transform(x)))
         if self.facts.scale != 1.0:
             x = x * self.facts.scale
         if self.out is None:
-            return linear(x, table, self.bias)
+            return linear(x, table, self.bias, fused=self.fused)
         logits = self.out(x)
         return logits if self.bias is None else logits + self.bias.to(logits.dtype)
 
@@ -56,13 +59,13 @@ class LMHead(nn.Module):
 class TaskHead(nn.Module):
     """pool → (linear map → activation) → scores of the labels; see ``config.TaskHead``."""
 
+    fused = False
+
     def __init__(self, facts: config.TaskHead, model: config.Model) -> None:
         super().__init__()
         self.facts = facts
         self.hidden = Linear(model.width, model.width, bias=True) if facts.hidden is not None else None
         self.out = Linear(model.width, len(facts.labels), bias=facts.bias) if facts.labels else None
-        self.input_dropout = nn.Dropout(facts.input_dropout)
-        self.dropout = nn.Dropout(facts.dropout)
 
     def forward(
         self, x: Float[Tensor, "B T D"], real: Bool[Tensor, "B T"] | None, table: Float[Tensor, "V E"]
@@ -72,10 +75,11 @@ class TaskHead(nn.Module):
         if self.facts.pool is not None:
             x = pool(x, real, self.facts.pool)
         if self.hidden is not None:
-            x = activation_named(self.facts.hidden or "")(self.hidden(self.input_dropout(x)))
+            x = self.hidden(dropout(x, self.facts.input_dropout, self.training))
+            x = activation_named(self.facts.hidden or "", fused=self.fused)(x)
         if self.out is None:
             return x
-        scores = self.out(self.dropout(x))
+        scores = self.out(dropout(x, self.facts.dropout, self.training))
         return scores.squeeze(-1) if self.facts.task == "replaced" else scores
 
 
@@ -128,7 +132,9 @@ def make_head(model: config.Model) -> AnyHead | None:
         return TaskHead(facts, model)
     if isinstance(facts, config.EmbeddingHead):
         return EmbeddingHead(facts, model)
-    return PretrainingHead(facts, model)
+    if isinstance(facts, config.PretrainingHead):
+        return PretrainingHead(facts, model)
+    raise TypeError(f"no head is built from {type(facts).__name__}.")
 
 
 def pool(x: Float[Tensor, "B T D"], real: Bool[Tensor, "B T"] | None, how: str) -> Float[Tensor, "B D"]:

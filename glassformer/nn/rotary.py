@@ -34,9 +34,13 @@ class Turns:
     sin: Float[Tensor, "... P"]
     pairing: Pairing
 
-    def for_heads(self) -> "Turns":
-        """The same for vectors that stand as ``(..., T, H, d)``: every head turns alike."""
-        return Turns(self.cos.unsqueeze(-2), self.sin.unsqueeze(-2), self.pairing)
+    def for_heads(self, dtype: torch.dtype) -> "Turns":
+        """The same for vectors ``(..., H, T, d)`` of a model of this type: every head turns alike."""
+        wide = torch.promote_types(dtype, torch.float32)
+        cos, sin = self.cos.to(wide), self.sin.to(wide)
+        if cos.ndim > 2:
+            cos, sin = cos.unsqueeze(-3), sin.unsqueeze(-3)
+        return Turns(cos, sin, self.pairing)
 
     def rotate(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
         """Turn each pair (a, b) of ``x`` to (a·cos − b·sin, a·sin + b·cos), in at least float32."""

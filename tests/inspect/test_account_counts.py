@@ -10,10 +10,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from _pytest.mark import ParameterSet
+from glassformer.generate.engine import Engine, is_plain
 
 from glassformer.config import BlockSparse, Model, change
 from glassformer.families import lineages, presets
-from glassformer.generate.engine import Engine, is_plain
 from glassformer.inspect.account import Account, account
 from glassformer.inspect.account.attention import Looking
 from glassformer.inspect.parameters import num_parameters

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from glassformer.models.transformer import Transformer
+    from glassformer.nn.attention import AttentionPath
 
 Step = Callable[[], object]
 
@@ -36,7 +37,7 @@ def measured_seconds(books: Account, *, device: str | None = None, repeats: int 
     tokens = books.source if books.config.decoder is None else books.context
     ids = torch.zeros(books.batch, tokens, dtype=torch.long, device=place)
     source = torch.zeros(books.batch, books.source, dtype=torch.long, device=place)
-    path = "sdpa" if books.attention == "fused" else "eager"
+    path: AttentionPath = "sdpa" if books.attention == "fused" else "eager"
     make = {"forward": _forward, "train": _training, "decode": _decoding}[books.mode]
     return measure_step(make(model, ids, source, path), repeats)
 
@@ -52,7 +53,7 @@ def _check_room(books: Account, place: "torch.device") -> None:
         )
 
 
-def _answer(model: "Transformer", ids: "Tensor", source: "Tensor", path: str) -> "Tensor":
+def _answer(model: "Transformer", ids: "Tensor", source: "Tensor", path: "AttentionPath") -> "Tensor":
     """The scores of every token: logits, or those of labels."""
     both = model.config.family == "encoder-decoder"
     answer = model(source, target=ids, path=path) if both else model(ids, path=path)
@@ -60,14 +61,14 @@ def _answer(model: "Transformer", ids: "Tensor", source: "Tensor", path: str) ->
     return scores
 
 
-def _forward(model: "Transformer", ids: "Tensor", source: "Tensor", path: str) -> Step:
+def _forward(model: "Transformer", ids: "Tensor", source: "Tensor", path: "AttentionPath") -> Step:
     import torch
 
     model.eval()
     return torch.inference_mode()(lambda: _answer(model, ids, source, path))
 
 
-def _training(model: "Transformer", ids: "Tensor", source: "Tensor", path: str) -> Step:
+def _training(model: "Transformer", ids: "Tensor", source: "Tensor", path: "AttentionPath") -> Step:
     import torch
     from torch.nn import functional
 
@@ -82,7 +83,7 @@ def _training(model: "Transformer", ids: "Tensor", source: "Tensor", path: str) 
     return step
 
 
-def _decoding(model: "Transformer", ids: "Tensor", source: "Tensor", path: str) -> Step:
+def _decoding(model: "Transformer", ids: "Tensor", source: "Tensor", path: "AttentionPath") -> Step:
     """One token more, again and again: what it adds to the cache is taken back."""
     import torch
 
@@ -90,7 +91,7 @@ def _decoding(model: "Transformer", ids: "Tensor", source: "Tensor", path: str) 
 
     model.eval()
     with torch.inference_mode():
-        steps = Steps(model, source if model.encoder is not None else None, path="fast" if path == "sdpa" else path)
+        steps = Steps(model, source if model.encoder is not None else None, path=path)
         before = ids.shape[1] - 1
         cache, _ = steps.read(ids[:, : max(1, before)], None, 2, forgets=False)
     length = cache.length
