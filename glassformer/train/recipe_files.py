@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from glassformer.config import from_dict, to_dict
+from glassformer.train.file_formats import settle_format
 from glassformer.train.recipe import Recipe
 
 _HOME = resources.files("glassformer.train") / "recipes"
@@ -58,12 +59,28 @@ def recipe_names() -> list[str]:
     return sorted(entry.name.removesuffix(".yaml") for entry in _HOME.iterdir() if entry.name.endswith(".yaml"))
 
 
-def read_recipe(where: str | Path, changes: Iterable[str] = (), **values: Any) -> Recipe:
+def read_recipe(
+    where: str | Path, changes: Iterable[str] = (), *, told: list[str] | None = None, **values: Any
+) -> Recipe:
     """A recipe of the package by its name, or a YAML file by its path, with ``key=value`` changes on top.
 
-    ``values`` are changes, too, as they are and not as texts: ``**{"model.start": folder}``.
+    Args:
+        where: the name or the path.
+        changes: what is to be different. What follows from it is set as well: the format from the files' endings.
+        told: gets a sentence for everything that followed from the changes.
+        **values: changes, too, as they are and not as texts: ``**{"model.start": folder}``.
     """
-    return recipe_of(*_page(where), changes, **values)
+    name, page = _page(where)
+    made = [*map(_parsed, changes), *values.items()]
+    for path, value in made:
+        _set(page, path, value)
+    try:
+        notes = [settle_format(page, {path for path, _ in made}, is_default=str(where) in recipe_names())]
+    except (TypeError, ValueError) as error:
+        raise RecipeError(f"recipe {name}: {error}") from error
+    if told is not None:
+        told += [note for note in notes if note is not None]
+    return recipe_of(name, page)
 
 
 def recipe_of(name: str, page: dict[str, Any], changes: Iterable[str] = (), **values: Any) -> Recipe:

@@ -278,6 +278,17 @@ def test_bad_rows_are_told_or_left_out(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "b" / "results.json").read_text())["notes"] == [counted]
 
 
+@pytest.mark.parametrize("stated", [["data.format=csv"], []])
+def test_commas_are_read_by_a_recipe_whose_own_files_have_semicolons(stated: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "train.csv"
+    path.write_text("sentence,emotion\n" + "".join(f'"word {n}, word",{"ab"[n % 2]}\n' for n in range(12)))
+    own = [change for change in tiny("classify", tmp_path, "wordpiece") if not change.startswith("data.")]
+    columns = ["data.columns={text: sentence, label: emotion}", f"data.train={path}"]
+    done = ask("train", "classify", *own, *columns, *stated, "run.steps=6", "--out", str(tmp_path / "out"))
+    assert done.exit_code == 0, done.stderr
+    assert ("note: the files are read as data.format=csv, by their ending" in done.stderr) == (not stated)
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
