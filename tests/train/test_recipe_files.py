@@ -124,6 +124,33 @@ def test_a_format_that_a_file_of_your_own_states_stays(tmp_path: Path) -> None:
         read_recipe(path, ["data.train=rows"])
 
 
+@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize("steps", [2, 20])
+def test_a_run_shorter_than_the_warmup_has_a_shorter_one(name: str, steps: int) -> None:
+    usual, told = read_recipe(name), list[str]()
+    recipe = read_recipe(name, [f"run.steps={steps}"], told=told)
+    if usual.optimizer.warmup < steps:
+        assert (recipe.optimizer.warmup, told) == (usual.optimizer.warmup, [])
+        return
+    share = usual.optimizer.warmup / usual.run.steps
+    assert recipe.optimizer.warmup == pytest.approx(share * steps, abs=1)
+    assert 1 <= recipe.optimizer.warmup < steps
+    assert [one.partition(":")[0] for one in told] == [f"optimizer.warmup={recipe.optimizer.warmup}"]
+
+
+def test_a_warmup_that_is_stated_is_not_shortened(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"optimizer\.warmup=50 steps do not end within run\.steps=20"):
+        read_recipe("lm-bytes", ["run.steps=20", "optimizer.warmup=50"])
+    path = tmp_path / "mine.yaml"
+    path.write_text(write_recipe(read_recipe("lm-bytes")).replace("steps: 5000", "steps: 20"))
+    with pytest.raises(RecipeError, match=r"optimizer\.warmup=100 steps do not end within run\.steps=20"):
+        read_recipe(path)
+    assert read_recipe("translate", ["run.steps=8000"]).optimizer.warmup == 2000
+    assert read_recipe("classify", ["run.steps=1"]).optimizer.warmup == 0
+    with pytest.raises(RecipeError, match=r"run\.steps of at least 2.*optimizer\.schedule=constant"):
+        read_recipe("translate", ["run.steps=1"])
+
+
 @pytest.mark.parametrize(
     "text",
     ["1e5", "1E5", "1e-3", "1.e3", ".5", "7", "1_000", "0x1f", "null", "~", "true", "on", "2026-01-01", ""],
