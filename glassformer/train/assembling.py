@@ -114,8 +114,8 @@ def assemble(
     _check(recipe, job, process)
     parts: dict[str, Records[Any]] = read_parts(recipe.data, job.record, hold_out=job.holds_out_rows)
     labels = job.labels(parts["train"])
-    start = None if recipe.model.start is None else started(recipe.model.start, job, labels)
-    identity = _identity(recipe, parts, start, checkpoint) | job.identity()
+    start = _start(recipe, job, labels, checkpoint)
+    identity = _identity(recipe, parts, start) | job.identity()
     _compare(checkpoint, identity, recipe)
     by_first(begin)
     tokenizer = first_then_all(lambda: make_tokenizer(recipe, job, parts["train"], folder / "tokenizer", start))
@@ -241,18 +241,24 @@ def _loader(
     )
 
 
-def _identity(
-    recipe: Recipe, parts: dict[str, Records[Any]], start: Started | None, checkpoint: Path | None
-) -> dict[str, Any]:
+def _start(recipe: Recipe, job: Job[Any], labels: tuple[str, ...], checkpoint: Path | None) -> Started | None:
+    """The model to start from, if there is one; a checkpoint that stands in for it knows its fingerprint."""
+    folder = recipe.model.start
+    if folder is None:
+        return None
+    stands_in = checkpoint is not None and folder == str(checkpoint)
+    known_by = identity_of(Path(folder))["recipe"]["model"]["start"] if stands_in else None
+    return started(folder, job, labels, known_by)
+
+
+def _identity(recipe: Recipe, parts: dict[str, Records[Any]], start: Started | None) -> dict[str, Any]:
     """What may not change while a run goes on, as far as it is known before anything is made: recipe, rows, start."""
     page = to_dict(recipe)
     for section, names in FREE.items():
         for name in names:
             (page[section] if section else page).pop(name)
     page["tokenizer"]["load"] = recipe.tokenizer.load is not None
-    if start is not None and start.place == checkpoint:  # which knows what it began from
-        page["model"]["start"] = identity_of(start.place)["recipe"]["model"]["start"]
-    elif start is not None:
+    if start is not None:
         page["model"]["start"] = start.fingerprint
     return {
         "recipe": page,
