@@ -17,25 +17,25 @@ import shutil
 from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from glassformer import hub
 from glassformer.config.facts import for_json
 from glassformer.models.transformer import Transformer
 from glassformer.train import parallel
 from glassformer.train.assembling import Run, assemble
-from glassformer.train.averaging import MovingAverage, load_average
+from glassformer.train.averaging import MovingAverage
 from glassformer.train.checkpoint import CheckpointError, Checkpoints
-from glassformer.train.evaluating import note_of
 from glassformer.train.folder_lock import FolderLock
 from glassformer.train.judging import Judge
+from glassformer.train.keeping import chosen, keep_model, write_shown
 from glassformer.train.log import RunLog
 from glassformer.train.loop import Report
 from glassformer.train.processes import by_first, gathered
 from glassformer.train.recipe import Recipe
 from glassformer.train.recipe_files import write_recipe
-from glassformer.train.resume import read_run, write_model, write_run
+from glassformer.train.resume import read_run, write_run
 from glassformer.train.stop_signals import StopSignals
 from glassformer.train.stopping import EarlyStopping
 from glassformer.train.watching.curve import draw_curve
@@ -155,7 +155,8 @@ class Session:
     def _take_up(self, latest: Path | None, resume: bool) -> list[str]:
         """Go on from the last checkpoint, or see that all can begin. Returns what to tell."""
         if latest is not None:
-            told = read_run(latest, self.run.trainer, self.run.identity, extras=self._extras())
+            run = self.run
+            told = read_run(latest, run.trainer, run.identity, extras=self._extras(), base=run.base)
             plan, found = self.recipe, self.run.recipe
             pairs = ((plan.model.start, found.model.start), (plan.tokenizer.load, found.tokenizer.load))
             gone = [
@@ -259,20 +260,18 @@ class Session:
             self.watch.checkpoint(step, path, better)
 
     def _fill(self, folder: Path) -> None:
-        is_plain = self.judge.average is None and self.judge.shown() is self.run.model
+        run, judge = self.run, self.judge
+        is_plain = run.base is None and judge.average is None and judge.shown() is run.model
         write_run(
             folder,
-            self.run.trainer,
-            self.run.identity,
-            tokenizer=self.run.kit.tokenizer,
-            lineage=self.run.lineage,
+            run.trainer,
+            run.identity,
+            tokenizer=run.kit.tokenizer,
+            lineage=run.lineage,
             extras=self._extras(),
-            show=None if is_plain else self._write_kept,
+            show=None if is_plain else partial(write_shown, run=run, judge=judge),
+            base=run.base,
         )
-
-    def _write_kept(self, folder: Path) -> None:
-        with self.judge.averaged():
-            write_model(folder, self.judge.shown(), self.run.kit.tokenizer, self.run.lineage)
 
     def _finish(self) -> Outcome:
         place = self.folder / "model"
@@ -291,13 +290,7 @@ class Session:
 
     def _keep(self, place: Path) -> None:
         """Put the best model into its place, or the mean of the last few."""
-        last, best = self.checkpoints.all()[-self.recipe.evaluation.last :], self.checkpoints.best()
-        if best is None and "valid" in self.run.examples and self.recipe.evaluation.last == 1:
+        last = self.recipe.evaluation.last
+        if self.checkpoints.best() is None and "valid" in self.run.examples and last == 1:
             self.watch.note("the best checkpoint is not there any more; the model is the last one.")
-        chosen = best if best is not None and len(last) == 1 else last[-1]
-        loaded = hub.load(chosen)
-        if self.recipe.evaluation.last > 1:
-            load_average(loaded.model, last)
-        shutil.rmtree(place, ignore_errors=True)
-        hub.save(loaded, place, tokenizer=self.run.kit.tokenizer)
-        write_text(place / hub.JOB, json.dumps(note_of(self.run.job), indent=2, ensure_ascii=False) + "\n")
+        keep_model(place, self.run, chosen(self.checkpoints, last))
