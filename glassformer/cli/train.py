@@ -16,6 +16,7 @@ from glassformer.cli.verbs import verb
 
 if TYPE_CHECKING:
     from glassformer.train.recipe import Recipe
+    from glassformer.train.session import Session
     from glassformer.train.watching.watch import Open
 
 WATCHING = "Who is told"
@@ -154,13 +155,29 @@ def _run(recipe: "Recipe", going: Going, asking: Asking, telling: Telling, told:
         session = Session(recipe, folder, process, Watch(console, recipe.name, sinks), resume=going.resume)
         try:
             outcome = session.train()
-        except StoppedError as stopped:
+        except (StoppedError, KeyboardInterrupt) as stopped:
             if console is not None:
-                ended = f"Stopped after step {stopped.step:,}. Go on with: glassformer train --out {folder} --resume"
+                ended = _stopped(session, stopped, folder)
                 console.print(ended, markup=False, highlight=False, soft_wrap=True)
             raise typer.Exit(130) from None
         if console is not None:
             _print_outcome(console, folder, outcome.step, outcome.results)
+
+
+def _stopped(session: "Session", stopped: BaseException, folder: Path) -> str:
+    """What a run that was stopped leaves: a model, or a checkpoint, and how it goes on."""
+    from glassformer.train.resume import needs_base
+    from glassformer.train.session import MODEL, StoppedError
+
+    resume = f"Go on with: glassformer train --out {folder} --resume"
+    if isinstance(stopped, StoppedError):
+        several = len(stopped.kept) > 1
+        made = f"the mean of {len(stopped.kept)} checkpoints" if several else f"of step {stopped.kept[0]:,}"
+        return f"Stopped after step {stopped.step:,}. The model so far, {made}: {folder / MODEL}. {resume}"
+    last = session.checkpoints.latest()
+    if last is None:
+        return f"Stopped before the first checkpoint. {resume}"
+    return f"Stopped. The newest checkpoint{'' if needs_base(last) else ' can be used as a model'}: {last}. {resume}"
 
 
 def _sinks(telling: Telling, folder: Path, recipe: "Recipe") -> "list[Open]":

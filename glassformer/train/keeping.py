@@ -1,6 +1,7 @@
 """The model that a run keeps: as its checkpoints have it, and in a folder of its own, ready to be used."""
 
 import json
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,13 +40,19 @@ def chosen(checkpoints: Checkpoints, last: int) -> list[Path]:
 
 
 def keep_model(place: Path, run: Run, folders: Sequence[Path]) -> None:
-    """Put the model of a checkpoint into its place, or the mean of several."""
+    """Put the model of a checkpoint into its place, or the mean of several; the one before stays until then."""
     if needs_base(folders[0]):
         model: Transformer = merged_with(run.model, folders)
     else:
         model = hub.load(folders[-1]).model
         if len(folders) > 1:
             load_average(model, folders)
-    shutil.rmtree(place, ignore_errors=True)
-    hub.save(model, place, tokenizer=run.kit.tokenizer, lineage=run.lineage)
-    write_text(place / hub.JOB, json.dumps(note_of(run.job), indent=2, ensure_ascii=False) + "\n")
+    hidden = place.with_name(f".{place.name}.new")
+    try:
+        shutil.rmtree(hidden, ignore_errors=True)
+        hub.save(model, hidden, tokenizer=run.kit.tokenizer, lineage=run.lineage)
+        write_text(hidden / hub.JOB, json.dumps(note_of(run.job), indent=2, ensure_ascii=False) + "\n")
+        shutil.rmtree(place, ignore_errors=True)
+        os.replace(hidden, place)
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)

@@ -7,15 +7,15 @@ The folder::
     tokens/         text as ids, where a job works from files
     log.jsonl       every step, validation and checkpoint
     checkpoints/    the newest ones and the best
-    model/          what came out: glassformer.load opens it
+    model/          what came out, or the best so far where the run was stopped: glassformer.load opens it
     results.json    how good it is
     loss.svg        how it learned
 """
 
 import json
 import shutil
-from collections.abc import Collection
-from contextlib import ExitStack
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from glassformer.models.transformer import Transformer
 from glassformer.train import parallel
 from glassformer.train.assembling import Run, assemble
 from glassformer.train.averaging import MovingAverage
-from glassformer.train.checkpoint import CheckpointError, Checkpoints
+from glassformer.train.checkpoint import CheckpointError, Checkpoints, step_of
 from glassformer.train.folder_lock import FolderLock
 from glassformer.train.judging import Judge
 from glassformer.train.keeping import chosen, keep_model, write_shown
@@ -48,16 +48,23 @@ SMALLER = ("loss", "perplexity")
 RECIPE = "recipe.yaml"
 PREPARED = ("tokenizer", "tokens")
 ON_THE_WAY = ("log.jsonl", "checkpoints")
-AT_THE_END = ("model", "results.json", "loss.svg")
+MODEL = "model"
+AT_THE_END = (MODEL, "results.json", "loss.svg")
+STOPPING = "stopping after this step, with a checkpoint; a second Ctrl-C stops now, without one"
 BEGUN = ".begun"  # says of which recipe the rest is, until the first checkpoint
 
 
 class StoppedError(Exception):
-    """Somebody asked the run to stop; a checkpoint was written after the step it names."""
+    """Somebody asked the run to stop; a checkpoint was written after the step it names, and a model of those so far.
 
-    def __init__(self, step: int) -> None:
+    Args:
+        step: the last one that was made.
+        kept: the steps of the checkpoints that the model is made of: the best, the newest, or several to average.
+    """
+
+    def __init__(self, step: int, kept: Sequence[int]) -> None:
         super().__init__(f"stopped after step {step:,}, from which the run can go on.")
-        self.step = step
+        self.step, self.kept = step, list(kept)
 
 
 @dataclass(frozen=True)
@@ -184,17 +191,22 @@ class Session:
             stack.enter_context(self.watch)
             by_first(self._write_down)
             log = stack.enter_context(RunLog(self.folder / "log.jsonl", after=trainer.step)) if self._is_first else None
-            signals = stack.enter_context(StopSignals()) if self.process.world == 1 else StopSignals()
             for note in self._notes:
                 self.watch.note(note)
             if plan.evaluation.untrained and trainer.step == 0:
                 self._show_samples(0)
-            for report in trainer if not self.stopping.is_over else ():
-                self._after(report, log, signals)
-                if self.stopping.is_over:
-                    self.watch.note(f"stopped early: {plan.evaluation.patience} evaluations in a row were no better.")
-                    break
+            signals = StopSignals(lambda: self.watch.note(STOPPING))
+            with signals if self.process.world == 1 else nullcontext():
+                self._make_steps(log, signals)
             return self._finish()
+
+    def _make_steps(self, log: RunLog | None, signals: StopSignals) -> None:
+        for report in self.run.trainer if not self.stopping.is_over else ():
+            self._after(report, log, signals)
+            if self.stopping.is_over:
+                patience = self.recipe.evaluation.patience
+                self.watch.note(f"stopped early: {patience} evaluations in a row were no better.")
+                break
 
     def _after(self, report: Report, log: RunLog | None, signals: StopSignals) -> None:
         """What follows a step: log lines, a validation and a checkpoint where they are due, a stop if it is wished."""
@@ -210,7 +222,9 @@ class Session:
         if is_judged:
             self._show_samples(report.step)
         if signals.came and not is_last:
-            raise StoppedError(report.step)
+            folders = chosen(self.checkpoints, self.recipe.evaluation.last)
+            keep_model(self.folder / MODEL, self.run, folders)
+            raise StoppedError(report.step, [step_of(folder) for folder in folders])
 
     def _start_watch(self) -> None:
         run = self.run
@@ -274,7 +288,7 @@ class Session:
         )
 
     def _finish(self) -> Outcome:
-        place = self.folder / "model"
+        place = self.folder / MODEL
         was_finished = self.run.trainer.step == self._first_step and (self.folder / "results.json").exists()
         if not any(gathered(was_finished and place.is_dir())):  # else it may hold what somebody has added since
             by_first(lambda: self._keep(place))
