@@ -23,7 +23,7 @@ from glassformer.config import Init
 from glassformer.models.transformer import Transformer, unwrapped
 from glassformer.train.adapters import adapted, add_adapters, merged
 from glassformer.weights.files import WeightsError, open_weights, some
-from glassformer.weights.saving import write_weights
+from glassformer.weights.saving import naming_file, write_weights
 
 FACTS, TENSORS = "adapters.json", "adapters.safetensors"
 KEYS = {"format", "rank", "alpha", "dropout", "targets", "also", "base"}
@@ -89,9 +89,13 @@ def save_adapters(model: nn.Module, folder: Path, *, base: str | None = None) ->
     }
     folder.mkdir(parents=True, exist_ok=True)
     beside = folder / f".{FACTS}.new"  # ready before the tensors change, so that the two change together
-    beside.write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
-    write_weights(folder, tensors, file_name=TENSORS)
-    os.replace(beside, folder / FACTS)
+    try:
+        with naming_file(folder / FACTS):
+            beside.write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
+        write_weights(folder, tensors, file_name=TENSORS)
+        os.replace(beside, folder / FACTS)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def load_adapters(model: nn.Module, folder: Path, *, any_base: bool = False) -> list[str]:

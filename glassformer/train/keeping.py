@@ -16,7 +16,7 @@ from glassformer.train.evaluating import note_of
 from glassformer.train.judging import Judge
 from glassformer.train.processes import by_first
 from glassformer.train.resume import needs_base, write_model
-from glassformer.weights.saving import write_text
+from glassformer.weights.saving import naming_file, write_text
 
 
 def write_shown(folder: Path, run: Run, judge: Judge) -> None:
@@ -48,11 +48,12 @@ def keep_model(place: Path, run: Run, folders: Sequence[Path]) -> None:
         if len(folders) > 1:
             load_average(model, folders)
     hidden = place.with_name(f".{place.name}.new")
-    try:
-        shutil.rmtree(hidden, ignore_errors=True)
-        hub.save(model, hidden, tokenizer=run.kit.tokenizer, lineage=run.lineage)
-        write_text(hidden / hub.JOB, json.dumps(note_of(run.job), indent=2, ensure_ascii=False) + "\n")
-        shutil.rmtree(place, ignore_errors=True)
-        os.replace(hidden, place)
-    finally:
-        shutil.rmtree(hidden, ignore_errors=True)
+    with naming_file(place):
+        try:
+            shutil.rmtree(hidden, ignore_errors=True)
+            hub.save(model, hidden, tokenizer=run.kit.tokenizer, lineage=run.lineage)
+            write_text(hidden / hub.JOB, json.dumps(note_of(run.job), indent=2, ensure_ascii=False) + "\n")
+            shutil.rmtree(place, ignore_errors=True)
+            os.replace(hidden, place)
+        finally:
+            shutil.rmtree(hidden, ignore_errors=True)

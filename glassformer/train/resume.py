@@ -33,7 +33,7 @@ from glassformer.train.shards import collected, is_shard, put, shared_out
 from glassformer.train.state import Stateful, optimizer_state, random_state, restore_optimizer, restore_random
 from glassformer.weights.convert import plain_names
 from glassformer.weights.files import WeightFiles, open_weights, some
-from glassformer.weights.saving import write_weights
+from glassformer.weights.saving import write_text, write_weights
 
 INSIDE = "run"
 
@@ -92,7 +92,7 @@ def write_run(
         "base": base,
         "identity": of,
     }
-    by_first(partial((inside / "state.json").write_text, json.dumps(said, indent=2) + "\n", encoding="utf-8"))
+    by_first(partial(write_text, inside / "state.json", json.dumps(said, indent=2) + "\n"))
 
 
 def read_run(
