@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from glassformer import hub
+from glassformer.families import lineages
 from glassformer.models.transformer import Transformer
 from glassformer.train.adapter_files import merged_with, save_adapters
 from glassformer.train.assembling import Run
@@ -16,6 +17,7 @@ from glassformer.train.evaluating import note_of
 from glassformer.train.judging import Judge
 from glassformer.train.processes import by_first
 from glassformer.train.resume import needs_base, write_model
+from glassformer.weights.reader import ConfigError
 from glassformer.weights.saving import naming_file, write_text
 
 
@@ -31,6 +33,25 @@ def write_shown(folder: Path, run: Run, judge: Judge) -> None:
             return
         by_first(lambda: save_adapters(run.model, folder, base=base))
         by_first(lambda: tokenizer.save(folder))
+
+
+def export_note(run: Run) -> str | None:
+    """Why the model cannot be written for Hugging Face, and what to do about it; None if it can."""
+    lineage = None if run.lineage is None else lineages()[run.lineage]
+    if lineage is None:
+        reason = "its lineage is not known"
+    elif lineage.model_type is None:
+        reason = f"{lineage.name} is not a kind of model that it has"
+    else:
+        try:
+            lineage.config(run.kit.facts)
+        except ConfigError as error:
+            reason = str(error).rstrip(".")
+        else:
+            return None
+    remedy = run.job.export_remedy()
+    said = f"glassformer convert cannot write this model for Hugging Face: {reason}."
+    return said if remedy is None else f"{said} {remedy}"
 
 
 def chosen(checkpoints: Checkpoints, last: int) -> list[Path]:

@@ -29,7 +29,7 @@ from glassformer.train.averaging import MovingAverage
 from glassformer.train.checkpoint import CheckpointError, Checkpoints, step_of
 from glassformer.train.folder_lock import FolderLock
 from glassformer.train.judging import Judge
-from glassformer.train.keeping import chosen, keep_model, write_shown
+from glassformer.train.keeping import chosen, export_note, keep_model, write_shown
 from glassformer.train.log import RunLog
 from glassformer.train.loop import Report
 from glassformer.train.processes import by_first, gathered
@@ -172,7 +172,8 @@ class Session:
             return [f"going on after step {self.run.trainer.step:,}", *dict.fromkeys(gone), *told, *self.run.notes()]
         self.judge.rehearse(self.recipe.evaluation.by, self.recipe.evaluation.samples)
         begins = ["no checkpoint was written yet, so the run begins"] if resume else []
-        return [*begins, *self.run.begins, *self.run.notes()]
+        export = export_note(self.run)
+        return [*begins, *self.run.begins, *([] if export is None else [export]), *self.run.notes()]
 
     def _write_down(self) -> None:
         """From now on the folder holds a run, with all that was changed since it began."""
