@@ -5,7 +5,8 @@ import os
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -116,10 +117,25 @@ def _publish(staging: Path, folder: Path, names: list[str], stem: str) -> None:
 def write_text(path: Path, text: str) -> None:
     """A text file, all or nothing: whoever reads it finds what stood there before, or all of this."""
     beside = path.with_name(f".{path.name}.new")
-    beside.write_text(text, encoding="utf-8")
-    sync(beside)
-    os.replace(beside, path)
-    sync(path.parent)
+    with naming_file(path):
+        try:
+            beside.write_text(text, encoding="utf-8")
+            sync(beside)
+            os.replace(beside, path)
+        finally:
+            beside.unlink(missing_ok=True)
+        sync(path.parent)
+
+
+@contextmanager
+def naming_file(path: Path) -> Iterator[None]:
+    """Let an error of the system say which file could not be written: that of a full disk does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def sync(path: Path) -> None:

@@ -1,5 +1,6 @@
 """``glassformer train`` and ``evaluate`` as programs: killed, starved of disk, asked for nonsense, run side by side."""
 
+import ctypes
 import json
 import os
 import random
@@ -8,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -18,7 +20,9 @@ import glassformer
 from glassformer.cli.main import app
 from glassformer.train.checkpoint import Checkpoints, check
 from glassformer.train.log import read_log
+from glassformer.train.loop import Report
 from glassformer.train.stop_signals import StopSignals
+from glassformer.train.watching.watch import Watch
 from tests.helpers import some_at_once
 from tests.train.tiny_recipes import tiny
 
@@ -138,6 +142,44 @@ def test_both_signals_are_heard(how: signal.Signals) -> None:
     assert signal.getsignal(how) == before
 
 
+def test_a_signal_is_answered_while_python_waits_for_a_long_computation() -> None:
+    """Python's own handlers run when the call has returned; the call here returns by the answer alone."""
+    read, written = os.pipe()
+    late = threading.Timer(60, os.write, (written, b"-"))  # so that a failure is no endless wait
+    found = ctypes.create_string_buffer(1)
+    with StopSignals(lambda: os.write(written, b"+")):
+        signal.siginterrupt(signal.SIGINT, False)  # let the system go on with the call
+        late.start()
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        ctypes.CDLL(None).read(read, found, 1)
+    late.cancel()
+    assert found.value == b"+"
+
+
+def test_a_run_that_is_stopped_twice_says_what_its_checkpoints_are_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+
+    def stop_at(step: int) -> None:
+        def told(_: Watch, report: Report, *__: object) -> dict[str, object]:
+            if report.step == step:
+                raise KeyboardInterrupt
+            return {}
+
+        monkeypatch.setattr(Watch, "step", told)
+
+    stop_at(7)
+    done = ask(*language(tmp_path), "--out", str(out))
+    assert done.exit_code == 130
+    last = out / "checkpoints" / "step-00000005"
+    assert f"can be used as a model: {last}. Go on with: glassformer train --out {out} --resume" in done.stdout
+    glassformer.load(last)
+    stop_at(1)
+    done = ask(*language(tmp_path), "--out", str(tmp_path / "none"))
+    assert "Stopped before the first checkpoint. Go on with" in done.stdout
+
+
 @pytest.mark.parametrize("how", some_at_once([signal.SIGINT, signal.SIGTERM], {signal.SIGINT}.__contains__))
 def test_a_run_that_is_asked_to_stop_writes_a_checkpoint_first(
     unbroken: Path, tmp_path: Path, how: signal.Signals
@@ -156,8 +198,13 @@ def test_a_run_that_is_asked_to_stop_writes_a_checkpoint_first(
                 it.send_signal(how)
     assert it.returncode == 130, "".join(lines)
     assert f"--out {out} --resume" in lines[-1]
+    assert any("stopping after this step" in line for line in lines)
     last = Checkpoints(out / "checkpoints").latest()
     assert last is not None
+    best = Checkpoints(out / "checkpoints").best() or last
+    assert f"of step {int(best.name.removeprefix('step-'))}: {out / 'model'}" in lines[-1]
+    assert (out / "model" / "model.safetensors").read_bytes() == (best / "model.safetensors").read_bytes()
+    glassformer.load(out / "model")
     assert read_log(out / "log.jsonl")[-1]["step"] == int(last.name.removeprefix("step-")) < 24
     done = call("train", "--out", str(out), "--resume")
     assert done.returncode == 0, done.stderr
@@ -276,6 +323,17 @@ def test_bad_rows_are_told_or_left_out(tmp_path: Path) -> None:
     counted = "train: 12 rows; left out 1: 1 × invalid JSON"
     assert went.stdout.count(counted) == 2  # before the first step, and at the end
     assert json.loads((tmp_path / "b" / "results.json").read_text())["notes"] == [counted]
+
+
+@pytest.mark.parametrize("stated", [["data.format=csv"], []])
+def test_commas_are_read_by_a_recipe_whose_own_files_have_semicolons(stated: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "train.csv"
+    path.write_text("sentence,emotion\n" + "".join(f'"word {n}, word",{"ab"[n % 2]}\n' for n in range(12)))
+    own = [change for change in tiny("classify", tmp_path, "wordpiece") if not change.startswith("data.")]
+    columns = ["data.columns={text: sentence, label: emotion}", f"data.train={path}"]
+    done = ask("train", "classify", *own, *columns, *stated, "run.steps=6", "--out", str(tmp_path / "out"))
+    assert done.exit_code == 0, done.stderr
+    assert ("note: the files are read as data.format=csv, by their ending" in done.stderr) == (not stated)
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,7 @@ def test_a_run_that_stopped_early_makes_no_more_steps(tmp_path: Path) -> None:
 
 def test_files_are_not_passed_over_for_the_documentation(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"data\.format=documentation reads no files.*data\.format=text"):
-        trained(read_recipe("lm-bytes", ["data.train=mine.txt"]), tmp_path / "out")
+        trained(read_recipe("lm-bytes", ["data.train=mine.md"]), tmp_path / "out")
 
 
 def test_what_is_held_out_teaches_the_tokenizer_nothing(tmp_path: Path) -> None:
