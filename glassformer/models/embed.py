@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor, nn
 
 from glassformer import config
+from glassformer.config.checks import check_choice
 from glassformer.nn.dropout import dropout
 from glassformer.nn.linear import Embedding, Linear, look_up
 from glassformer.nn.norm import make_norm
@@ -31,6 +32,8 @@ class Embed(nn.Module):
         self.token = Embedding(facts.vocab, width) if has_tokens else None
         self.segment = Embedding(facts.embed.segments, width) if facts.embed.segments else None
         self.language = Embedding(facts.embed.languages, width) if facts.embed.languages else None
+        if place is not None:
+            check_choice("embed.position.kind", place.kind, ("learned", "sinusoidal"))
         learned = place is not None and place.kind == "learned"
         self.position = Embedding(place.length + place.offset, width) if place and learned else None
         self.norm = make_norm(facts.norm, width) if facts.embed.norm else None

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from glassformer import config
+from glassformer.config.checks import check_choice
 from glassformer.nn.dropout import dropout
 from glassformer.nn.feedforward import activation_named
 from glassformer.nn.linear import Embedding, Linear, linear
@@ -142,6 +143,7 @@ def pool(x: Float[Tensor, "B T D"], real: Bool[Tensor, "B T"] | None, how: str) 
 
     Which slots are real is said by the mask, never guessed from ids, so the side of the padding does not matter.
     """
+    check_choice("pool", how, ("first", "last", "mean"))
     if real is None:
         return x.mean(-2) if how == "mean" else x[:, 0 if how == "first" else -1]
     if how == "mean":

@@ -155,4 +155,6 @@ def make_norm(facts: Norm, width: int) -> nn.Module:
     """A fresh norm as a page of facts says."""
     if facts.kind == "rms":
         return RMSNorm(width, facts.eps)
-    return LayerNorm(width, facts.eps, facts.bias)
+    if facts.kind == "layer":
+        return LayerNorm(width, facts.eps, facts.bias)
+    raise ValueError(f"there is no norm of kind {facts.kind!r}.")
