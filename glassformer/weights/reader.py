@@ -27,7 +27,8 @@ THEIR_ACTIVATION = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items(
 OWN_CONFIG = "glassformer.json"  # beside the weights in a folder of our own format
 _REASONS = {
     "read to choose the lineage and the head": "architectures model_type",
-    "read as the labels of a task head": "id2label label2id num_labels _num_labels",
+    "read as the labels of a task head": "id2label label2id num_labels",
+    "an old name of num_labels that transformers does not read either": "_num_labels",
     "says who wrote the file, and from what": "transformers_version _name_or_path name_or_path finetuning_task "
     "_commit_hash",
     "the weights file knows its own types": "torch_dtype dtype use_bfloat16",
@@ -120,13 +121,25 @@ class Reader:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Names of the classes of a task head; without names, as many as usual, if the file says nothing."""
-        named = self._config.get("id2label")
-        if named:
-            return tuple(str(named[key]) for key in sorted(named, key=int))
-        usual = self._defaults.get("num_labels", 2)
-        number = self._config.get("num_labels", self._config.get("_num_labels", usual))
-        return tuple(f"LABEL_{index}" for index in range(number))
+        """Names of the classes of a task head: those of id2label, unless num_labels states another number of them."""
+        named, number = self._label_names(), self._config.get("num_labels")
+        if number is None:
+            number = len(named) or self._defaults.get("num_labels", 2)
+        if type(number) is not int or number < 1:
+            raise ConfigError(f"config.json says num_labels={number!r}; it must be a positive integer.")
+        if len(named) == number:
+            return named
+        return tuple(f"LABEL_{index}" for index in range(number))  # as transformers names them, whatever id2label says
+
+    def _label_names(self) -> tuple[str, ...]:
+        """The values of id2label in the order of its keys, which are numbers written as text."""
+        named = self._config.get("id2label") or {}
+        try:
+            return tuple(str(name) for _, name in sorted(named.items(), key=lambda item: int(item[0])))
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"config.json says id2label={named!r:.200}; it must map the numbers of the classes to their names."
+            ) from error
 
     @property
     def tokens(self) -> Tokens:
