@@ -128,7 +128,7 @@ PAGES: dict[str, Model] = {
     "bart": encoder_decoder(
         _POST,
         embed=Embed(position=InputPosition(kind="learned", length=LONGEST, offset=2), norm=True, scale=4.0),
-        head=LMHead(bias=True),
+        head=LMHead(bias=True, bias_trained=False),
     ),
     "2017": encoder_decoder(
         _POST,
@@ -253,10 +253,11 @@ def _stack(r: _Draw, *, causal: bool, cross: bool) -> Stack:
 
 
 def _head(r: _Draw, *, is_encoder: bool, factorised: bool) -> Head | None:
-    tied = r.flag()
+    tied, bias = r.flag(), r.flag()
     lm = LMHead(
         transform=r.choice(ACTIVATIONS) if r.flag() or (tied and factorised) else None,
-        bias=r.flag(),
+        bias=bias,
+        bias_trained=r.flag() or not bias,
         scale=r.uniform(0.1, 2),
         tied=tied,
         mask_decoder=MaskDecoder(length=r.few(12, 20), steps=r.few(1, 3)) if is_encoder and r.flag() else None,

@@ -16,6 +16,7 @@ from glassformer.config import (
     Model,
     Stack,
     TaskHead,
+    buffers,
     shapes,
 )
 
@@ -37,8 +38,8 @@ def part_tree(model: Model) -> Part:
     said = dict(_said(model))
     for name, shape in shapes(model).items():
         path = name.split(".")
-        if path[1:2] == ["blocks"] and path[2] != "0":
-            continue  # like the first
+        if name in buffers(model) or (path[1:2] == ["blocks"] and path[2] != "0"):
+            continue  # no parameter, or like the first
         _grow(root, path, prod(shape), said)
     for stack_name, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
         if stack is not None:

@@ -21,7 +21,8 @@ def room_in(model: nn.Module, dtype: torch.dtype, device: torch.device) -> Calla
             block = torch.empty(sum(rows.values()), *shape[1:], dtype=dtype, device=device)
             made.update(zip(rows, torch.split(block, list(rows.values())), strict=True))
         fresh = made.pop(name)
-        setattr(model.get_submodule(owner), leaf, nn.Parameter(fresh))
+        module = model.get_submodule(owner)
+        setattr(module, leaf, fresh if leaf in dict(module.named_buffers(recurse=False)) else nn.Parameter(fresh))
         return fresh
 
     return room
