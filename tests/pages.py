@@ -28,6 +28,7 @@ from glassformer.config import (
     Stack,
     TaskHead,
     Tokens,
+    buffers,
 )
 from glassformer.models.transformer import Transformer
 from tests.helpers import randomise
@@ -143,9 +144,11 @@ ONE_OF_EACH = ("bert", "llama", "t5")
 
 
 def built(page: str | Model, dtype: torch.dtype = torch.float64, seed: int = 0) -> Transformer:
-    """A model in evaluation mode with every parameter drawn anew."""
+    """A model in evaluation mode with every parameter, and every stored buffer, drawn anew."""
     made = Transformer(PAGES[page] if isinstance(page, str) else page)
     randomise(made, seed)
+    for name in buffers(made.config):
+        made.get_buffer(name).normal_(0, 0.15, generator=torch.Generator().manual_seed(seed + 1))
     return made.to(dtype).eval()
 
 

@@ -15,6 +15,8 @@ from rich.text import Text
 from glassformer.config.facts import for_json
 from glassformer.text.visible import visible as visible
 
+WITHOUT_LIMIT = 2**20  # columns of a pipe, for a library that wants a number
+
 
 def on_terminal() -> bool:
     """Whether a person reads standard output; else it is a pipe or a file."""
@@ -33,8 +35,10 @@ def percent(chance: float) -> str:
 
 
 def people() -> Console:
-    """Standard output for people; text is not cut to the width of a pipe."""
-    return Console(highlight=False, soft_wrap=not on_terminal())
+    """Standard output for people; a pipe has no width, so nothing is cut or wrapped there."""
+    if on_terminal():
+        return Console(highlight=False)
+    return Console(highlight=False, soft_wrap=True, width=WITHOUT_LIMIT)
 
 
 def print_json(row: Any) -> None:

@@ -5,11 +5,12 @@ refused by name.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from glassformer.config import Tokens
+from glassformer.config import Model, Tokens, from_dict
 from glassformer.config.checks import check_divides, check_positive
 
 ACTIVATIONS = {
@@ -146,6 +147,27 @@ class Reader:
         """The ids that begin, end and pad a text; several may end it."""
         eos = self.eos_token_id
         return Tokens(bos=self.bos_token_id, eos=tuple(eos) if isinstance(eos, list) else eos, pad=self.pad_token_id)
+
+
+@contextmanager
+def naming(place: Path, *kinds: type[ValueError]) -> Iterator[None]:
+    """Let errors of these kinds begin with where the model lies."""
+    try:
+        yield
+    except kinds as error:
+        if str(place) in str(error):
+            raise
+        raise type(error)(f"{place}: {error}") from error
+
+
+def read_own(said: Mapping[str, Any]) -> Model:
+    """The page of facts in a glassformer.json."""
+    if said.get("format") != 1 or "model" not in said:
+        raise ConfigError(f"{OWN_CONFIG} must say format 1 and hold a model; this is of another version, or damaged.")
+    try:
+        return from_dict(Model, said["model"])
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{OWN_CONFIG}: {error}") from error
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from glassformer import hub
+from glassformer.cli import outputs
 from glassformer.tasks.embed import embed
 from glassformer.tasks.score import score, score_file, summarise
 from tests.cli.test_write import refused, rows, run
@@ -116,6 +117,7 @@ def test_a_long_text_is_scored_from_standard_input_too(decoder: hub.Loaded, tmp_
 
 def test_numbers_are_whole_on_a_narrow_terminal(decoder: hub.Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(outputs, "on_terminal", lambda: True)
     texts = ["The value of the function", "Python has lists"]
     shown = run("score", decoder.place, *texts).stdout
     for one in score(decoder, texts):
