@@ -20,7 +20,8 @@ from glassformer.cli.outputs import (
     on_terminal,
     people,
     percent,
-    print_json,
+    print_computed,
+    rounded,
     somebody_sees_notes,
     visible,
 )
@@ -73,7 +74,7 @@ def _print_prompt(
     console = people()
     for place, text in enumerate(texts):
         if job.showing.as_json:
-            print_json(_row(number, place, shown[number], text, tokenizer))
+            print_computed(_row(number, place, shown[number], text, tokenizer))
             continue
         if on_terminal() and (len(shown) > 1 or len(texts) > 1):
             _heading(console, (number, len(shown)), (place, len(texts)), text)
@@ -117,7 +118,7 @@ def stream_texts(
             bare = pieces if goes_on else _stripped(pieces)
             text = show_pieces(bare, number if job.showing.as_json else None, begin)
         if job.showing.as_json:
-            print_json(_row(number, 0, prompt, text, loaded.tokenizer))
+            print_computed(_row(number, 0, prompt, text, loaded.tokenizer))
             continue
         console.print()
         if len(given) == 1:
@@ -142,7 +143,7 @@ def show_pieces(
                 sys.stdout.write(visible(piece))
                 sys.stdout.flush()
             else:
-                print_json({"number": number, "piece": piece})
+                print_computed({"number": number, "piece": piece})
     except StopIteration as end:
         if not begun:
             begin()
@@ -274,4 +275,4 @@ def _save_record(path: Path, shown: Sequence[str], found: Sequence[Sequence[Text
                 "searches": nodes,
             }
         )
-    path.write_text(json.dumps(rows, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(rounded(rows), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

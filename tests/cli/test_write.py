@@ -149,7 +149,7 @@ def test_texts_are_printed_as_they_are_finished_in_the_order_of_the_input(
 ) -> None:
     printed: list[int] = []
     before: list[int] = []
-    monkeypatch.setattr(printing, "print_json", lambda row: printed.append(row["number"]))
+    monkeypatch.setattr(printing, "print_computed", lambda row: printed.append(row["number"]))
 
     def remember(loaded: hub.Loaded, given: Any, **options: Any) -> Any:
         before.append(len(printed))
