@@ -24,6 +24,7 @@ from glassformer.models.transformer import Transformer, unwrapped
 from glassformer.text.pieces import TokenizerError
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.weights.convert import (
+    FLOATS,
     carry,
     plain_names,
     plan,
@@ -32,12 +33,13 @@ from glassformer.weights.convert import (
     settle_tie,
     to_theirs,
 )
+from glassformer.weights.devices import check_device
 from glassformer.weights.files import WeightsError, some
 from glassformer.weights.lineage import WITHOUT_WEIGHTS, Lineage, choose_kind, head_kind
 from glassformer.weights.matching import Wishes
 from glassformer.weights.reader import EVERYWHERE, OWN_CONFIG, ConfigError, naming, read_own
 from glassformer.weights.room import room_in
-from glassformer.weights.saving import write_weights
+from glassformer.weights.saving import replacing, write_weights
 from glassformer.weights.source import Source, find_place, open_parts, open_source
 
 Where = str | os.PathLike[str]
@@ -106,7 +108,7 @@ class Loaded:
 def load(
     where: Where | None = None,
     *,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     device: torch.device | str | None = None,
     **options: Unpack[Options],
 ) -> Loaded:
@@ -115,7 +117,7 @@ def load(
     Args:
         where: a folder as Hugging Face or we write it, a GGUF or llama2.c file, or a name in the local Hugging Face
             cache. Or None, with ``config`` and ``weights`` among the options.
-        dtype: of the weights in memory; as stored unless given.
+        dtype: of the weights in memory, or its name (``"bfloat16"``); as stored unless given.
         device: where to put them.
         options: see ``Options``.
 
@@ -123,9 +125,7 @@ def load(
     """
     for name in options:
         check_choice("an option of load", name, Options.__annotations__)
-    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise TypeError(f"dtype must be a floating type such as torch.bfloat16, got {dtype!r}.")
-    target = torch.device(device) if device is not None else torch.get_default_device()
+    dtype, target = _dtype(dtype), _device(device)
     with _open(where, options) as source, naming(source.place, ConfigError, WeightsError), torch.inference_mode(False):
         wishes = Wishes(_names(options.get("ignore_keys", ())), _names(options.get("fresh", ())))
         if source.is_ours:
@@ -168,7 +168,7 @@ def save(
     if isinstance(loaded, Loaded):
         lineage = loaded.lineage if lineage is None else lineage
         tokenizer = _tokenizer_of(loaded) if tokenizer is None else tokenizer
-    place = Path(folder)
+    place = _folder_for(folder)
     weights = _checked_weights(model)
     if to == "hf":
         known = _known_lineage(lineage)
@@ -179,14 +179,24 @@ def save(
         said = {"glassformer": __version__, "format": 1, "lineage": lineage, "model": to_dict(model.config)}
     name, other = ("config.json", OWN_CONFIG) if to == "hf" else (OWN_CONFIG, "config.json")
     place.mkdir(parents=True, exist_ok=True)
-    beside = place / f".{name}.new"  # ready before the weights change, so that the two change together
-    beside.write_text(json.dumps(said, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    write_weights(place, weights)
-    os.replace(beside, place / name)
+    with replacing(place / name) as beside:  # ready before the weights change, so that the two change together
+        beside.write_text(json.dumps(said, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_weights(place, weights)
     (place / other).unlink(missing_ok=True)  # one folder, one format
     if tokenizer is not None:
         tokenizer.save(place)
     _carry_advice(loaded.folder if isinstance(loaded, Loaded) else None, place)
+    return place
+
+
+def _folder_for(folder: Where) -> Path:
+    """The folder to write to; raise before any work where there cannot be one."""
+    if not isinstance(folder, str | os.PathLike):
+        raise TypeError(f"folder must be a path, got {folder!r:.80}.")
+    place = Path(folder).expanduser()
+    nearest = next((one for one in (place, *place.parents) if one.exists()), place)
+    if nearest.exists() and not nearest.is_dir():
+        raise WeightsError(f"{place}: {nearest} is a file, and a model is saved to a folder; name another.")
     return place
 
 
@@ -198,12 +208,37 @@ def _carry_advice(source: Path | None, place: Path) -> None:
         if old is None or not old.is_file():
             new.unlink(missing_ok=True)
         elif not new.exists() or not old.samefile(new):
-            shutil.copyfile(old, new)
+            with replacing(new) as beside:
+                shutil.copyfile(old, beside)
+
+
+def _dtype(given: torch.dtype | str | None) -> torch.dtype | None:
+    if isinstance(given, str):
+        names = {str(one).removeprefix("torch."): one for one in FLOATS}
+        check_choice("dtype", given.removeprefix("torch."), names)
+        return names[given.removeprefix("torch.")]
+    if given is not None and given not in FLOATS:
+        raise TypeError(f"dtype must be a floating type such as torch.bfloat16, got {given!r}.")
+    return given
+
+
+def _device(given: torch.device | str | None) -> torch.device:
+    if given is None:
+        return torch.get_default_device()
+    if not isinstance(given, str | torch.device):
+        raise TypeError(f"device must be a name such as 'cuda' or a torch.device, got {given!r}.")
+    check_device(str(given))
+    return torch.device(given)
 
 
 def _open(where: Where | None, options: Options) -> Source:
     checks = {"allow_pickle": options.get("allow_pickle", False), "finite": options.get("check_finite", False)}
     config, weights = options.get("config"), options.get("weights")
+    for name, given in (("where", where), ("weights", weights)):
+        if given is not None and not isinstance(given, str | os.PathLike):
+            raise TypeError(f"{name} must be a path or a name, got {given!r:.80}. A model is loaded from its folder.")
+    if config is not None and not isinstance(config, str | os.PathLike | Mapping):
+        raise TypeError(f"config must be a path or what config.json would say, got {config!r:.80}.")
     if where is not None:
         if config is not None or weights is not None:
             raise ValueError("load takes either where, or config and weights; not both.")
