@@ -18,6 +18,7 @@ from glassformer.cli.options import Common, ModelName, Texts, Truncate, side
 from glassformer.cli.outputs import bar, people, print_computed, print_table, visible
 from glassformer.cli.verbs import verb
 from glassformer.config.checks import check_choice
+from glassformer.text.visible import counted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -197,7 +198,7 @@ def embed(model: ModelName, common: Common, how: Embedding, texts: Texts = None)
         for text, vector in zip(lines, vectors.tolist(), strict=True):
             print_computed({"text": text, "vector": vector})
         return
-    many = "1 vector" if len(lines) == 1 else f"{len(lines):,} vectors"
+    many = counted(len(lines), "vector")
     people().print(f"{many} of {vectors.shape[1]} numbers" + (f" in {out}" if out else ""), markup=False)
     if len(lines) == 1:
         some = "  ".join(f"{value:.4f}" for value in vectors[0, :FIRST].tolist())

@@ -87,7 +87,7 @@ def _width(cell: RenderableType) -> int:
 
 def note(text: str) -> None:
     """A remark beside the output, on standard error."""
-    Console(stderr=True, highlight=False).print(f"note: {text}", style="dim", markup=False)
+    Console(stderr=True, highlight=False).print(f"note: {text}", style="dim", markup=False, soft_wrap=True)
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from glassformer.generate.prompts import fit_prompt, read_prompt
 from glassformer.generate.text import Text, generate_text, stream_text
 from glassformer.hub import Loaded
 from glassformer.text.tokenizer import Tokenizer
+from glassformer.text.visible import counted
 
 if TYPE_CHECKING:
     from glassformer.cli.write import Job
@@ -92,11 +93,11 @@ def _note_end(text: Text) -> None:
     if not somebody_sees_notes():
         return
     if text.written.ended == "length":
-        note(f"stopped after {len(text.written.ids)} tokens (--max-new-tokens).")
+        note(f"stopped after {counted(len(text.written.ids), 'token')} (--max-new-tokens).")
     elif text.written.ended == "context":
-        note(f"stopped after {len(text.written.ids)} tokens, where the model's positions end.")
+        note(f"stopped after {counted(len(text.written.ids), 'token')}, where the model's positions end.")
     if text.cut_tokens:
-        note(f"{text.cut_tokens} tokens of the text were cut off (--truncate).")
+        note(f"cut off from the text: {counted(text.cut_tokens, 'token')} (--truncate).")
 
 
 def stream_texts(
@@ -184,7 +185,7 @@ def _heading(console: Console, prompt: tuple[int, int], place: tuple[int, int], 
     parts = [f"{prompt[0] + 1} of {prompt[1]}"] if prompt[1] > 1 else []
     parts += [f"text {place[0] + 1} of {place[1]}"] if place[1] > 1 else []
     parts.append(f"score {text.written.score:.2f}")
-    parts.append(f"{len(text.written.ids)} tokens, {WHY[text.written.ended]}")
+    parts.append(f"{counted(len(text.written.ids), 'token')}, {WHY[text.written.ended]}")
     console.print(Styled("── " + " · ".join(parts), "dim"))
 
 

@@ -399,6 +399,16 @@ def test_chat_from_a_pipe_line_by_line(chatty: Path) -> None:
     assert whole.stdout == "Hello 😀\n"
 
 
+def test_commands_of_a_chat_never_reach_the_model(chatty: Path) -> None:
+    plain = run("chat", chatty, "--json", given="Hi\n")
+    for command, words in (("/help", "/reset begins anew"), ("/rest", "/rest is no command: /reset begins anew")):
+        found = run("chat", chatty, "--json", given=f"{command}\nHi\n")
+        assert found.stdout == plain.stdout
+        assert words in found.stderr
+        assert "/exit" in found.stderr
+    assert len(rows(run("chat", chatty, "--json", "--max-new-tokens", "2", given="/home/me is a path\n"))) == 1
+
+
 @pytest.mark.parametrize(
     ("given", "arguments", "message"),
     [

@@ -492,10 +492,14 @@ def test_change_is_checked():
         change(page, "decoder.attention.kv_heads", 3)
     with pytest.raises(ValueError, match=r"rotary\.dim=6"):
         change(page, "decoder.attention.rotary.dim", 6)
-    with pytest.raises(ValueError, match="Stack has no fact 'width'"):
+    with pytest.raises(ValueError, match=r"a fact of Stack must be one of .*; got 'width'"):
         change(page, "decoder.width", 3)
-    with pytest.raises(ValueError, match="no fact 'layers'"):
+    with pytest.raises(ValueError, match="no 'layers' here to change"):
         change(page, "encoder.layers", 3)
+    with pytest.raises(ValueError, match=r"got 'layer'\. Did you mean 'layers'"):
+        change(PAGES["gpt2"], "decoder.layer", 2)
+    with pytest.raises(ValueError, match="no 'layers' here to change: the part before it is None"):
+        change(PAGES["gpt2"], "encoder.layers", 2)
 
 
 def test_data_for_json_has_no_infinities():
