@@ -26,6 +26,7 @@ from glassformer.text.tokenizer import Tokenizer
 from glassformer.weights.convert import (
     FLOATS,
     carry,
+    check_sizes,
     plain_names,
     plan,
     plan_ours,
@@ -136,6 +137,7 @@ def load(
         else:
             facts, lineage, kind, report = _their_facts(source, options)
             planned = plan(lineages()[lineage], facts, kind, source.shapes, wishes)
+        check_sizes(planned, facts, source.shapes)
         used = [planned.stored[name] for rule in planned.rules for name in rule.theirs]
         common = prevailing_dtype(source.shapes, source.dtypes, used)
         report.spare, report.fresh = planned.spare, planned.fresh

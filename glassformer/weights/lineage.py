@@ -93,7 +93,8 @@ class Lineage:
             return replace(model, head=form.head(reader), decoder=None if form.only_encoder else model.decoder)
         except ConfigError:
             raise
-        except (TypeError, ValueError) as error:  # a value that makes no sense: the fault is the file's
+        except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
+            # a value that makes no sense, or of another kind than is expected there: the fault is the file's
             raise ConfigError(f"config.json does not make sense: {error}") from error
 
     def kind_of(self, model: Model) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.config import Model, Tokens, from_dict
-from glassformer.config.checks import check_divides, check_positive
+from glassformer.config.checks import MOST_LAYERS, check_divides, check_positive
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -25,6 +25,8 @@ ACTIVATIONS = {
     "swish": "silu",
 }  # theirs: ours; of several, the first is the one written
 THEIR_ACTIVATION = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+LARGEST = 2**31 - 1  # of any size in a config.json: products of two fit into the 64 bits of a tensor's size
+MOST_LABELS = 10**6  # of a task head; each has a name
 OWN_CONFIG = "glassformer.json"  # beside the weights in a folder of our own format
 _REASONS = {
     "read to choose the lineage and the head": "architectures model_type",
@@ -81,6 +83,10 @@ class Reader:
     def _checked(self, key: str, value: Any) -> Any:
         """A value of the kind that the usual value has; the usual value itself says what that is."""
         usual = self._defaults.get(key)
+        if isinstance(value, int) and not isinstance(usual, float):
+            most = MOST_LAYERS if "layer" in key else LARGEST
+            if abs(value) > most:
+                raise ConfigError(f"config.json says {key}={value!r:.40}; no model has more than {most}.")
         kinds = {bool: (bool,), int: (int,), float: (int, float), str: (str,)}.get(type(usual))
         if kinds is None or value is None or (key.endswith("_token_id") and isinstance(value, (int, list, tuple))):
             return value
@@ -97,7 +103,7 @@ class Reader:
         """The value of a key whose usual value follows from others; null means the same as silence."""
         self.used.add(key)
         value = self._config.get(key)
-        return otherwise if value is None else value
+        return otherwise if value is None else self._checked(key, value)
 
     def per_head(self, width: str, heads: str) -> int:
         """The width of a head, where all together are as wide as the model; the two keys are given by name."""
@@ -126,8 +132,10 @@ class Reader:
         named, number = self._label_names(), self._config.get("num_labels")
         if number is None:
             number = len(named) or self._defaults.get("num_labels", 2)
-        if type(number) is not int or number < 1:
-            raise ConfigError(f"config.json says num_labels={number!r}; it must be a positive integer.")
+        if type(number) is not int or not 1 <= number <= MOST_LABELS:
+            raise ConfigError(
+                f"config.json says num_labels={number!r:.40}; it must be a positive integer of at most {MOST_LABELS}."
+            )
         if len(named) == number:
             return named
         return tuple(f"LABEL_{index}" for index in range(number))  # as transformers names them, whatever id2label says
