@@ -42,10 +42,26 @@ def damaged(where: Path | str) -> Iterator[None]:
     except (OSError, MemoryError, ImportError):
         raise
     except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        if not isinstance(error, Exception) and not _is_panic(error):
             raise
         told = f"{type(error).__name__}: {error}"
         raise TokenizerError(f"{where}: the vocabulary is damaged ({told:.300}). Fetch or save it again.") from error
+
+
+@contextmanager
+def _library() -> Iterator[None]:
+    """Let a failure of the library itself be a ``TokenizerError``: a vocabulary that was read may still not work."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error) is not Exception and not _is_panic(error):
+            raise
+        raise TokenizerError(f"the tokenizer's files do not fit together: {error}. Fetch them again.") from error
+
+
+def _is_panic(error: BaseException) -> bool:
+    """Whether the library gave up on what it took to be impossible; its class cannot be imported."""
+    return type(error).__name__ == "PanicException"
 
 
 class Encoded(NamedTuple):
@@ -132,7 +148,8 @@ class Tokenizer:
         self, texts: Sequence[str], *, special: bool = True, allow_special: bool = True
     ) -> list[list[int]]:
         """``encode`` of many texts, on all cores."""
-        found = self._backend(allow_special).encode_batch(list(texts), add_special_tokens=special)
+        with _library():
+            found = self._backend(allow_special).encode_batch(list(texts), add_special_tokens=special)
         return [self._read(one).ids for one in found]
 
     def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
@@ -144,7 +161,8 @@ class Tokenizer:
         self, text: str, pair: str | None = None, *, special: bool = True, allow_special: bool = True
     ) -> Encoded:
         """``encode``, with the segment and the characters of each token."""
-        return self._read(self._backend(allow_special).encode(text, pair, add_special_tokens=special))
+        with _library():
+            return self._read(self._backend(allow_special).encode(text, pair, add_special_tokens=special))
 
     def offsets(self, text: str, *, special: bool = True) -> list[tuple[int, int]]:
         """For each token of ``encode(text)`` the characters ``[start, end)`` it covers; (0, 0) if it is not in it."""
@@ -152,7 +170,8 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
         """The text of ids; bytes that are not (yet) a character show as U+FFFD."""
-        return self.backend.decode(self._checked(ids), skip_special_tokens=skip_special)
+        with _library():
+            return self.backend.decode(self._checked(ids), skip_special_tokens=skip_special)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The tokens behind ids, as the vocabulary writes them."""

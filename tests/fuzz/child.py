@@ -1,7 +1,7 @@
 """Runs damaged inputs, one after the other, within limits on time and memory; started by ``test_fuzz``.
 
-``python -m tests.fuzz.child KIND ORIGINALS FIRST COUNT``. Before each input its number is printed, and at the end
-``done``; whatever is neither a success nor an error that the package documents is printed with its traceback.
+``python -m tests.fuzz.child KIND[,KIND...] ORIGINALS FIRST COUNT``. Before each input its kind and number are printed,
+and at the end ``done``; what is neither a success nor an error that the package documents, with its traceback.
 """
 
 import json
@@ -14,6 +14,7 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
 from glassformer import hub
@@ -151,10 +152,10 @@ def limit() -> None:
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
 
 
-def main(kind: str, originals: str, first: str, times: str) -> None:
+def main(kinds: str, originals: str, first: str, times: str) -> None:
     limit()
-    for number in range(int(first), int(first) + int(times)):
-        print(number, flush=True)
+    for kind, number in product(kinds.split(","), range(int(first), int(first) + int(times))):
+        print(kind, number, flush=True)
         signal.setitimer(signal.ITIMER_PROF, SECONDS)
         with tempfile.TemporaryDirectory() as folder:
             try:
@@ -162,7 +163,7 @@ def main(kind: str, originals: str, first: str, times: str) -> None:
             except DOCUMENTED:
                 pass
             except BaseException:  # a panic of a library is no Exception
-                print(f"undocumented {number}\n{traceback.format_exc(limit=-8)}", flush=True)
+                print(f"undocumented: {kind} {number}\n{traceback.format_exc(limit=-8)}", flush=True)
     signal.setitimer(signal.ITIMER_PROF, 0)
     print("done", flush=True)
 

@@ -1,6 +1,5 @@
 """Damaged files by the thousand: each is read, or refused by an error that the package documents, in little time."""
 
-import re
 import shutil
 import struct
 import subprocess
@@ -74,13 +73,12 @@ def run(kind: str, originals: Path, first: int, times: int) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     said = done.stdout
     assert "undocumented" not in said, said[said.index("undocumented") :][:3000]
-    last = re.findall(r"^\d+$", said, re.MULTILINE)[-1:]
-    assert said.endswith("done\n"), f"{kind}, input {last}: process ended with {done.returncode}: {done.stderr[-2000:]}"
+    last = said.splitlines()[-1:]
+    assert said.endswith("done\n"), f"{last}: the process ended with {done.returncode}: {done.stderr[-2000:]}"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_some_damaged_files_are_read_or_refused(kind: str, originals: Path) -> None:
-    run(kind, originals, 0, SHORT)
+def test_some_damaged_files_are_read_or_refused(originals: Path) -> None:
+    run(",".join(KINDS), originals, 0, SHORT)
 
 
 @pytest.mark.slow
