@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from glassformer.cli.options import Loading, ModelName
-from glassformer.cli.outputs import note, people, print_json, visible
+from glassformer.cli.outputs import note, people, print_computed, visible
 from glassformer.cli.verbs import verb
 
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ def evaluate(
     for text in notes:
         note(text)
     if as_json:
-        print_json({"model": str(model), "files": files, **found})
+        print_computed({"model": str(model), "files": files, **found})
         return
     people().print(_figures(found))
 

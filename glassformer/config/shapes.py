@@ -31,8 +31,17 @@ def shapes(model: Model) -> dict[str, Shape]:
 
 
 def count(model: Model) -> int:
-    """Number of parameters."""
-    return sum(prod(shape) for shape in shapes(model).values())
+    """Number of parameters; stored buffers are none."""
+    kept = buffers(model)
+    return sum(prod(shape) for name, shape in shapes(model).items() if name not in kept)
+
+
+def buffers(model: Model) -> frozenset[str]:
+    """Names of the stored weights that are no parameters: they are not trained and not counted."""
+    parts = {"head.lm": model.head.lm} if isinstance(model.head, PretrainingHead) else {"head": model.head}
+    return frozenset(
+        f"{part}.bias" for part, facts in parts.items() if isinstance(facts, LMHead) and not facts.bias_trained
+    )
 
 
 def _inside(part: str, named: Named) -> dict[str, Shape]:

@@ -32,7 +32,11 @@ class LMHead(nn.Module):
         self.transform = Linear(model.width, width, bias=True) if facts.transform is not None else None
         self.norm = make_norm(model.norm, width) if facts.transform is not None else None
         self.out = None if facts.tied else Linear(width, model.vocab)
-        self.bias = nn.Parameter(torch.empty(model.vocab)) if facts.bias else None
+        bias = torch.empty(model.vocab) if facts.bias else None
+        if facts.bias_trained:
+            self.bias = None if bias is None else nn.Parameter(bias)
+        else:
+            self.register_buffer("bias", bias)
         decoder = facts.mask_decoder
         self.position = Embedding(decoder.length, model.width) if decoder is not None else None
         self.reset_parameters()

@@ -14,7 +14,8 @@ def room_in(model: nn.Module, dtype: torch.dtype, device: torch.device) -> Calla
     def room(name: str, shape: Shape) -> Tensor:
         owner, _, leaf = name.rpartition(".")
         fresh = torch.empty(shape, dtype=dtype, device=device)
-        setattr(model.get_submodule(owner), leaf, nn.Parameter(fresh))
+        module = model.get_submodule(owner)
+        setattr(module, leaf, fresh if leaf in dict(module.named_buffers(recurse=False)) else nn.Parameter(fresh))
         return fresh
 
     return room

@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 
 from glassformer import hub
 from glassformer.cli.main import app
+from glassformer.families import presets
 from tests.cli.test_cli import run as run_alone
 from tests.helpers import randomise
 from tests.weights.test_foreign import llama, write_llama2c
@@ -48,6 +49,24 @@ def test_info_draws_one_model_as_a_tree(folder: Path) -> None:
     assert said["parameters"] == 1_557_611_200
     assert said["model"]["decoder"]["layers"] == 48
     assert "2 layers" in run("info", str(folder)).stdout
+
+
+def test_one_of_a_thing_is_not_many(tmp_path: Path) -> None:
+    sizes = {**SIZES, "n_layer": 1, "n_head": 1, "num_labels": 1}
+    transformers.GPT2ForSequenceClassification(transformers.GPT2Config(**sizes)).save_pretrained(tmp_path)
+    drawn = run("info", str(tmp_path)).stdout
+    for words in ("1 layer,", "1 head of 12", "1 label,"):
+        assert words in drawn
+
+
+def test_tables_in_a_pipe_are_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    listed = run("info").stdout
+    for one in presets().values():
+        assert any(line.startswith(one.name) and f"{one.parameters:,}" in line for line in listed.splitlines())
+        assert one.paper.title in listed
+    assert "…" not in listed
+    assert all("│" not in line.rsplit("  ", 1)[-1] for line in run("info", str(folder)).stdout.splitlines())
 
 
 def test_info_reads_the_facts_of_a_single_file(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from math import prod
 from pathlib import Path
 from typing import Literal, get_args
 
-from glassformer.config import Model, shapes
+from glassformer.config import Model, buffers, shapes
 from glassformer.config.checks import check_choice, check_positive
 from glassformer.inspect.account.memory import Memory, Optimizer, memory_of
 from glassformer.inspect.account.passes import Job, Mode, Pass
@@ -233,6 +233,8 @@ def _tree(facts: Model, leaves: dict[str, Leaf]) -> Part:
     for leaf_path in leaves:
         _along(known, leaf_path)
     for weight, shape in shapes(facts).items():
+        if weight in buffers(facts):  # no parameter
+            continue
         parts = _along(known, weight.removesuffix(".weight").removesuffix(".bias"))
         for part in parts:
             part.parameters += prod(shape)

@@ -39,7 +39,8 @@ def _logits(walk: Walk, model: Model, facts: LMHead, x: Value) -> Value:
         x = walk.point(x)
     with walk.part("out"):
         table = walk.weight("embed.token.weight" if facts.tied else "weight", model.vocab * into.value)
-        of, bias = Product("", rows, into, Size("vocabulary", model.vocab)), walk.weight("bias", model.vocab)
+        of = Product("", rows, into, Size("vocabulary", model.vocab))
+        bias = walk.weight("bias", model.vocab) if facts.bias_trained else Value(model.vocab, walk.width)  # no gradient
         if facts.tied:
             return product(walk, x, table, of, bias if facts.bias else None)
         logits = walk.multiply(x, table, of)  # by a part of its own, which knows of no bias
