@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import glassformer
-from tests.conftest import TENSORS
-from tests.contracts.rules import PACKAGE, offenders, source
+from tests.conftest import TENSORS, TYPED
+from tests.contracts.rules import PACKAGE, REPOSITORY, offenders, source
 
 # Each package imports only from those to its left (and from itself).
 ORDER = [
@@ -149,3 +149,6 @@ def test_every_module_that_states_shapes_is_checked_at_run_time() -> None:
     names = [".".join(path.relative_to(PACKAGE).with_suffix("").parts) for path in stated]
     assert len(names) > 40
     assert [name for name in names if not any(f"{name}.".startswith(f"{part}.") for part in TENSORS)] == []
+    assert [place for place in TYPED if not (REPOSITORY / place).exists()] == []
+    folders = [f"tests/{part.replace('.', '/test_')}" for part in TENSORS]  # in `make test`, too
+    assert [folder for folder in folders if not any(place.startswith(folder) for place in TYPED)] == []
