@@ -53,7 +53,7 @@ KERNELS := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATI
 test-kernels: $(VENV)/dev ## the tests on the kernels of other processors, on one thread and on two
 	@for kernel in $(KERNELS); do for threads in 1 2; do \
 	  echo "$$kernel OMP_NUM_THREADS=$$threads"; \
-	  env "$$kernel" OMP_NUM_THREADS=$$threads $(BIN)/python -m pytest -q -n $(JOBS) --ignore tests/real; \
+	  env "$$kernel" OMP_NUM_THREADS=$$threads OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -q -n $(JOBS) --ignore tests/real; \
 	done; done
 
 parity: $(VENV)/dev ## every lineage beside Hugging Face, as a table, into docs/parity.md

@@ -16,10 +16,14 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, list(arguments), color=False)
 
 
-def test_a_process_of_its_own_gives_help_and_version() -> None:
-    program = [sys.executable, "-m", "glassformer"]
-    shown = subprocess.run([*program, "--version"], capture_output=True, text=True, check=True).stdout
-    assert shown.strip() == f"glassformer {glassformer.__version__}"
+def run_alone(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own."""
+    command = [sys.executable, "-m", "glassformer", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+
+
+def test_help_and_version() -> None:
+    assert run_alone("--version").stdout.strip() == f"glassformer {glassformer.__version__}"
     assert "demo" in run("--help").stdout
     assert "demo" in run().stdout  # no verb: the help
 
