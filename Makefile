@@ -44,7 +44,7 @@ test-slow: $(VENV)/dev ## the long tests, and all others with their types checke
 	@$(BIN)/python -m pytest -q -n $(JOBS) --ignore tests/real --types=all -m 'slow or not typed' $(if $(MINUTES),--minutes=$(MINUTES))
 
 test-real: $(VENV)/real ## real trained models, beside the references
-	@$(BIN)/python -m pytest -q tests/real
+	@$(BIN)/python -m pytest -q --types=all tests/real
 
 test-all: test test-slow test-real ## the tests, the long tests and the real models
 

@@ -58,7 +58,8 @@ settings.load_profile("steady")
 def pytest_addoption(parser: pytest.Parser) -> None:
     choices = ("some", "all")
     parser.addoption("--types", choices=choices, default="some", help="tests that check shape types (default: some)")
-    parser.addoption("--minutes", type=float, default=float("inf"), help="begin no test after so many minutes")
+    minutes = "long tests first, and none begins after so many minutes"
+    parser.addoption("--minutes", type=float, default=float("inf"), help=minutes)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -66,10 +67,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(TYPED):
             item.add_marker("typed")
+    if config.getoption("minutes") < float("inf"):
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 @pytest.hookimpl(wrapper=True)
