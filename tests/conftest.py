@@ -48,6 +48,7 @@ TYPED = (
     "tests/train/test_optim.py",
     "tests/weights/test_foreign.py",
 )
+CALL_MUCH = ("tests/nn/test_cache", "tests/nn/test_leading_axes.py")  # not these: they would cost as much as the others
 DEADLINE = pytest.StashKey[float]()
 TIME_IS_UP = "not run: the time is up"
 
@@ -69,7 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if item.nodeid.startswith(TYPED):
+        if item.nodeid.startswith(TYPED) and not item.nodeid.startswith(CALL_MUCH):
             item.add_marker("typed")
     if config.getoption("minutes") < float("inf"):
         items.sort(key=lambda item: item.get_closest_marker("slow") is None)
