@@ -11,7 +11,6 @@ from typer.testing import CliRunner, Result
 from glassformer import hub
 from glassformer.cli.main import app
 from glassformer.families import presets
-from tests.cli.test_cli import run as run_alone
 from tests.helpers import randomise
 from tests.weights.test_foreign import llama, write_llama2c
 
@@ -89,8 +88,8 @@ def test_info_of_nonsense_names_the_nearest() -> None:
 
 def test_convert_there_and_back(folder: Path, tmp_path: Path) -> None:
     ours = str(tmp_path / "ours")
-    there = run_alone("convert", str(folder), ours, "--to", "glassformer", "--check-finite", "--strict")
-    assert there.returncode == 0, there.stderr
+    there = run("convert", str(folder), ours, "--to", "glassformer", "--check-finite", "--strict")
+    assert there.exit_code == 0, there.stderr
     assert "no tokenizer is written" in there.stderr
     back = run("convert", ours, str(tmp_path / "hf"), "--to", "hf")
     assert back.exit_code == 0, back.stderr

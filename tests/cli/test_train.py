@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -58,15 +59,23 @@ def language(folder: Path, *changes: str) -> list[str]:
     return ["train", "lm-bytes", *tiny("lm-bytes", folder, "bytes"), *SOME, "model.sizes.resid_pdrop=0.1", *changes]
 
 
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("unbroken")
-    begun = time.perf_counter()
-    done = call(*language(folder), "--out", str(folder / "out"))
+def to_its_end(folder: Path) -> None:
+    begun, arguments = time.perf_counter(), language(folder)
+    done = call(*arguments, "--out", str(folder / "out"))
+    (folder / "arguments").write_text(json.dumps(arguments))
     (folder / "seconds").write_text(str(time.perf_counter() - begun))
     assert done.returncode == 0, done.stderr
     assert "The model:" in done.stdout
-    return folder
+
+
+@pytest.fixture(scope="module")
+def unbroken(made_once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
+    return made_once("unbroken-program", to_its_end)
+
+
+def again(unbroken: Path, *changes: str) -> list[str]:
+    """The same run, without its rows being written anew where others read them."""
+    return [*json.loads((unbroken / "arguments").read_text()), *changes]
 
 
 def log_of(out: Path) -> list[dict[str, object]]:
@@ -99,28 +108,28 @@ def kill_at_random(arguments: list[str], out: Path, seed: int, kills: int, longe
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", some_at_once([1, 20], {1}.__contains__))
 def test_a_run_that_is_killed_ends_as_if_it_had_not_been(unbroken: Path, tmp_path: Path, kills: int) -> None:
     longest = float((unbroken / "seconds").read_text())
-    kill_at_random(language(unbroken), tmp_path / "out", seed=kills, kills=kills, longest=longest)
+    kill_at_random(again(unbroken), tmp_path / "out", seed=kills, kills=kills, longest=longest)
     assert_same(unbroken / "out", tmp_path / "out")
 
 
 @pytest.mark.slow  # of the others, the run after a full disk shows it: it begins anew
 def test_two_runs_of_the_same_thing_are_the_same(unbroken: Path, tmp_path: Path) -> None:
-    again = call(*language(unbroken), "--out", str(tmp_path / "again"))
-    assert again.returncode == 0, again.stderr
+    done = call(*again(unbroken), "--out", str(tmp_path / "again"))
+    assert done.returncode == 0, done.stderr
     assert_same(unbroken / "out", tmp_path / "again")
 
 
 def test_an_unfinished_run_goes_on_without_its_recipe_being_said_again(unbroken: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     shutil.copytree(unbroken / "out", out)
-    done = ask(*language(unbroken, "optimizer.lr=1e-3"), "--out", str(out), "--resume")
+    done = ask(*again(unbroken, "optimizer.lr=1e-3"), "--out", str(out), "--resume")
     assert done.exit_code == 2
     assert "  optimizer.lr: was 0.005, is 0.001" in done.stderr
     kept: list[bool] = []
-    done = ask(*language(unbroken), "--out", str(out), "--resume", kept=kept)
+    done = ask(*again(unbroken), "--out", str(out), "--resume", kept=kept)
     assert done.exit_code == 0, done.stderr
     assert len(kept) == 1
     done = ask("train", "run.keep_memory=false", "--out", str(out), "--resume", kept=kept)  # it may be another
@@ -185,7 +194,7 @@ def test_a_run_that_is_asked_to_stop_writes_a_checkpoint_first(
     unbroken: Path, tmp_path: Path, how: signal.Signals
 ) -> None:
     out = tmp_path / "out"
-    arguments = [sys.executable, "-u", "-m", "glassformer", *language(unbroken), "--out", str(out)]
+    arguments = [sys.executable, "-u", "-m", "glassformer", *again(unbroken), "--out", str(out)]
     environment = os.environ | ALONE
     with subprocess.Popen(
         arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -219,7 +228,7 @@ def limited(most: int) -> None:
 
 def test_a_full_disk_is_told_and_what_was_there_stays(unbroken: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    large = (*language(unbroken), "--out", str(out), "--quiet")
+    large = (*again(unbroken), "--out", str(out), "--quiet")
     done = call(*large, preexec_fn=lambda: limited(40_000))
     assert done.returncode == 2
     assert "could not be written" in done.stderr
@@ -233,7 +242,7 @@ def test_a_full_disk_is_told_and_what_was_there_stays(unbroken: Path, tmp_path: 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write into read-only folders")
 def test_a_folder_that_may_not_be_written_to_is_told(unbroken: Path, tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    done = call(*language(unbroken), "--out", str(tmp_path / "out"))
+    done = call(*again(unbroken), "--out", str(tmp_path / "out"))
     tmp_path.chmod(0o700)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
@@ -407,7 +416,8 @@ def torchrun(processes: int, arguments: list[str]) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-@pytest.mark.parametrize("kind", some_at_once(["ddp", "fsdp"], {"fsdp"}.__contains__))
+@pytest.mark.slow  # that two processes are one is tested in tests/train/test_parallel.py
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_two_processes_do_what_one_does(kind: str, tmp_path: Path) -> None:
     still = [f"model.sizes.{where}_pdrop=0.0" for where in ("resid", "embd", "attn")]  # processes draw for themselves
     arguments = language(tmp_path, *still, "run.device=cpu", f"run.parallel={kind}", "run.steps=8")

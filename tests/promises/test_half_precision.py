@@ -104,6 +104,7 @@ def compare_with_compiled() -> None:
     assert largest_difference(out, expected) < 1e-2
 
 
+@pytest.mark.slow
 def test_row_18_the_cut_is_not_lost_when_the_model_is_compiled():
     """In a process of its own: the run-time shape checks of the other tests are Python that no compiler can trace."""
     code = "from tests.promises import test_half_precision as t; t.compare_with_compiled(); print('finite')"

@@ -163,7 +163,7 @@ def elsewhere(call: str) -> str:
         pytest.param("settles_for_ragged_batches(5)", marks=pytest.mark.slow),
         pytest.param("serves_every_way_in()", marks=pytest.mark.slow),
         "serves_objectives()",
-        "recomputes_what_is_compiled('eager')",
+        pytest.param("recomputes_what_is_compiled('eager')", marks=pytest.mark.slow),
         pytest.param("recomputes_what_is_compiled('aot_eager')", marks=pytest.mark.slow),
         pytest.param("compiles_the_whole()", marks=pytest.mark.slow),
     ],

@@ -75,12 +75,6 @@ def test_a_damaged_checkpoint_is_not_called_another_run(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("teacher")
-    return trained(small("bert-mlm", folder, *FEW, "model.sizes.num_hidden_layers=2"), folder / "out").folder
-
-
-@pytest.fixture(scope="module")
 def another(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("another")
     changes = ("model.sizes.num_hidden_layers=2", "run.seed=1")
