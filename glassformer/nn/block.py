@@ -115,8 +115,9 @@ class Block(nn.Module):
             across: dict[str, Any] = {"mask": memory_mask, "path": path}
         else:
             memory = context.memory
-            around = {"key": context.source, "context": context, "cache": cache}
-            across = {"context": context.across, "cache": cache}
+            own = {} if cache is None else {"cache": cache}
+            around = {"key": context.source, "context": context, **own}
+            across = {"context": context.across, **own}
         if (self.cross is None) != (memory is None):
             has = "has no" if self.cross is None else "has"
             given = "a memory was given" if memory is not None else "no memory was given"
