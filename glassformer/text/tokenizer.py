@@ -6,8 +6,7 @@
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from difflib import get_close_matches
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import tokenizers
 
 from glassformer.text import chat, tokenizer_kinds, vocabularies
+from glassformer.text.failures import library_errors, reading_errors
 from glassformer.text.pieces import TokenizerError as TokenizerError
 from glassformer.text.tokenizer_folder import read_complete, read_folder
 from glassformer.text.vocabularies import ROLES, Vocabulary
@@ -26,42 +26,6 @@ if TYPE_CHECKING:
 
 
 HIGHEST_ID = 2**24  # a vocabulary of more is damaged, not large
-
-
-@contextmanager
-def damaged(where: Path | str) -> Iterator[None]:
-    """Let whatever a damaged vocabulary leads to be a ``TokenizerError`` that names where it lies.
-
-    Its files hold data of many shapes, written by others: what is not where it should be shows as errors of Python's
-    own, and what the library cannot read as its bare ``Exception`` or, where it panics, not even that.
-    """
-    try:
-        yield
-    except TokenizerError as error:
-        raise TokenizerError(str(error) if str(where) in str(error) else f"{where}: {error}") from error
-    except (OSError, MemoryError, ImportError):
-        raise
-    except BaseException as error:
-        if not isinstance(error, Exception) and not _is_panic(error):
-            raise
-        told = f"{type(error).__name__}: {error}"
-        raise TokenizerError(f"{where}: the vocabulary is damaged ({told:.300}). Fetch or save it again.") from error
-
-
-@contextmanager
-def _library() -> Iterator[None]:
-    """Let a failure of the library itself be a ``TokenizerError``: a vocabulary that was read may still not work."""
-    try:
-        yield
-    except BaseException as error:
-        if type(error) is not Exception and not _is_panic(error):
-            raise
-        raise TokenizerError(f"the tokenizer's files do not fit together: {error}. Fetch them again.") from error
-
-
-def _is_panic(error: BaseException) -> bool:
-    """Whether the library gave up on what it took to be impossible; its class cannot be imported."""
-    return type(error).__name__ == "PanicException"
 
 
 class Encoded(NamedTuple):
@@ -117,20 +81,20 @@ class Tokenizer:
         if not where.exists():
             raise TokenizerError(f"{where} does not exist; expected a folder with tokenizer files or a tokenizer.json.")
         path = where / "tokenizer.json" if where.is_dir() else where
-        with damaged(where):
+        with reading_errors(where):
             folder = read_folder(path.parent)
             return cls(read_complete(path, folder) if path.exists() else tokenizer_kinds.read(folder, kind))
 
     @classmethod
     def from_llama2c(cls, path: Path | str) -> "Tokenizer":
         """Read llama2.c's ``tokenizer.bin``."""
-        with damaged(path):
+        with reading_errors(path):
             return cls(vocabularies.from_llama2c(Path(path)))
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> "Tokenizer":
         """Take the vocabulary out of a GGUF file's key/value pairs."""
-        with damaged("the GGUF file"):
+        with reading_errors("the GGUF file"):
             return cls(vocabularies.from_gguf(metadata))
 
     def encode(
@@ -148,7 +112,7 @@ class Tokenizer:
         self, texts: Sequence[str], *, special: bool = True, allow_special: bool = True
     ) -> list[list[int]]:
         """``encode`` of many texts, on all cores."""
-        with _library():
+        with library_errors():
             found = self._backend(allow_special).encode_batch(list(texts), add_special_tokens=special)
         return [self._read(one).ids for one in found]
 
@@ -161,7 +125,7 @@ class Tokenizer:
         self, text: str, pair: str | None = None, *, special: bool = True, allow_special: bool = True
     ) -> Encoded:
         """``encode``, with the segment and the characters of each token."""
-        with _library():
+        with library_errors():
             return self._read(self._backend(allow_special).encode(text, pair, add_special_tokens=special))
 
     def offsets(self, text: str, *, special: bool = True) -> list[tuple[int, int]]:
@@ -170,7 +134,7 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
         """The text of ids; bytes that are not (yet) a character show as U+FFFD."""
-        with _library():
+        with library_errors():
             return self.backend.decode(self._checked(ids), skip_special_tokens=skip_special)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
@@ -276,7 +240,7 @@ class Tokenizer:
         if allow_special:
             return self.backend
         if self._plain is None:
-            with damaged("the tokenizer"):
+            with reading_errors("the tokenizer"):
                 self._plain = _without_special(self.backend)
         return self._plain
 

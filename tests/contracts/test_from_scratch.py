@@ -17,8 +17,8 @@ READY_MADE = {
     "linear", "embedding", "softmax", "layer_norm", "rms_norm", "gelu", "silu", "multi_head_attention_forward",
 }  # fmt: skip
 MODEL_NAMES = re.compile(
-    r"(?<![a-z])(gpt|bert|roberta|distilbert|albert|electra|deberta|xlm|bigbird|ctrl|t5|bart|m2m|pegasus|llama|mistral|qwen"
-    r"|palm|gemma|mixtral)(?![a-z])",
+    r"(?<![a-z])(gpt|bert|roberta|distilbert|albert|electra|deberta|xlm|bigbird|ctrl(?!-c)|t5|bart|m2m|pegasus|llama"
+    r"|mistral|qwen|palm|gemma|mixtral|bloom|neox|pythia|mpnet)(?![a-z])",
     re.IGNORECASE,
 )
 
