@@ -1,8 +1,8 @@
 """Memory of an account against a real model: what autograd keeps, what a cache holds, how high memory gets.
 
-What is held for the way back is equal to the byte, in every lineage, on both paths and in every type; the highest level
-is within a few per cent, because small masks and indices that live for a moment are left out. Dropout keeps a byte per
-number on a GPU and a whole number on a CPU, so it is left out but for one test that allows for it.
+What is kept for the backward pass is equal to the byte, in every lineage, on both paths and in every type; the highest
+level of a training step is within a few per cent, because a measured one adds gradients up out of place. Dropout keeps
+a byte per number on a GPU and a whole number on a CPU, so it is left out but for one test that allows for it.
 """
 
 import json
@@ -48,9 +48,9 @@ def check_activations(facts: Model, shape: Shape, kernel: str, dtype: str) -> No
     made, given = built(facts, dtype), inputs(facts, *shape)
     with Kept([*made.parameters(), *given.values()]) as kept:
         loss(made(**given, path=PATHS[kernel]), kept)
-    books = account(facts, **sizes(shape), attention=kernel, dtype=dtype, mode="train")
-    assert books.memory.activations == kept.nbytes, (kernel, dtype)
-    assert books.root.activation_bytes == kept.nbytes
+    counted = account(facts, **sizes(shape), attention=kernel, dtype=dtype, mode="train")
+    assert counted.memory.activations == kept.nbytes, (kernel, dtype)
+    assert counted.root.activation_bytes == kept.nbytes
 
 
 # ---- activations
@@ -129,9 +129,9 @@ def test_dropout_holds_a_byte_for_each_number(name):
         dropped += [2 * relative.span * facts.width] * facts.encoder.layers
     with Kept([*made.parameters(), *given.values()]) as kept:
         loss(made(**given), kept)
-    books = account(facts, **sizes(SHAPE), mode="train")
+    counted = account(facts, **sizes(SHAPE), mode="train")
     assert dropped
-    assert books.memory.activations == kept.nbytes - 3 * sum(dropped)
+    assert counted.memory.activations == kept.nbytes - 3 * sum(dropped)
 
 
 # ---- what is held if blocks run again
@@ -173,8 +173,8 @@ def test_the_highest_level(names):
         facts = small(presets()[name].facts)
         bounds = {"forward": forward_bound(facts), "train": TRAIN_PEAK}
         for (mode, bound), real in zip(bounds.items(), measured[name][path], strict=True):
-            books = account(facts, **sizes(SHAPE), attention=kernel, mode=mode).memory
-            share = (books.peak - books.weights - books.optimizer) / real - 1
+            counted = account(facts, **sizes(SHAPE), attention=kernel, mode=mode).memory
+            share = (counted.peak - counted.weights - counted.optimizer) / real - 1
             if abs(share) > bound:
                 off[name, kernel, mode] = share
     assert not off
@@ -197,11 +197,11 @@ def check_cache(facts: Model, shape: Shape, dtype: str) -> None:
     with torch.no_grad():
         memory = None if facts.encoder is None else made.encode(torch.randint(facts.vocab, (batch, source)))
         made.decode(torch.randint(facts.vocab, (batch, tokens - 1)), memory=memory, cache=cache)
-    books = account(facts, **sizes(shape), dtype=dtype, mode="decode").memory
-    assert books.kv_cache == cache.nbytes > 0
-    assert books.held == books.weights + books.kv_cache
+    counted = account(facts, **sizes(shape), dtype=dtype, mode="decode").memory
+    assert counted.kv_cache == cache.nbytes > 0
+    assert counted.held == counted.weights + counted.kv_cache
     longer = account(facts, **sizes((batch, tokens + 1, source)), dtype=dtype, mode="decode").memory
-    assert longer.kv_cache - books.kv_cache == batch * books.kv_cache_per_token
+    assert longer.kv_cache - counted.kv_cache == batch * counted.kv_cache_per_token
 
 
 @pytest.mark.parametrize("case", one_of_each([case for case in CASES if page_of(case).decoder is not None]))
