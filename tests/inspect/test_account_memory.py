@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from glassformer.config import BlockSparse, Disentangled, FeedForward, Model, change
+from glassformer.config import BlockSparse, FeedForward, Model, change
 from glassformer.config.parts import ACTIVATION_NAMES
 from glassformer.families import presets
 from glassformer.inspect.account import account
@@ -31,7 +31,7 @@ from tests.inspect.test_account_counts import FIRST_SIZES, PATHS, page_of, sizes
 from tests.pages import PAGES, VOCAB, any_page, attention, model, stack
 from tests.parity.cases import CASES, one_of_each
 
-TRAIN_PEAK = 0.01  # how far the highest level of a step may be off, as a share of it
+PEAK = 0.01  # how far the highest level of a training step may be off, as a share of it
 Shape = tuple[int, int, int]
 
 
@@ -169,22 +169,11 @@ def test_the_highest_level(names):
     command = [sys.executable, "-m", "tests.inspect.levels", *names]
     measured = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     off = {}
-    for name, (kernel, path) in product(names, PATHS.items()):
-        facts = small(presets()[name].facts)
-        bounds = {"forward": forward_bound(facts), "train": TRAIN_PEAK}
-        for (mode, bound), real in zip(bounds.items(), measured[name][path], strict=True):
-            counted = account(facts, **sizes(SHAPE), attention=kernel, mode=mode).memory
-            share = (counted.peak - counted.weights - counted.optimizer) / real - 1
-            if abs(share) > bound:
-                off[name, kernel, mode] = share
+    for name, kernel in product(names, PATHS):
+        for mode, real, counted in zip(("forward", "train"), *measured[name][kernel], strict=True):
+            if abs(counted / real - 1) > (PEAK if mode == "train" else 0):
+                off[name, kernel, mode] = counted / real - 1
     assert not off
-
-
-def forward_bound(facts: Model) -> float:
-    """How far a pass may be off; there are more indices where attention is by blocks or by distances."""
-    kinds = [one.attention for one in (facts.encoder, facts.decoder) if one is not None]
-    many = any(isinstance(one.score_bias, Disentangled) or BlockSparse in map(type, one.windows) for one in kinds)
-    return 0.08 if many else 0.015
 
 
 # ---- what is held from pass to pass

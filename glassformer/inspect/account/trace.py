@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -48,9 +48,9 @@ def trace_model(model: Transformer, load: Load) -> Trace:
         return _trace_step(model, load)
     with _recording(model, training=load.mode == "train") as (recorder, made):
         with recorder.given():
-            asked = _questions(model, load)
+            ids = _ids(model, load)
         with recorder.counting():
-            answer = _answer(made, asked, PATHS[load.attention])
+            answer = _answer(recorder, made, ids, PATHS[load.attention])
             if load.mode == "train":
                 with recorder.part("loss"):
                     answer = _cross_entropy(recorder, answer)
@@ -62,7 +62,6 @@ def trace_model(model: Transformer, load: Load) -> Trace:
 
 def trace_module(module: nn.Module, inputs: Inputs, mode: Mode) -> Trace:
     """Any module with these inputs; in ``train`` its floating-point outputs are handed gradients."""
-
     if mode == "decode":
         raise ValueError("mode='decode' needs a Transformer of this library, which knows its cache; use 'forward'.")
     with _recording(module, training=mode == "train") as (recorder, made):
@@ -142,31 +141,28 @@ def _stored_once(named: Iterator[tuple[str, Tensor]]) -> list[tuple[str, Tensor]
 # ---- what a Transformer is asked
 
 
-class Questions(NamedTuple):
-    """Ids of the tokens of one stack, and their positions: with these, a context beyond the model's can be counted."""
-
-    ids: Tensor
-    positions: Tensor
-
-
-def _questions(model: Transformer, load: Load) -> dict[str, Questions]:
-    """For each stack that a model has."""
+def _ids(model: Transformer, load: Load) -> dict[str, Tensor]:
+    """Token ids for each stack that a model has."""
     lengths = {"encoder": load.source, "decoder": load.context}
-    return {
-        name: Questions(torch.zeros(load.batch, length, dtype=torch.long), torch.arange(length))
-        for name, length in lengths.items()
-        if getattr(model, name) is not None
-    }
+    has = [name for name in lengths if getattr(model, name) is not None]
+    return {name: torch.zeros(load.batch, lengths[name], dtype=torch.long) for name in has}
 
 
-def _answer(model: Any, asked: dict[str, Questions], path: AttentionPath) -> Any:
+def _positions(recorder: OpRecorder, ids: Tensor) -> Tensor:
+    """What the model would count itself. With them, a context beyond its positions can be accounted for."""
+    with recorder.part("embed"):
+        return torch.arange(ids.shape[1])
+
+
+def _answer(recorder: OpRecorder, model: Any, ids: dict[str, Tensor], path: AttentionPath) -> Any:
     """What the head answers for every token."""
     hidden = None
-    if "encoder" in asked:
-        hidden = model.encode(asked["encoder"].ids, positions=asked["encoder"].positions, path=path)
-    if "decoder" in asked:
-        ids, positions = asked["decoder"]
-        hidden = model.decode(ids, memory=hidden, positions=positions, path=path)
+    if "encoder" in ids:
+        hidden = model.encode(ids["encoder"], positions=_positions(recorder, ids["encoder"]), path=path)
+    if "decoder" in ids:
+        positions = _positions(recorder, ids["decoder"])
+        hidden = model.decode(ids["decoder"], memory=hidden, positions=positions, path=path)
+        del positions
     return model.answer(hidden, path=path)
 
 
@@ -175,18 +171,17 @@ def _trace_step(model: Transformer, load: Load) -> Trace:
     path = PATHS[load.attention]
     with _recording(model, training=False) as (recorder, found):
         made: Any = found
-        before = max(1, load.context - 1)
-        asked, memory = _questions(model, load), None
-        if "encoder" in asked:
-            memory = made.encode(asked["encoder"].ids, positions=asked["encoder"].positions, path=path)
-        ids, positions = asked["decoder"]
-        cache = KVCache(capacity=load.context)
-        made.decode(ids[:, :before], memory=memory, positions=positions[:before], cache=cache, path=path)
+        ids, memory = _ids(model, load), None
+        if "encoder" in ids:
+            memory = made.encode(ids["encoder"], positions=_positions(recorder, ids["encoder"]), path=path)
+        tokens, positions = ids["decoder"], _positions(recorder, ids["decoder"])
+        cache, before = KVCache(capacity=load.context), max(1, load.context - 1)
+        made.decode(tokens[:, :before], memory=memory, positions=positions[:before], cache=cache, path=path)
         cache.crop(load.context - 1)
         recorder.storages.start()
         with recorder.counting():
             last = {"positions": positions[-1:], "cache": cache, "path": path}
-            made.answer(made.decode(ids[:, -1:], memory=memory, **last), path=path)
+            made.answer(made.decode(tokens[:, -1:], memory=memory, **last), path=path)
         return _seen(recorder, found, cache.nbytes)
 
 
