@@ -152,6 +152,12 @@ def _layer_norm(x: Tensor, shape: Sequence[int], *learned: Any, **__: Any) -> Wo
     return Work(elementwise=(5 + given) * x.numel() + 3 * (x.numel() // prod(shape)))
 
 
+def _multiply(a: Any, b: Any, *_: Any, out: Tensor, **__: Any) -> Work:
+    """A product of complex numbers is four products and two sums."""
+    del a, b
+    return Work(elementwise=(6 if out.is_complex() else 1) * out.numel())
+
+
 def _gelu(x: Tensor, *, approximate: str = "none", **__: Any) -> Work:
     return Work(elementwise=(8 if approximate == "tanh" else 5) * x.numel())
 
@@ -189,6 +195,7 @@ _RULES: dict[str, Rule] = {
         "_fused_rms_norm_backward",
         Rule("normalisation", steps=12),
     ),
+    **_named("mul", Rule(work=_multiply)),
     **_named("gelu", Rule("activation", work=_gelu)),
     **_named("silu", Rule("activation", steps=2)),
     **_named("relu tanh sigmoid elu leaky_relu hardtanh hardswish softplus mish", Rule("activation", steps=1)),
