@@ -7,6 +7,7 @@ autograd tell it to which operator of the forward pass one of the backward pass,
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -98,8 +99,9 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.storages.give(weight)
         layers = {id(layer) for one in model.modules() if isinstance(one, nn.ModuleList) for layer in one}
         for name, module in model.named_modules():
-            module.register_forward_pre_hook(_Enter(self, name, is_layer=id(module) in layers), with_kwargs=True)
-            module.register_forward_hook(_Leave(self, is_layer=id(module) in layers), always_call=True)
+            is_layer = id(module) in layers
+            module.register_forward_pre_hook(partial(self._enter, name, is_layer), with_kwargs=True)
+            module.register_forward_hook(partial(self._leave, is_layer), always_call=True)
 
     @contextmanager
     def counting(self) -> Iterator[None]:
@@ -137,17 +139,18 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.values.give(fake, value)
         return fake.requires_grad_(value.requires_grad)
 
-    def enter(self, path: str, given: Sequence[Tensor], *, is_layer: bool) -> None:
-        """A module is called with these tensors."""
+    def _enter(self, path: str, is_layer: bool, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """A hook: a module is called."""
+        del module
         self._path.append(path)
         if is_layer and self._is_counting:
-            found = (self.storages.of(one) for one in given)
-            self.saved_outside |= {storage.number for storage in found if storage is not None}
+            given = (one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor))
+            self.saved_outside |= {storage.number for one in given if (storage := self.storages.of(one)) is not None}
             self.saved_inside.append(set())
             self._layer = len(self.saved_inside)
 
-    def leave(self, *, is_layer: bool) -> None:
-        """The module has answered."""
+    def _leave(self, is_layer: bool, *_: Any) -> None:
+        """A hook: it has answered."""
         self._path.pop()
         if is_layer:
             self._layer = 0
@@ -294,27 +297,6 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 count = OpCount("saved", "copy", one.path, one.shape)
                 self.ops.append(count)
             count.saved.append((one.shape, self.storages.all[one.storage].nbytes))
-
-
-class _Enter:
-    """A hook before a module's forward."""
-
-    def __init__(self, recorder: OpRecorder, path: str, *, is_layer: bool) -> None:
-        self._recorder, self._path, self._is_layer = recorder, path, is_layer
-
-    def __call__(self, _: nn.Module, args: Any, kwargs: Any) -> None:
-        given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
-        self._recorder.enter(self._path, given, is_layer=self._is_layer)
-
-
-class _Leave:
-    """A hook after it."""
-
-    def __init__(self, recorder: OpRecorder, *, is_layer: bool) -> None:
-        self._recorder, self._is_layer = recorder, is_layer
-
-    def __call__(self, *_: Any) -> None:
-        self._recorder.leave(is_layer=self._is_layer)
 
 
 def _has_tensors(operator: OpOverload) -> bool:
