@@ -34,7 +34,7 @@ def account(
         typer.Argument(metavar="MODEL", help="Published models, or models' folders, GGUF or llama2.c files."),
     ] = None,
 ) -> None:
-    """What a model costs: parameters, FLOPs and memory of every part, from its facts alone; nothing is built or run.
+    """What a model costs: parameters, FLOPs and memory of every part, traced on tensors that take no memory.
 
     Several models are shown side by side.
     """
@@ -208,6 +208,7 @@ def _note_length(accounts: list[Account]) -> None:
     """Say so where a model has positions for fewer tokens than are counted."""
     for name in dict.fromkeys(one.name for one in accounts):
         longest = max((one for one in accounts if one.name == name), key=lambda one: max(one.context, one.source))
+        assert longest.config is not None
         most, asked = longest.config.longest, max(longest.context, longest.source)
         if most is not None and asked > most:
             note(f"{name} has positions for {most:,} tokens; {asked:,} are counted on paper.")

@@ -10,8 +10,9 @@ from glassformer.cli.errors import InputError
 from glassformer.cli.options import Choosing
 from glassformer.cli.outputs import note
 from glassformer.config.checks import check_choice, check_number
-from glassformer.inspect.account.account import WIDTHS, Account, Causal, Kernel, account
+from glassformer.inspect.account.account import WIDTHS, Account, Causal, account
 from glassformer.inspect.account.hardware import Hardware, beginning_with, hardware, own
+from glassformer.inspect.account.load import Kernel
 from glassformer.inspect.account.memory import Optimizer
 from glassformer.inspect.account.plan import Parallel
 from glassformer.inspect.facts import facts_of

@@ -11,9 +11,10 @@ from rich.text import Text
 from glassformer.cli.outputs import people, percent
 from glassformer.inspect.account.account import Account
 from glassformer.inspect.account.explain import explain
+from glassformer.inspect.account.growth import Axis
 from glassformer.inspect.account.hardware import HARDWARE, Hardware
 from glassformer.inspect.account.report import KINDS, five_kinds, shares_of, table_rows
-from glassformer.inspect.account.sweep import Axis, Crossing
+from glassformer.inspect.account.sweep import Crossing
 from glassformer.inspect.account.timing import OPTIMIZER, Timing
 from glassformer.inspect.account.units import duration, human, scale_for
 
@@ -113,7 +114,7 @@ def load(account: Account, *, context: bool = True, batch: bool = True, source: 
         words += f", batch {account.batch:,}"
     if context:
         words += f", context {account.context:,}"
-    if account.config.family == "encoder-decoder" and source:
+    if account.has_source and source:
         words += f", source {account.source:,}" if context else ""
     return f"{words}, {account.dtype}, {account.attention} attention"
 
@@ -127,12 +128,11 @@ def _parts(account: Account, depth: int | None, *, full: bool) -> Table:
     last = (f"held\n{held.unit}",) if trained else ()
     head = ("parameters", f"FLOPs\n{flops.unit}", "share", f"element-wise\n{work.unit}", f"moved\n{moved.unit}")
     table = grid("part", *head, *last)
-    passes = 3 if trained else 1
     for label, level, part in [*table_rows(account, depth, full=full), ("in all", 1, account.root)]:
         table.add_row(
             Text("  " * (level - 1) + label, style="bold" if level <= 1 else ""),
             f"{part.parameters:,}" if part.parameters else "",
-            flops(passes * part.flops),
+            flops(part.flops + part.backward_flops),
             percent(part.flops / account.forward_flops) if part.flops else "",
             work(part.elementwise),
             moved(part.bytes_moved),
@@ -197,7 +197,7 @@ def _times(timing: Timing, account: Account, depth: int | None, *, full: bool) -
 
 
 def _folded(path: str, *, full: bool) -> str:
-    return path if full else re.sub(r"\bblocks\.\d+", "blocks.*", path)
+    return path if full else re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", path)
 
 
 def _time_cells(timings: Sequence[Timing]) -> Iterator[tuple[str, list[str]]]:
@@ -258,7 +258,7 @@ def _counted(account: Account) -> Iterator[str]:
     else:
         yield "Counted by 2·m·n·p, exact: only queries and keys that see each other (--causal dense: all of them)."
     if account.mode == "train":
-        yield "A training step: forward, and twice the FLOPs backward; moved and element-wise are of forward alone."
+        yield "A training step: forward and backward FLOPs; moved and element-wise are of the forward pass alone."
     if account.recomputed_flops:
         yield f"Besides, the fused kernel computes {human(account.recomputed_flops, 'FLOP')} again: not counted."
 

@@ -10,12 +10,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from _pytest.mark import ParameterSet
-from glassformer.generate.engine import Engine, is_plain
 
 from glassformer.config import BlockSparse, Model, change
 from glassformer.families import lineages, presets
 from glassformer.inspect.account import Account, account
-from glassformer.inspect.account.attention import Looking
+from glassformer.inspect.account.pairs import AttentionShape
 from glassformer.inspect.parameters import num_parameters
 from glassformer.models.transformer import Transformer
 from glassformer.nn.cache import KVCache
@@ -190,45 +189,27 @@ def test_tied_and_shared_weights_count_once():
 # ---- decoding
 
 
-def step(facts: Model, shape: tuple[int, int, int], how: str) -> tuple[Products, KVCache] | None:
-    """The products of one new token, when all before it lie in the cache; None where the fast path has no place."""
+def step(facts: Model, shape: tuple[int, int, int], path: str) -> Products:
+    """The products of one new token, when all before it lie in the cache."""
     batch, tokens, source = shape
     built = Transformer(facts).eval()
     ids = torch.randint(facts.vocab, (batch, tokens))
     with torch.no_grad():
         memory = None if facts.encoder is None else built.encode(torch.randint(facts.vocab, (batch, source)))
         cache = KVCache(capacity=tokens)
-        if tokens > 1:
-            built.decode(ids[:, :-1], memory=memory, cache=cache)
-        if how == "model":
-            with Products() as products:
-                built.answer(built.decode(ids[:, -1:], memory=memory, cache=cache))
-            return products, cache
-        if not is_plain(built):
-            return None
-        engine = Engine(built, tokens)
+        built.decode(ids[:, :-1], memory=memory, cache=cache, path=path)
         with Products() as products:
-            engine.answer(engine.step(ids[:, -1:], cache))
-        return products, cache
+            built.answer(built.decode(ids[:, -1:], memory=memory, cache=cache, path=path), path=path)
+    return products
 
 
 def check_step(facts: Model, shape: tuple[int, int, int]) -> None:
-    """The account follows ``Engine``, which hands the kernel no more than what a window shows to the new token.
-
-    The model itself multiplies with every key in the cache and hides what is out of sight, so that it does more.
-    """
-    counted = account(facts, batch=shape[0], context=shape[1], source=shape[2], mode="decode")
-    fast, plain = step(facts, shape, "engine"), step(facts, shape, "model")
-    assert plain is not None
-    assert facts.decoder is not None
-    if fast is not None:
-        assert counted.flops == fast[0].flops
-    windows = [window for window in facts.decoder.attention.windows[: facts.decoder.layers] if window is not None]
-    if all(isinstance(window, int) and window >= shape[1] for window in windows):
-        assert counted.flops == plain[0].flops
-    else:
-        assert counted.flops < plain[0].flops
-    assert counted.recomputed_flops == counted.backward_flops == 0
+    """The account runs the model itself, which multiplies with every key in the cache, whatever a window hides."""
+    for kernel, path in PATHS.items():
+        sizes = {"batch": shape[0], "context": shape[1], "source": shape[2]}
+        counted = account(facts, **sizes, mode="decode", attention=kernel)
+        assert counted.flops == step(facts, shape, path).flops, kernel
+        assert counted.recomputed_flops == counted.backward_flops == 0
 
 
 @pytest.mark.parametrize("case", one_of_each([case for case in CASES if page_of(case).decoder is not None]))
@@ -264,7 +245,7 @@ def shapes(books: Account) -> Counter[tuple[int, int, int]]:
     found: Counter[tuple[int, int, int]] = Counter()
     for part in books.root.walk():
         for one in part.products:
-            found[one.m.value, one.n.value, one.p.value] += one.times.value * one.runs
+            found[one.product.m, one.product.n, one.product.p] += one.product.times * one.runs
     return found
 
 
@@ -286,7 +267,7 @@ def test_product_by_product_and_back(name, kernel):
     expected: Counter[tuple[int, int, int]] = Counter()
     for part in books.root.walk():
         for one in part.products:
-            m, n, p, times = one.m.value, one.n.value, one.p.value, one.times.value * one.runs
+            m, n, p, times = *one.product[:3], one.product.times * one.runs
             again = times if kernel == "fused" and part.name == "scores" else 0
             for shape, count in (((m, n, p), times + again), ((m, p, n), times), ((n, m, p), times)):
                 expected[_either_way(*shape)] += count
@@ -308,11 +289,11 @@ def _either_way(m: int, n: int, p: int) -> tuple[int, int, int]:
 @pytest.mark.parametrize("window", [None, 1, 2, 3, 7, 8, 9, 100])
 def test_pairs_that_see_each_other(causal, window):
     for tokens in (1, 2, 3, 7, 8, 9, 20):
-        looking = Looking(1, tokens, tokens, causal=causal, window=window)
-        assert looking.pairs == int(Mask(causal=causal, window=window).dense((tokens, tokens)).sum())
-        last = Looking(1, 1, min(tokens, window or tokens), causal=True, window=window)
+        shape = AttentionShape(tokens, tokens, causal, window)
+        assert shape.pairs == int(Mask(causal=causal, window=window).dense((tokens, tokens)).sum())
+        last = AttentionShape(1, tokens, causal=True, window=window)
         assert last.pairs == int(Mask(causal=True, window=window).dense((1, tokens)).sum())
-    assert Looking(1, 5, 8).pairs == 40  # across
+    assert AttentionShape(5, 8).pairs == 40  # across
 
 
 @pytest.mark.parametrize("name", ["gpt_neo", "llama", "bert", "bart"])
@@ -360,12 +341,13 @@ def test_blocks_grow_with_the_context_alone(semantics):
     assert full[2] - 2 * full[1] + full[0] > 0
 
 
-def test_decoding_grows_with_the_context_until_the_window():
+def test_decoding_grows_with_the_context_and_what_is_seen_until_the_window():
     facts = change(PAGES["llama"], "decoder.attention.windows", (16,))
-    counted = [account(facts, context=tokens, mode="decode").flops for tokens in range(1, 24)]
-    steps = [after - before for before, after in pairwise(counted)]
     one_key = 2 * 2 * 16 * facts.decoder.layers  # a product of two vectors and a sum, heads · head wide
-    assert steps == [one_key] * 15 + [0] * 7
+    for causal, beyond in (("dense", one_key), ("exact", 0)):
+        counted = [account(facts, context=tokens, mode="decode", causal=causal).flops for tokens in range(2, 24)]
+        steps = [after - before for before, after in pairwise(counted)]
+        assert steps == [one_key] * 14 + [beyond] * 7
 
 
 def test_an_encoder_decoder_counts_both_lengths():
@@ -379,12 +361,11 @@ def test_an_encoder_decoder_counts_both_lengths():
 
 @pytest.mark.parametrize("name", ["gpt2", "bert-base-uncased", "llama-2-7b"])
 def test_a_kernel_takes_as_many_steps_as_its_formula(name):
-    """Norms, activations and biases; it is the bytes that are fewer."""
+    """Norms, feed-forward networks and heads; it is the bytes that are fewer."""
 
     def work(kernel, field):
         root = account(small(presets()[name].facts), context=24, attention=kernel).root
-        parts = [part for part in root.walk() if not part.parts and "attention." not in f"{part.path}."]
-        return {part.path: getattr(part, field) for part in parts if part.elementwise}
+        return {part.path: getattr(part, field) for part in root.walk() if part.name.endswith(("norm", "ffn", "head"))}
 
     assert work("fused", "elementwise") == work("eager", "elementwise")
     fewer, more = work("fused", "bytes_moved"), work("eager", "bytes_moved")

@@ -1,85 +1,82 @@
 """``account``: parameters, matrix products, element-wise work and memory of one model under one load."""
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from difflib import get_close_matches
-from math import prod
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
-from glassformer.config import Model, buffers, shapes
+from glassformer.config import Model
 from glassformer.config.checks import check_choice, check_positive
+from glassformer.inspect.account.load import Kernel, Load, Mode
 from glassformer.inspect.account.memory import Memory, Optimizer, memory_of
-from glassformer.inspect.account.passes import Job, Mode, Pass
-from glassformer.inspect.account.walk import Leaf, Product, Walk
-from glassformer.inspect.facts import facts_of
+from glassformer.inspect.account.pairs import ExactPairs
+from glassformer.inspect.account.tree import Part, build_tree, find_part
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from glassformer.hub import Loaded
+    from glassformer.inspect.account.subject import Subject
+    from glassformer.inspect.account.trace import Inputs, Trace
 
 WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}  # bytes of a number
 USUAL_CONTEXT = 512  # for a model whose positions never end
 GROUPS = {
-    "projections": ("q", "k", "v", "o", "position_q", "position_k"),
-    "attention": ("scores", "weighted_sum", "c2p", "p2c"),
-    "ffn": ("up", "gate", "down"),
-}  # of work, in which shares are told; what is in none of them goes by a name of its own
+    "projections": (
+        "q", "k", "v", "o", "position_q", "position_k", "q_proj", "k_proj", "v_proj", "o_proj", "in_proj", "out_proj",
+        "output_proj", "query", "key", "value",
+    ),
+    "attention": ("scores", "weighted_sum", "position_scores"),
+    "ffn": ("up", "gate", "down", "w1", "w2", "w3", "linear1", "linear2", "fc1", "fc2"),
+}  # fmt: skip
 Dtype = Literal["float32", "float16", "bfloat16", "float64"]
 Causal = Literal["dense", "exact"]
-Kernel = Literal["fused", "eager"]
-
-
-@dataclass
-class Part:
-    """One part of a model and all inside it, the whole model by the path ""; ``flops`` are of one forward pass."""
-
-    path: str
-    parameters: int = 0
-    flops: int = 0
-    recomputed: int = 0  # FLOPs that a backward pass repeats
-    elementwise: int = 0  # operations on single numbers in one forward pass
-    bytes_moved: int = 0  # read and written in one forward pass
-    activation_bytes: int = 0  # held for the backward pass
-    weights: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    products: list[Product] = field(default_factory=list)
-    parts: list["Part"] = field(default_factory=list)
-
-    @property
-    def name(self) -> str:
-        """The last word of the path."""
-        return self.path.rpartition(".")[2]
-
-    def walk(self) -> Iterator["Part"]:
-        """This part and all parts inside it, from the outside in."""
-        yield self
-        for part in self.parts:
-            yield from part.walk()
-
-    def called(self, path: str) -> list["Part"]:
-        """This part and those inside it whose path is this one, or ends so."""
-        return [part for part in self.walk() if f".{part.path}".endswith(f".{path}")]
-
-    @property
-    def is_repeated(self) -> bool:
-        """Whether it is in a stack's later block, and so like a part of the first one."""
-        return re.search(r"\.blocks\.(?!0\b)", self.path) is not None
 
 
 @dataclass(frozen=True)
 class Account:
-    """The books of one model; see ``account``."""
+    """What one model costs under one load; see ``account``."""
 
     name: str
-    config: Model
-    batch: int
-    context: int
-    source: int
+    config: Model | None  # None: a module that is not of this library
+    load: Load
     follows: bool  # nobody said how long the source is: it is as long as the context
-    dtype: Dtype
-    mode: Mode
-    attention: Kernel
+    dtype: str
     causal: Causal
     optimizer: Optimizer
     root: Part
     memory: Memory
+
+    @property
+    def batch(self) -> int:
+        """Rows."""
+        return self.load.batch
+
+    @property
+    def context(self) -> int:
+        """Tokens in each row."""
+        return self.load.context
+
+    @property
+    def source(self) -> int:
+        """Tokens that an encoder-decoder's encoder reads."""
+        return self.load.source
+
+    @property
+    def mode(self) -> Mode:
+        """What is run."""
+        return self.load.mode
+
+    @property
+    def attention(self) -> Kernel:
+        """How attention is computed."""
+        return self.load.attention
+
+    @property
+    def has_source(self) -> bool:
+        """Whether it is an encoder-decoder."""
+        return self.config is not None and self.config.family == "encoder-decoder"
 
     @property
     def parameters(self) -> int:
@@ -93,18 +90,18 @@ class Account:
 
     @property
     def forward_flops(self) -> int:
-        """Of all matrix products of one pass from ids to answer."""
+        """Of all matrix products of one pass from inputs to answer."""
         return self.root.flops
 
     @property
     def backward_flops(self) -> int:
-        """Of the gradients of both sides of every product; 0 unless it is trained."""
-        return 2 * self.root.flops if self.mode == "train" else 0
+        """Of the products of the backward pass; 0 unless it is trained."""
+        return self.root.backward_flops
 
     @property
     def recomputed_flops(self) -> int:
-        """Of products that a fused kernel does again on the way back instead of storing their results."""
-        return self.root.recomputed if self.mode == "train" else 0
+        """Of products that a fused kernel does again in the backward pass instead of storing their results."""
+        return self.root.recomputed
 
     @property
     def flops(self) -> int:
@@ -128,16 +125,11 @@ class Account:
 
     def shares(self) -> dict[str, int]:
         """FLOPs by kind of work: projections, attention, ffn, head, and whatever else multiplies."""
-        return flops_by_kind(self.root)
+        return _by_kind(self.root.walk())
 
     def layer_shares(self) -> dict[str, int]:
-        """The same for the layers alone: without embedding, head and what else stands beside the blocks."""
-        return flops_by_kind(self.root, outside=0)
-
-    def walk(self, walk: Walk) -> None:
-        """Tell another walk of the same pass."""
-        job = _job(self.batch, self.context, self.source, self.mode, self.causal, self.dtype)
-        Pass(walk, self.config, job).run()
+        """The same for the layers alone: without embedding, head and what else stands beside the layers."""
+        return _by_kind(part for part in self.root.walk() if is_in_layers(part.path))
 
     def find(self, path: str) -> Part:
         """A part by its path, or by the end of it; the error for an unknown one names the nearest."""
@@ -145,132 +137,138 @@ class Account:
 
 
 def account(
-    config: Model | str | Path,
+    model: "Model | str | Path | nn.Module | Loaded",
+    inputs: "Inputs | None" = None,
     *,
     batch: int = 1,
     context: int | None = None,
     source: int | None = None,
-    dtype: Dtype = "float32",
+    dtype: Dtype | None = None,
     mode: Mode = "forward",
     attention: Kernel = "fused",
     causal: Causal = "dense",
     optimizer: Optimizer = "adamw",
 ) -> Account:
-    """Count what a model costs.
+    """Count what a model costs, by running it on tensors that have shapes and no memory.
 
     Args:
-        config: a page of facts, the name of a published model, or a model's folder or file.
+        model: facts, the name of a published model, a model's folder or file, a model of this library, or any
+            ``torch.nn.Module``.
+        inputs: for a module that is not of this library, what its ``forward`` is called with: a tensor, several in a
+            sequence, or a dictionary by name. They take the place of ``batch``, ``context`` and ``source``.
         batch: rows.
         context: tokens in each row; as many as the model's positions allow unless given. In ``decode`` the new token
             is the last of them and the others lie in the cache.
         source: tokens that an encoder-decoder's encoder reads; as many as ``context`` unless given.
-        dtype: of weights and activations.
-        mode: ``forward``, one pass; ``train``, a pass, cross-entropy, its gradients and the optimizer, dropout as a
-            GPU keeps it; ``decode``, one new token, as the engine of ``generate`` computes it.
+        dtype: of weights and activations; float32, or that of a module, unless given.
+        mode: ``forward``, one pass; ``train``, a pass, cross-entropy (for a module of one's own: none), the backward
+            pass and the optimizer, dropout as a GPU computes it; ``decode``, one new token with a cache.
         attention: ``fused`` kernels write no scores down, ``eager`` does; linear maps, LayerNorms and activations
-            follow (see ``nn.kernels``).
+            follow (see ``nn.kernels``). A module of one's own computes it as it does.
         causal: ``dense`` counts the product of every query and key, as papers do and as a masked product costs;
             ``exact`` only pairs that see each other, which is what a causal kernel does.
         optimizer: ``adamw`` keeps two numbers per weight in its type, ``adamw-master`` besides them a copy of the
             weight, all in float32, ``adamw-8bit`` two bytes per weight; ``none`` nothing.
     """
-    check_choice("dtype", dtype, WIDTHS)
     check_choice("mode", mode, get_args(Mode))
     check_choice("attention", attention, get_args(Kernel))
     check_choice("causal", causal, get_args(Causal))
     check_choice("optimizer", optimizer, get_args(Optimizer))
-    facts = config if isinstance(config, Model) else facts_of(config)
+    if dtype is not None:
+        check_choice("dtype", dtype, WIDTHS)
+    from glassformer.inspect.account.subject import subject_of
+
+    subject = subject_of(model, dtype)
+    asked = Asked(mode, attention, causal, optimizer)
+    if subject.config is None or inputs is not None:
+        if (batch, context, source) != (1, None, None) and inputs is not None:
+            raise ValueError("inputs have a batch and a length of their own; leave out batch, context and source.")
+        return _of_module(subject, subject.inputs_of(inputs, batch, context), asked)
+    facts = subject.config
     context = context if context is not None else facts.longest or USUAL_CONTEXT
     follows = source is None or facts.family != "encoder-decoder"
     source = context if source is None or follows else source
     check_positive(batch=batch, context=context, source=source)
     if mode == "decode" and facts.decoder is None:
         raise ValueError("mode='decode' is the next token of a decoder, and this model has none; use 'forward'.")
-    job = _job(batch, context, source, mode, causal, dtype)
-    walk = Walk(WIDTHS[dtype], differentiable=mode == "train", fused=attention == "fused")
-    Pass(walk, facts, job).run()
-    name = "model" if isinstance(config, Model) else str(config)
-    root = _tree(facts, walk.leaves)
-    memory = memory_of(facts, walk, job, root.parameters, optimizer)
+    return _of_model(subject, Load(batch, context, source, mode, attention), asked, follows=follows)
+
+
+class Asked(NamedTuple):
+    """What is asked besides the sizes."""
+
+    mode: Mode
+    attention: Kernel
+    causal: Causal
+    optimizer: Optimizer
+
+
+def _of_model(subject: "Subject", load: Load, asked: Asked, *, follows: bool) -> Account:
+    """A Transformer of this library, at these sizes."""
+    from glassformer.inspect.account.trace import kv_cache_per_token, trace_model
+
+    assert subject.config is not None
+    trace = trace_model(subject.transformer, load)
+    exact = ExactPairs(subject.config, load, trace.recorder.ops) if asked.causal == "exact" else None
+    per_token = kv_cache_per_token(subject.config, subject.dtype)
+    return _account(subject, load, asked, trace, exact=exact, follows=follows, kv_cache_per_token=per_token)
+
+
+def _of_module(subject: "Subject", inputs: "Inputs", asked: Asked) -> Account:
+    """Any module, with these inputs."""
+    from glassformer.inspect.account.trace import sizes_of, trace_module
+
+    if asked.causal == "exact":
+        raise ValueError("which pairs see each other is known of models of this library alone; say causal='dense'.")
+    batch, context = sizes_of(inputs)
+    load = Load(batch, context, context, asked.mode, asked.attention)
+    return _account(subject, load, asked, trace_module(subject.module, inputs, asked.mode))
+
+
+def _account(
+    subject: "Subject",
+    load: Load,
+    asked: Asked,
+    trace: "Trace",
+    *,
+    exact: ExactPairs | None = None,
+    follows: bool = True,
+    kv_cache_per_token: int = 0,
+) -> Account:
+    weights = {name: weight.shape for name, weight in trace.weights.items()}
     return Account(
-        name, facts, batch, context, source, follows, dtype, mode, attention, causal, optimizer, root, memory
+        subject.name,
+        subject.config,
+        load,
+        follows,
+        subject.dtype,
+        asked.causal,
+        asked.optimizer,
+        build_tree(trace.recorder.ops, weights, trace.modules, exact),
+        memory_of(trace, load, asked.optimizer, kv_cache_per_token),
     )
 
 
-def _job(batch: int, context: int, source: int, mode: Mode, causal: Causal, dtype: Dtype) -> Job:
-    return Job(batch, context, source, mode, causal == "exact", clamps=dtype == "float16")
-
-
-def flops_by_kind(root: Part, times: Mapping[str, int] | None = None, *, outside: int = 1) -> dict[str, int]:
-    """FLOPs of the products of one forward pass, by kind of work.
-
-    Args:
-        root: of the tree.
-        times: how often the blocks of a stack count, by its name; once unless given.
-        outside: how often the rest counts.
-    """
+def _by_kind(parts: Iterable[Part]) -> dict[str, int]:
+    """FLOPs of the products of one forward pass, by kind of work."""
     found: dict[str, int] = {}
-    for part in root.walk():
-        stack, in_blocks, _ = part.path.partition(".blocks.")
-        count = (times or {}).get(stack, 1) if in_blocks else outside
-        if part.products and count:
+    for part in parts:
+        if part.products:
             kind = kind_of(part.path)
-            found[kind] = found.get(kind, 0) + count * sum(product.flops for product in part.products)
+            found[kind] = found.get(kind, 0) + sum(one.flops for one in part.products)
     return found
+
+
+def is_in_layers(path: str) -> bool:
+    """Whether a part is inside one of a list of layers."""
+    return re.search(r"(^|\.)\d+\.", path) is not None
 
 
 def kind_of(path: str) -> str:
-    """The kind of work that a part does: its group inside the blocks, else what it belongs to."""
-    first, name = path.split(".")[0], path.rpartition(".")[2]
-    if ".blocks." in path:
-        return next((group for group, names in GROUPS.items() if name in names), name)
-    return {"target_embed": "embed", "encoder": name, "decoder": name}.get(first, first)
-
-
-def _tree(facts: Model, leaves: dict[str, Leaf]) -> Part:
-    """Weights and books put under the parts they belong to, and added up; parts in the order in which they run."""
-    known = {"": Part("")}
-    for leaf_path in leaves:
-        _along(known, leaf_path)
-    for weight, shape in shapes(facts).items():
-        if weight in buffers(facts):  # no parameter
-            continue
-        parts = _along(known, weight.removesuffix(".weight").removesuffix(".bias"))
-        for part in parts:
-            part.parameters += prod(shape)
-        parts[-1].weights[weight] = shape
-    for leaf_path, leaf in leaves.items():
-        parts = _along(known, leaf_path)
-        flops = sum(product.flops for product in leaf.products)
-        for part in parts:
-            part.flops += flops
-            part.recomputed += leaf.recomputed
-            part.elementwise += leaf.elementwise
-            part.bytes_moved += leaf.moved
-            part.activation_bytes += leaf.saved
-        parts[-1].products += leaf.products
-    return known[""]
-
-
-def _along(known: dict[str, Part], path: str) -> list[Part]:
-    """The parts on the way from the root, made where they are missing."""
-    found, names = [known[""]], path.split(".")
-    for length in range(1, len(names) + 1):
-        inside = ".".join(names[:length])
-        if inside not in known:
-            known[inside] = Part(inside)
-            found[-1].parts.append(known[inside])
-        found.append(known[inside])
-    return found
-
-
-def find_part(root: Part, path: str) -> Part:
-    """A part by its path, or by the end of it; the error for an unknown one names the nearest."""
-    ends = root.called(path)
-    if not ends:
-        first = [part.path for part in root.walk() if not part.is_repeated]
-        near = get_close_matches(path, first, n=3, cutoff=0.4)
-        hint = f" Did you mean {' or '.join(near)}?" if near else ""
-        at_top = ", ".join(part.name for part in root.parts)
-        raise ValueError(f"no part of this model is called {path!r}.{hint} At the top there are: {at_top}.")
-    return min(ends, key=lambda part: len(part.path))
+    """The kind of work that a part does: its group, or what it is called inside the layers, else what it belongs to."""
+    names = [name for name in path.split(".") if name != "product" and not name.isdigit()] or [path]
+    first, last = names[0], names[-1]
+    group = next((group for group, known in GROUPS.items() if last in known), None)
+    if group is not None or is_in_layers(path):
+        return group or last
+    return {"target_embed": "embed", "encoder": last, "decoder": last}.get(first, first)

@@ -2,12 +2,14 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from glassformer.inspect.account.account import Account, Part
-from glassformer.inspect.account.formulas import Formula, Terms, evaluate, of_product, of_weight
+from glassformer.inspect.account.account import Account
+from glassformer.inspect.account.counts import OpCount
+from glassformer.inspect.account.formulas import Formula, Formulas, evaluate
 from glassformer.inspect.account.memory import BLOCK
+from glassformer.inspect.account.tree import Part
 
 SUBJECTS = ("flops", "memory")  # besides the parts
 
@@ -53,8 +55,9 @@ def explain(account: Account, subject: str) -> Explanation:
 
 
 def _parameters(account: Account, part: Part) -> Section:
+    formulas = Formulas(account)
     found = (
-        (_name(part, weight), of_weight(account, one, weight, shape))
+        (_name(part, weight), formulas.of_weight(one, weight, shape))
         for one in part.walk()
         for weight, shape in one.weights.items()
     )
@@ -63,7 +66,8 @@ def _parameters(account: Account, part: Part) -> Section:
 
 
 def _products(account: Account, part: Part) -> Section:
-    found = ((_name(part, one.name), of_product(one)) for inside in part.walk() for one in inside.products)
+    formulas = Formulas(account)
+    found = ((_name(part, one.name), formulas.of_product(one)) for inside in part.walk() for one in inside.products)
     share = None if part is account.root else part.flops / account.forward_flops
     return Section("matrix products, forward", "FLOPs", _counted(found), part.flops, share)
 
@@ -71,35 +75,43 @@ def _products(account: Account, part: Part) -> Section:
 def _training(account: Account, part: Part) -> list[Section]:
     if account.mode != "train" or not part.flops:
         return []
-    forward, total = f"{part.flops:,}", 3 * part.flops
-    lines = [
-        Line("forward", "", forward, part.flops),
-        Line("backward", "2 (the gradient of either side) · forward", f"2 · {forward}", 2 * part.flops),
-    ]
-    return [Section("matrix products, training step", "FLOPs", lines, total)]
+    forward, backward = part.flops, part.backward_flops
+    formula = Formula("", f"{backward:,}")
+    if backward == 2 * forward:
+        formula = Formula("2 (the gradient of either side) · forward", f"2 · {forward:,}")
+    lines = [Line("forward", "", f"{forward:,}", forward), _line("backward", formula)]
+    return [Section("matrix products, training step", "FLOPs", lines, forward + backward)]
 
 
 def _amounts(account: Account, part: Part) -> Iterator[Section]:
-    """Element-wise work, and what is held for the way back."""
-    terms = Terms(account)
-    for what, title, unit, total in (
-        ("elementwise", "element-wise operations, forward", "operations", part.elementwise),
-        ("saved", "held for the way back", "bytes", part.activation_bytes),
+    """Element-wise work, and what is kept for the backward pass, operator by operator."""
+    formulas = Formulas(account)
+    ops = [(one, op) for one in part.walk() for op in one.ops]
+    worked = ((_of(part, one, op), formulas.of_elementwise(op)) for one, op in ops if op.work.elementwise)
+    kept = (
+        (_of(part, one, op), formulas.of_saved(op, shape, size)) for one, op in ops for shape, size in op.saved if size
+    )
+    for title, unit, found, total in (
+        ("element-wise operations, forward", "operations", worked, part.elementwise),
+        ("kept for the backward pass", "bytes", kept, part.activation_bytes),
     ):
-        found = ((_name(part, one.path), terms.of(one, what)) for one in part.walk())
-        lines = _counted((name, formula) for name, formula in found if formula is not None)
-        yield Section(title, unit, lines, total)
+        yield Section(title, unit, _counted(found, "calls"), total)
+
+
+def _of(part: Part, inside: Part, op: OpCount) -> str:
+    """A part, as seen from another, and the operator."""
+    return f"{_name(part, inside.path)} ({op.operator.removeprefix('aten.').strip('_')})"
 
 
 def _name(part: Part, path: str) -> str:
-    """A path as seen from a part, the numbers of blocks left out."""
-    inside = part.name if path == part.path else path.removeprefix(f"{part.path}.")
-    return re.sub(r"(^|\bblocks\.)\d+(?=\.)", r"\1*", inside)
+    """A path as seen from a part, the numbers of layers left out."""
+    inside = part.name or "model" if path == part.path else path.removeprefix(f"{part.path}.")
+    return re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", inside)
 
 
-def _counted(found: Iterator[tuple[str, Formula]]) -> list[Line]:
-    """Equal terms of several blocks as one."""
-    return [_line(name, formula.times(count, "blocks")) for (name, formula), count in Counter(found).items()]
+def _counted(found: Iterable[tuple[str, Formula]], what: str = "layers") -> list[Line]:
+    """Equal terms of several layers or calls as one."""
+    return [_line(name, formula.times(count, what)) for (name, formula), count in Counter(found).items()]
 
 
 def _line(what: str, formula: Formula) -> Line:
@@ -109,53 +121,57 @@ def _line(what: str, formula: Formula) -> Line:
 def _memory(account: Account) -> Iterator[Line]:
     memory, width = account.memory, account.bytes_per_number
     numbers = f"{account.parameters:,} · {width}"
-    yield _line("weights", Formula("parameters · bytes of a number", numbers))
+    weights = Formula("parameters · bytes of a number", numbers)
+    is_plain = memory.weights == account.parameters * width  # one type, and no buffers
+    yield _line("weights", weights if is_plain else Formula("parameters and buffers", f"{memory.weights:,}"))
     if memory.gradients:
-        yield _line("gradients", Formula("parameters · bytes of a number", numbers))
+        is_plain = memory.gradients == account.parameters * width
+        yield _line("gradients", weights if is_plain else Formula("trained parameters", f"{memory.gradients:,}"))
         yield _optimizer(account, width)
-    yield from _cache(account, width)
+    yield from _cache(account)
     held = {"weights": memory.weights, "gradients": memory.gradients, "optimizer": memory.optimizer}
     held = {name: size for name, size in (held | {"cache": memory.kv_cache}).items() if size}
     yield _line("held from pass to pass", _sum(held))
     if memory.activations:
         parts = {part.name: part.activation_bytes for part in account.root.parts if part.activation_bytes}
-        yield _line("activations, held for the way back", _sum(parts))
-        kept = "the input of every block + the inside of one at a time + the rest"
-        yield Line("the same if blocks run again", kept, f"{memory.checkpointed:,}", memory.checkpointed)
+        yield _line("activations, kept for the backward pass", _sum(parts))
+        kept = "the input of every layer + the inside of one at a time + the rest"
+        yield Line("the same if layers run again", kept, f"{memory.checkpointed:,}", memory.checkpointed)
     stays = {name: size for name, size in held.items() if name != "gradients"}  # which come as activations go
     inside = "activations and gradients" if account.mode == "train" else "what a pass has in hand"
     yield _line("peak", _sum(stays | {f"{inside} at the highest": memory.peak - sum(stays.values())}))
 
 
 def _optimizer(account: Account, width: int) -> Line:
-    count = f"{account.parameters:,}"
+    states, count = account.memory.optimizer, account.memory.gradients // width
     formulas = {
-        "adamw": Formula("two means · parameters · bytes of a number", f"2 · {count} · {width}"),
-        "adamw-master": Formula("(two means + a copy) · parameters · 4 bytes", f"3 · {count} · 4"),
+        "adamw": Formula("two means · parameters · bytes of a number", f"2 · {count:,} · {width}"),
+        "adamw-master": Formula("(two means + a copy) · parameters · 4 bytes", f"3 · {count:,} · 4"),
         "adamw-8bit": Formula(
             f"two means · (parameters · 1 byte + a scale of 4 bytes for each {BLOCK})",
-            f"2 · ({count} + 4 · {-(-account.parameters // BLOCK):,})",
+            f"2 · ({count:,} + 4 · {-(-count // BLOCK):,})",
         ),
         "none": Formula("", "0"),
     }
-    return _line(f"optimizer ({account.optimizer})", formulas[account.optimizer])
+    formula = formulas[account.optimizer]
+    is_plain = evaluate(formula.numbers) == states  # parameters of one type
+    return _line(f"optimizer ({account.optimizer})", formula if is_plain else Formula("its states", f"{states:,}"))
 
 
-def _cache(account: Account, width: int) -> Iterator[Line]:
-    decoder = account.config.decoder
-    if decoder is None or not account.memory.kv_cache_per_token:
+def _cache(account: Account) -> Iterator[Line]:
+    per_token = account.memory.kv_cache_per_token
+    decoder = None if account.config is None else account.config.decoder
+    if decoder is None or not per_token:
         return
-    facts = decoder.attention
-    names = "layers · (key + value) · key/value heads · head · bytes of a number"
-    heads = facts.kv_heads or facts.heads
-    numbers = f"{decoder.layers} · 2 · {heads} · {facts.head_dim} · {width}"
-    yield _line("KV cache of one token", Formula(names, numbers))
+    layer = Formula("layers · keys and values of one", f"{decoder.layers} · {per_token // decoder.layers:,}")
+    yield _line("KV cache of one token", layer)
     if account.memory.kv_cache:
-        slots = ("tokens", f"{account.context:,}")
-        if account.config.encoder is not None:
-            slots = ("(tokens + source)", f"({account.context:,} + {account.source:,})")
-        numbers = f"{account.batch:,} · {slots[1]} · {account.memory.kv_cache_per_token:,}"
-        yield _line("KV cache", Formula(f"batch · {slots[0]} · that", numbers))
+        slots = ("(tokens + source)", f"({account.context:,} + {account.source:,})")
+        if not account.has_source:
+            slots = ("tokens", f"{account.context:,}")
+        formula = Formula(f"batch · {slots[0]} · that", f"{account.batch:,} · {slots[1]} · {per_token:,}")
+        is_plain = evaluate(formula.numbers) == account.memory.kv_cache
+        yield _line("KV cache", formula if is_plain else Formula("its tensors", f"{account.memory.kv_cache:,}"))
 
 
 def _sum(terms: dict[str, int]) -> Formula:

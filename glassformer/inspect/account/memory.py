@@ -1,22 +1,39 @@
 """Where the memory goes: what is held from pass to pass, what a pass adds to it, and how high it gets."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from glassformer.config import Model, Stack
-from glassformer.inspect.account.passes import Job
-from glassformer.inspect.account.walk import Walk
+from glassformer.inspect.account.load import Load
+
+if TYPE_CHECKING:
+    from glassformer.inspect.account.trace import Trace
 
 Optimizer = Literal["adamw", "adamw-master", "adamw-8bit", "none"]
 BLOCK = 256  # weights that share a scale in 8-bit states (Dettmers et al., 2022)
 
 
 @dataclass(frozen=True)
+class Weight:
+    """A parameter or a buffer."""
+
+    shape: tuple[int, ...]
+    numel: int
+    itemsize: int  # bytes of a number
+    is_trained: bool = True
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes."""
+        return self.numel * self.itemsize
+
+
+@dataclass(frozen=True)
 class Memory:
-    """Bytes. ``activations`` are those held for a backward pass, ``checkpointed`` the same if every block keeps its
+    """Bytes. ``activations`` are those held for a backward pass, ``checkpointed`` the same if every layer keeps its
     input alone and runs again; ``peak`` is the highest level, everything included."""
 
-    weights: int
+    weights: int  # parameters and buffers
     gradients: int = 0
     optimizer: int = 0
     kv_cache: int = 0
@@ -32,52 +49,36 @@ class Memory:
         return self.weights + self.gradients + self.optimizer + self.kv_cache
 
 
-def memory_of(facts: Model, walk: Walk, job: Job, parameters: int, optimizer: Optimizer) -> Memory:
-    """The memory of a job whose forward pass has been walked."""
-    weights, per_token = parameters * walk.width, cache_per_token(facts, walk.width)
-    if job.mode == "train":
-        states = optimizer_bytes(optimizer, parameters, walk.width)
-        activations, checkpointed = walk.saved, walk.checkpointed
-        walk.go_back()
-        peak = max(2 * weights + states, weights + states + walk.peak)
-        return Memory(
-            weights,
-            gradients=weights,
-            optimizer=states,
-            kv_cache_per_token=per_token,
-            activations=activations,
-            checkpointed=checkpointed,
-            working=walk.working,
-            peak=peak,
-        )
-    cached = _cache_bytes(facts, job, walk.width) if job.mode == "decode" else 0
-    return Memory(weights, kv_cache=cached, kv_cache_per_token=per_token, peak=weights + cached + walk.peak)
+def memory_of(trace: "Trace", load: Load, optimizer: Optimizer, kv_cache_per_token: int) -> Memory:
+    """The memory of a pass that has been traced."""
+    recorder, storages = trace.recorder, trace.recorder.storages
+    weights = sum(one.nbytes for one in (*trace.weights.values(), *trace.buffers.values()))
+    if load.mode != "train":
+        peak = weights + trace.cache_bytes + storages.peak()
+        return Memory(weights, kv_cache=trace.cache_bytes, kv_cache_per_token=kv_cache_per_token, peak=peak)
+    trained = [one for one in trace.weights.values() if one.is_trained]
+    gradients, states = sum(one.nbytes for one in trained), optimizer_bytes(optimizer, trained)
+    inside = [sum(storages.all[number].nbytes for number in layer) for layer in recorder.saved_inside]
+    return Memory(
+        weights,
+        gradients=gradients,
+        optimizer=states,
+        kv_cache_per_token=kv_cache_per_token,
+        activations=sum(storages.all[one.storage].nbytes for one in recorder.saved),
+        checkpointed=sum(storages.all[number].nbytes for number in recorder.saved_outside) + max(inside, default=0),
+        working=storages.peak(trace.gradients),
+        peak=max(weights + gradients + states, weights + states + storages.peak()),
+    )
 
 
-def optimizer_bytes(optimizer: Optimizer, parameters: int, width: int) -> int:
+def optimizer_bytes(optimizer: Optimizer, trained: Iterable[Weight]) -> int:
     """What the optimizer remembers: running means of gradients and of their squares, and perhaps a finer weight."""
+    weights = list(trained)
+    count = sum(one.numel for one in weights)
     if optimizer == "adamw":
-        return 2 * parameters * width
+        return 2 * sum(one.nbytes for one in weights)
     if optimizer == "adamw-master":
-        return 3 * parameters * 4
+        return 3 * count * 4
     if optimizer == "adamw-8bit":
-        return 2 * (parameters + 4 * -(-parameters // BLOCK))
+        return 2 * (count + 4 * -(-count // BLOCK))
     return 0
-
-
-def cache_per_token(facts: Model, width: int) -> int:
-    """Bytes of the keys and values of one token in all layers of the decoder."""
-    return 0 if facts.decoder is None else facts.decoder.layers * _keys_and_values(facts.decoder, width)
-
-
-def _keys_and_values(stack: Stack, width: int) -> int:
-    return 2 * (stack.attention.kv_heads or stack.attention.heads) * stack.attention.head_dim * width
-
-
-def _cache_bytes(facts: Model, job: Job, width: int) -> int:
-    """Every slot of every row, and of an encoder's output once more: keys and values of its tokens in each layer.
-
-    As ``KVCache`` holds them unless it forgets what windows no longer show, which depends on how the text came in.
-    """
-    slots = job.tokens + (job.source if facts.encoder is not None else 0)
-    return job.batch * slots * cache_per_token(facts, width)

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from glassformer.inspect.account.account import Account
+from glassformer.inspect.account.growth import Growth
 from glassformer.inspect.account.report import KINDS, five_kinds
-from glassformer.inspect.account.sweep import Crossing, Sweep, kinds_at
+from glassformer.inspect.account.sweep import Crossing, Sweep
 from glassformer.inspect.account.units import human
 
 if TYPE_CHECKING:
@@ -132,8 +133,8 @@ def plot_sweep(accounts: Sequence[Account], sweep: Sweep, crossings: Sequence[Cr
 def _areas(axes: "Axes", account: Account, sweep: Sweep, marks: Sequence[int]) -> set[str]:
     """The shares as areas on top of each other, with their names where there is room; the kinds that there are."""
     places = _places(sweep.values)
-    kinds = kinds_at(account, sweep.axis)
-    found = [five_kinds(kinds(place)) for place in places]
+    growth = Growth(account, sweep.axis)
+    found = [five_kinds(growth.at(place)) for place in places]
     present = [kind for kind in ORDER if any(kind in one for one in found)]
     below = [0.0] * len(places)
     for kind in present:
@@ -202,7 +203,7 @@ def _load(account: Account, sweep: Sweep | None = None) -> str:
         words += f", batch {account.batch:,}"
     if varied is not None and varied != "context":
         words += f", {account.context:,} tokens"
-    if account.config.family == "encoder-decoder" and varied != "source":
+    if account.has_source and varied != "source":
         words += ", source as long" if varied == "context" and account.follows else f", source of {account.source:,}"
     return words + (", causal pairs alone" if account.causal == "exact" else "")
 

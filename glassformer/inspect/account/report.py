@@ -1,12 +1,11 @@
-"""An account as data: a dictionary for JSON, rows for tables, the blocks of a stack folded into one."""
+"""An account as data: a dictionary for JSON, rows for tables, the layers of a list folded into one."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
-from glassformer.config import Model
-from glassformer.inspect.account.account import Account, Part
-from glassformer.inspect.account.walk import Product
+from glassformer.inspect.account.account import Account
+from glassformer.inspect.account.tree import AMOUNTS, Multiplication, Part
 
 KINDS = ("projections", "attention", "ffn", "head")  # that are always told; what is left is "other"
 PART_COLUMNS = (
@@ -50,11 +49,11 @@ def as_dict(account: Account, depth: int | None = None) -> dict[str, Any]:
     memory = asdict(account.memory) | {"held": account.memory.held}
     return {
         "name": account.name,
-        "family": account.config.family,
+        "family": None if account.config is None else account.config.family,
         "mode": account.mode,
         "batch": account.batch,
         "context": account.context,
-        "source": account.source if account.config.family == "encoder-decoder" else None,
+        "source": account.source if account.has_source else None,
         "dtype": account.dtype,
         "attention": account.attention,
         "causal": account.causal,
@@ -94,30 +93,29 @@ def _part(account: Account, part: Part, depth: int | None) -> dict[str, Any]:
     }
 
 
-def _product(product: Product) -> dict[str, Any]:
-    sizes = {name: getattr(product, name).value for name in ("m", "n", "p", "times")}
-    pairs = None if product.pairs is None else product.pairs.value
-    return {"name": product.name, **sizes, "pairs": pairs, "runs": product.runs, "flops": product.flops}
+def _product(one: Multiplication) -> dict[str, Any]:
+    sizes = {name: getattr(one.product, name) for name in ("m", "n", "p", "times", "pairs")}
+    return {"name": one.name, **sizes, "runs": one.runs, "flops": one.flops}
 
 
 def level(path: str) -> int:
-    """How deep a part lies; the number of a block is no level of its own."""
+    """How deep a part lies; the number of a layer is no level of its own."""
     return sum(not (name.isdigit() or name == "*") for name in path.split("."))
 
 
 def part_row(account: Account, part: Part) -> dict[str, Any]:
     """One part as a row. ``flops`` are of the whole pass or training step, what follows of the forward pass."""
-    flops = part.flops * (3 if account.mode == "train" else 1)  # the gradients of both sides of each product
-    again = part.recomputed if account.mode == "train" else 0
+    flops = part.flops + part.backward_flops
     row = (
         account.name, part.path, 0 if part is account.root else level(part.path), part.parameters, flops,
-        flops / account.flops, part.flops, again, part.elementwise, part.bytes_moved, part.activation_bytes,
+        flops / account.flops if account.flops else 0.0, part.flops, part.recomputed, part.elementwise,
+        part.bytes_moved, part.activation_bytes,
     )  # fmt: skip
     return dict(zip(PART_COLUMNS, row, strict=True))
 
 
 def part_rows(account: Account, depth: int | None = None) -> list[dict[str, Any]]:
-    """One row per part, from the outside in, every block on its own."""
+    """One row per part, from the outside in, every layer on its own."""
     root = account.root
     return [part_row(account, part) for part in root.walk() if part is root or _shown(part, depth)]
 
@@ -143,34 +141,33 @@ class Row(NamedTuple):
 
 
 def table_rows(account: Account, depth: int | None = None, *, full: bool = False) -> Iterator[Row]:
-    """The parts from the outside in; the blocks of a stack as one, with all their numbers added up, unless ``full``."""
+    """The parts from the outside in; the layers of a list as one, with all their numbers added up, unless ``full``."""
     root = account.root if full else fold(account.root)
     for part in root.walk():
         deep = 0 if part is root else level(part.path)
         if part is not root and (depth is None or deep <= depth):
-            yield Row(_label(account.config, part, full=full), deep, part)
+            yield Row(_label(part, full=full), deep, part)
 
 
-def _label(config: Model, part: Part, *, full: bool) -> str:
-    if part.name != "blocks" or full:
-        return f"block {part.name}" if part.name.isdigit() else part.name
-    stack = config.encoder if part.path.startswith("encoder") else config.decoder
-    assert stack is not None
-    own = "" if stack.unique_layers is None else f", weights of {stack.unique_layers}"
-    return f"blocks × {stack.layers}{own}"
+def _label(part: Part, *, full: bool) -> str:
+    if not part.calls or full:
+        return f"layer {part.name}" if part.name.isdigit() else part.name
+    own = "" if part.layers == part.calls else f", weights of {part.layers}"
+    return f"{part.name} × {part.calls}{own}"
 
 
 def fold(part: Part) -> Part:
-    """The same tree with the blocks of a stack laid on top of each other: ``decoder.blocks.*.ffn``."""
-    if part.name != "blocks":
+    """The same tree with the layers of a list laid on top of each other: ``decoder.blocks.*.ffn``."""
+    if not part.calls:
         return replace(part, parts=[fold(inside) for inside in part.parts])
-    return replace(_together(part.parts, f"{part.path}.*"), path=part.path)
+    folded = _together(part.parts, f"{part.path}.*")
+    return replace(folded, path=part.path, calls=part.calls, layers=len(part.parts))
 
 
 def _together(parts: Sequence[Part], path: str) -> Part:
-    """Parts of the same name in several blocks as one, every number added up; their products are all there."""
+    """Parts of the same name in several layers as one, every number added up; their products are all there."""
     total = Part(path)
-    for field in ("parameters", "flops", "recomputed", "elementwise", "bytes_moved", "activation_bytes"):
+    for field in AMOUNTS:
         setattr(total, field, sum(getattr(part, field) for part in parts))
     for part in parts:
         total.weights |= part.weights

@@ -1,17 +1,17 @@
 """How long an account takes at the least on a device, part by part, and the plan of a training run with it.
 
 Each part is one piece of work of the roofline; a fused kernel, which multiplies twice and moves its data once, is one
-too. The way back is taken to move twice what the way there moves: each of its two products per product reads two of the
-same three matrices and writes the third. The optimizer reads weights, gradients and its states and writes weights and
-states.
+too. A training step is the forward pass, the backward pass as it was traced, and the optimizer, which reads weights,
+gradients and its states and writes weights and states.
 """
 
 from dataclasses import dataclass
 
-from glassformer.inspect.account.account import Account, Part
+from glassformer.inspect.account.account import Account
 from glassformer.inspect.account.hardware import Hardware
 from glassformer.inspect.account.plan import Parallel, Plan, TrainingFacts, plan
 from glassformer.inspect.account.roofline import Estimate, Work, ridge_point, roofline, total_seconds
+from glassformer.inspect.account.tree import Part
 
 OPTIMIZER = "optimizer"
 KERNEL = "kernel"
@@ -62,18 +62,17 @@ def time_on(account: Account, hardware: Hardware) -> Timing:
 
 
 def _work(account: Account) -> list[Work]:
-    """What each part does of its own, on the way there and, in training, on the way back."""
-    passes, trained = (3, True) if account.mode == "train" else (1, False)
+    """What each part does of its own, forward and, in training, backward."""
     kernels = {part.path.removesuffix(f".{KERNEL}") for part in account.root.walk() if part.name == KERNEL}
     work: dict[str, Work] = {}
     for part in account.root.walk():
         parent, _, name = part.path.rpartition(".")
         path = f"{parent}.{KERNEL}" if name in IN_KERNEL and parent in kernels else part.path
-        again = _own(part, "recomputed") if trained else 0
         known = work.get(path, Work(path, 0, 0))
-        flops = known.flops + passes * _own(part, "flops") + again
-        work[path] = Work(path, flops, known.bytes + passes * _own(part, "bytes_moved"))
-    if trained:
+        flops = sum(_own(part, field) for field in ("flops", "backward_flops", "recomputed"))
+        size = sum(_own(part, field) for field in ("bytes_moved", "backward_bytes"))
+        work[path] = Work(path, known.flops + flops, known.bytes + size)
+    if account.mode == "train":
         memory = account.memory
         updated = 2 * (memory.weights + memory.optimizer) + memory.gradients
         work[OPTIMIZER] = Work(OPTIMIZER, 0, updated)
@@ -106,7 +105,7 @@ def plan_of(
     if parallel == "tensor":
         _check_heads(account, devices)
     memory = account.memory
-    tokens_read = account.batch * (account.context + (account.source if _has_both(account) else 0))
+    tokens_read = account.batch * (account.context + (account.source if account.has_source else 0))
     facts = TrainingFacts(
         parameters=account.parameters,
         flops_per_token=account.flops / tokens_read,
@@ -122,13 +121,10 @@ def plan_of(
     )
 
 
-def _has_both(account: Account) -> bool:
-    return account.config.family == "encoder-decoder"
-
-
 def _check_heads(account: Account, devices: int) -> None:
     """Raise unless the heads can be shared out among the devices of a tensor-parallel group."""
-    for stack in (account.config.encoder, account.config.decoder):
+    config = account.config
+    for stack in () if config is None else (config.encoder, config.decoder):
         if stack is not None and stack.attention.heads % devices:
             heads = stack.attention.heads
             shares = ", ".join(str(number) for number in range(1, heads + 1) if heads % number == 0)
@@ -139,6 +135,8 @@ def _check_heads(account: Account, devices: int) -> None:
 
 
 def _largest_piece(account: Account) -> int:
-    """Parameters of what is gathered at once: a block, the embeddings, the head."""
-    pieces = [part for part in account.root.walk() if part.name.isdigit() or part.path in ("embed", "head")]
-    return max(part.parameters for part in pieces)
+    """Parameters of what is gathered at once: a layer, or what stands beside the layers, such as the embeddings."""
+    lists = [part for part in account.root.walk() if part.calls]
+    layers = [layer.parameters for part in lists for layer in part.parts]
+    with_layers = {part.path.partition(".")[0] for part in lists}
+    return max([*layers, *(part.parameters for part in account.root.parts if part.path not in with_layers)])

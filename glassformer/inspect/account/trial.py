@@ -19,36 +19,39 @@ if TYPE_CHECKING:
 Step = Callable[[], object]
 
 
-def measured_seconds(books: Account, *, device: str | None = None, repeats: int = 3) -> float:
-    """Median time of the pass, training step or decoding step that the books are of.
+def measured_seconds(account: Account, *, device: str | None = None, repeats: int = 3) -> float:
+    """Median time of the pass, training step or decoding step that an account is of.
 
     ``device``: where to run; the GPU where there is one, unless given. A training step is the pass, cross-entropy, the
-    gradients and AdamW. Attention runs as the books say, fused or eager.
+    gradients and AdamW. Attention runs as the account says, fused or eager.
     """
     import torch
 
     from glassformer.models.transformer import Transformer
 
-    if books.mode == "train" and books.optimizer != "adamw":
-        raise ValueError(f"a step is run with optimizer='adamw', and these books are of {books.optimizer!r}.")
+    if account.config is None:
+        raise ValueError(f"{account.name} is no Transformer of this library; time it with measure.measure_step.")
+    if account.mode == "train" and account.optimizer != "adamw":
+        raise ValueError(f"a step is run with optimizer='adamw', and this account is of {account.optimizer!r}.")
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    _check_room(books, place)
-    model = Transformer(books.config, place, getattr(torch, books.dtype))
-    tokens = books.source if books.config.decoder is None else books.context
-    ids = torch.zeros(books.batch, tokens, dtype=torch.long, device=place)
-    source = torch.zeros(books.batch, books.source, dtype=torch.long, device=place)
-    path: AttentionPath = "sdpa" if books.attention == "fused" else "eager"
-    make = {"forward": _forward, "train": _training, "decode": _decoding}[books.mode]
+    _check_room(account, place)
+    model = Transformer(account.config, place, getattr(torch, account.dtype))
+    tokens = account.source if account.config.decoder is None else account.context
+    ids = torch.zeros(account.batch, tokens, dtype=torch.long, device=place)
+    source = torch.zeros(account.batch, account.source, dtype=torch.long, device=place)
+    path: AttentionPath = "sdpa" if account.attention == "fused" else "eager"
+    model.fused = account.attention == "fused"
+    make = {"forward": _forward, "train": _training, "decode": _decoding}[account.mode]
     return measure_step(make(model, ids, source, path), repeats)
 
 
-def _check_room(books: Account, place: "torch.device") -> None:
+def _check_room(account: Account, place: "torch.device") -> None:
     import torch
 
     room = torch.cuda.mem_get_info(place)[0] if place.type == "cuda" else main_memory()
-    if room is not None and books.memory.peak > room:
+    if room is not None and account.memory.peak > room:
         raise ValueError(
-            f"{books.name} needs {books.memory.peak / 1e9:.1f} GB to run, and {place} has {room / 1e9:.1f} GB. "
+            f"{account.name} needs {account.memory.peak / 1e9:.1f} GB to run, and {place} has {room / 1e9:.1f} GB. "
             f"Take a smaller batch or context, or a narrower dtype."
         )
 
@@ -87,18 +90,19 @@ def _decoding(model: "Transformer", ids: "Tensor", source: "Tensor", path: "Atte
     """One token more, again and again: what it adds to the cache is taken back."""
     import torch
 
-    from glassformer.generate.steps import Steps
+    from glassformer.nn.cache import KVCache
 
     model.eval()
+    length = ids.shape[1] - 1
+    cache = KVCache(capacity=length + 1)
     with torch.inference_mode():
-        steps = Steps(model, source if model.encoder is not None else None, path=path)
-        before = ids.shape[1] - 1
-        cache, _ = steps.read(ids[:, : max(1, before)], None, 2, forgets=False)
-    length = cache.length
+        memory = None if model.encoder is None else model.encode(source, path=path)
+        model.decode(ids[:, : max(1, length)], memory=memory, cache=cache, path=path)
+        cache.crop(length)
 
     def step() -> None:
         with torch.inference_mode():
-            steps.step(ids[:, -1:], cache)
+            model.answer(model.decode(ids[:, -1:], memory=memory, cache=cache, path=path))
             cache.crop(length)
 
     return step

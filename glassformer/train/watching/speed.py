@@ -92,10 +92,10 @@ def flops_per_token(facts: Model, row: Row, *, answered: float = 1.0, trained: b
         raise ValueError(f"answered is a share of the places, above 0 and at most 1; got {answered}.")
     if row.source is not None and facts.family != "encoder-decoder":
         raise ValueError(f"a row of {row.source} source tokens is an encoder-decoder's; this is of {facts.family}s.")
-    one = account(facts, context=row.context, source=row.source, mode="train" if trained else "forward")
+    one = account(facts, context=row.context, source=row.source)
     head = sum(part.flops for part in one.root.parts if part.path == "head")
-    flops = one.flops - (1 - answered) * head * (3 if trained else 1)
-    return flops / (row.context + (row.source or 0))
+    passes = 3 if trained else 1  # backward, each product has one for the gradient of either side
+    return passes * (one.flops - (1 - answered) * head) / (row.context + (row.source or 0))
 
 
 def known_peak(device: torch.device | str, precision: Precision, hardware: Hardware | None = None) -> float | None:

@@ -1,0 +1,308 @@
+"""``OpRecorder`` watches a pass on fake tensors from below: each operator, in which part it runs, what it keeps alive.
+
+It is a dispatch mode above ``FakeTensorMode``. Hooks on the modules of the model tell it the part; sequence numbers of
+autograd tell it to which operator of the forward pass one of the backward pass, or a saved tensor, belongs.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from glassformer.inspect.account.calls import GPUKernels
+from glassformer.inspect.account.counts import OpCount, Work
+from glassformer.inspect.account.products import AttentionProducts
+from glassformer.inspect.account.rules import FREE, Rule, UnknownOperatorError, name_of, rule_for
+from glassformer.inspect.account.storages import Storages, place
+from glassformer.inspect.account.tree import GRADIENTS
+from glassformer.inspect.account.values import KnownValues
+
+GATHERS_GRADIENTS = 2**63  # sequence numbers from here on are of nodes that belong to a weight, not to an operator
+UNINITIALISED = {f"aten.{name}" for name in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")}
+INDEXING = ("aten.index", "aten.index_put", "aten.index_put_")
+
+
+class Call(NamedTuple):
+    """One call of an operator, as it was dispatched."""
+
+    operator: OpOverload
+    name: str
+    rule: Rule
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+class Saved(NamedTuple):
+    """A tensor that autograd keeps for the backward pass."""
+
+    node: int  # of the operator that needs it there
+    path: str
+    shape: tuple[int, ...]
+    storage: int
+
+
+class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Inside, every operator is run on fake tensors and, within ``counting``, counted.
+
+    Enter it within the ``FakeTensorMode`` it is given.
+    """
+
+    def __init__(self, fake: FakeTensorMode) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.ops: list[OpCount] = []
+        self.values = KnownValues()
+        self.storages = Storages(self.values.forget)
+        self.saved: list[Saved] = []
+        self.saved_inside: list[set[int]] = []  # storages that each call of a layer saved of those that it made
+        self.saved_outside: set[int] = set()  # all others that were saved, and those that were handed to a layer
+        self._fake = fake
+        self._products = AttentionProducts(self.ops, self.storages)
+        self._weights: dict[tuple[int, int], str] = {}  # the places of parameters
+        self._path = [""]
+        self._layer = 0
+        self._by_node: dict[int, OpCount] = {}  # sequence number of autograd → operator
+        self._nodes: list[int] = []  # the same numbers as they rose
+        self._is_counting = False
+        self._is_given = False
+        self._probed: list[str] | None = None
+        self._entered = ExitStack()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here, and leaving the compiler out saves its import."""
+        return False
+
+    def __enter__(self) -> Self:
+        self._entered.enter_context(torch.autograd.graph.saved_tensors_hooks(self._save, lambda tensor: tensor))
+        self._entered.enter_context(GPUKernels(self._probing))
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._entered.close()
+
+    # ---- where the pass is
+
+    def watch(self, model: nn.Module) -> None:
+        """Learn the names of a model's parameters and follow the calls of its modules. It must be a private copy."""
+        for name, weight in model.named_parameters():
+            self._weights.setdefault(place(weight), name)
+            self.storages.give(weight)
+        layers = {id(layer) for one in model.modules() if isinstance(one, nn.ModuleList) for layer in one}
+        for name, module in model.named_modules():
+            is_layer = id(module) in layers
+            module.register_forward_pre_hook(partial(self._enter, name, is_layer), with_kwargs=True)
+            module.register_forward_hook(partial(self._leave, is_layer), always_call=True)
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Operators inside are counted; before and after they are only run."""
+        self._is_counting = True
+        try:
+            yield
+        finally:
+            self._is_counting = False
+
+    @contextmanager
+    def given(self) -> Iterator[None]:
+        """Tensors that are made inside count as inputs of the pass."""
+        self._is_given = True
+        try:
+            yield
+        finally:
+            self._is_given = False
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """What is run inside belongs to the part of this name."""
+        self._path.append(name)
+        try:
+            yield
+        finally:
+            self._path.pop()
+
+    def stand_in(self, value: Any) -> Any:
+        """A fake tensor on the CPU for a real one, which stands for the same numbers; any other value as it is."""
+        if not isinstance(value, Tensor):
+            return value
+        fake = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu")
+        if value.device.type == "cpu":
+            self.values.give(fake, value)
+        return fake.requires_grad_(value.requires_grad)
+
+    def _enter(self, path: str, is_layer: bool, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """A hook: a module is called."""
+        del module
+        self._path.append(path)
+        if is_layer and self._is_counting:
+            given = (one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor))
+            self.saved_outside |= {storage.number for one in given if (storage := self.storages.of(one)) is not None}
+            self.saved_inside.append(set())
+            self._layer = len(self.saved_inside)
+
+    def _leave(self, is_layer: bool, *_: Any) -> None:
+        """A hook: it has answered."""
+        self._path.pop()
+        if is_layer:
+            self._layer = 0
+
+    @contextmanager
+    def _probing(self) -> Iterator[list[str]]:
+        """Operators inside are run but leave no trace; their names are listed."""
+        self._probed = []
+        try:
+            yield self._probed
+        finally:
+            self._probed = None
+
+    # ---- operators
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operator on fake tensors and count it."""
+        del types
+        if operator is torch.ops.prim.device.default:
+            return args[0].fake_device
+        name, kwargs = name_of(operator), kwargs or {}
+        if self._probed is not None:
+            self._probed.append(name)
+            return operator(*args, **kwargs)
+        rule = rule_for(operator)
+        if rule is None and not _has_tensors(operator):
+            return operator(*args, **kwargs)
+        if rule is None:
+            raise UnknownOperatorError(
+                f"the account has no rule for the operator {name}, which {self._where()} uses. State what it costs: "
+                f"glassformer.inspect.account.register_rule({name!r}, Rule(...))."
+            )
+        call = Call(operator, name, rule, args, kwargs)
+        out = self._run(call)
+        inputs = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+        results = [one for one in tree_leaves(out) if isinstance(one, Tensor)]
+        for one in inputs:
+            self.storages.give(one)
+        if name == "aten.add" and torch._C._current_autograd_node() is not None:
+            self.storages.add(*inputs[:2], *results)
+        for one in results:
+            if self._is_given:
+                self.storages.give(one)
+            else:
+                self.storages.make(one, self._layer)
+            if rule.is_mask and (storage := self.storages.of(one)) is not None:
+                storage.nbytes = one.numel()
+        if self._is_counting and not self._is_given and (inputs or results):
+            self._count(call, inputs, results, out)
+        if name not in UNINITIALISED:  # memory that nobody has written to may yet turn out to be a mask of bytes
+            self.storages.end_operator()
+        self.values.follow(operator, args, kwargs, results)
+        return out
+
+    def _run(self, call: Call) -> Any:
+        """The operator on fake tensors. One whose result depends on numbers is told these, where they are known."""
+        args = call.args
+        if call.name == "aten._local_scalar_dense" and (number := self.values.scalar(args[0])) is not None:
+            return number
+        if call.name == "aten.nonzero" and (positions := self.values.nonzero(args[0])) is not None:
+            return torch.empty(positions.shape, dtype=torch.long)
+        if call.name in INDEXING:
+            args = self.values.without_boolean_indices(args)
+        try:
+            return call.operator(*args, **call.kwargs)
+        except DataDependentOutputException as error:
+            raise UnknownOperatorError(
+                f"{self._where()} reads a number ({call.name}) that depends on weights or on a large input, and an "
+                f"account knows shapes alone. Compute it from shapes, or hand it to forward."
+            ) from error
+
+    def _where(self) -> str:
+        return f"the part {self._path[-1]!r}" if self._path[-1] else "the model itself"
+
+    def _count(self, call: Call, inputs: Sequence[Tensor], results: Sequence[Tensor], out: Any) -> None:
+        rule, largest = call.rule, max((*inputs, *results), key=Tensor.numel)
+        work = Work(elementwise=rule.steps * largest.numel())
+        if rule.work is not None:
+            work = rule.work(*call.args, **call.kwargs, out=out)
+        count = OpCount(call.name, rule.kind, self._path[-1], tuple(largest.shape), work, layer=self._layer)
+        if call.operator.is_view or rule.traffic == "none":
+            pass
+        elif rule.traffic == "output":
+            count.moved = 2 * _nbytes(results)
+        else:
+            count.moved = _nbytes(inputs) + _nbytes(results)
+        if rule is not FREE:
+            self.ops.append(count)
+        node = torch._C._current_autograd_node()
+        if node is not None:
+            self._place_backward(count, node._sequence_nr())
+            return
+        self._place_forward(count)
+        if rule.kind == "product":
+            names = (self._weights.get(place(one)) for one in inputs)
+            count.weight = next((name for name in names if name is not None), "")
+        self._products.see(rule, count, inputs, results)
+
+    def _place_forward(self, count: OpCount) -> None:
+        """Autograd makes the node of an operator just before it is dispatched."""
+        if torch.is_grad_enabled():
+            number = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
+            if number not in self._by_node:
+                self._by_node[number] = count
+                self._nodes.append(number)
+
+    def _place_backward(self, count: OpCount, node: int) -> None:
+        """An operator of the backward pass belongs where the operator of the forward pass does."""
+        count.backward = True
+        forward = self._forward_of(node)
+        if forward is None:
+            count.path = GRADIENTS
+            return
+        count.path, count.kind, count.layer = forward.path, forward.kind, forward.layer
+        count.weight, count.label = forward.weight, forward.label
+
+    def _forward_of(self, node: int) -> OpCount | None:
+        place = bisect_right(self._nodes, node) - 1
+        return self._by_node[self._nodes[place]] if node < GATHERS_GRADIENTS and place >= 0 else None
+
+    # ---- what is kept for the backward pass
+
+    def _save(self, tensor: Tensor) -> Tensor | None:
+        """Note a tensor that autograd keeps. Whoever keeps a storage first is charged for it."""
+        if self._probed is not None:
+            return None  # nobody goes back from here, and a result that its own node keeps would never be freed
+        storage = self.storages.of(tensor)
+        if storage is None or not self._is_counting:
+            return tensor
+        inside = self._layer and storage.layer == self._layer
+        (self.saved_inside[-1] if inside else self.saved_outside).add(storage.number)
+        if not storage.is_saved:
+            storage.is_saved = True
+            node = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
+            self.saved.append(Saved(node, self._path[-1], tuple(tensor.shape), storage.number))
+        return tensor
+
+    def book_saved(self) -> None:
+        """Charge the operators with what was kept for them, once the forward pass is over."""
+        known = {id(one) for one in self.ops}
+        for one in self.saved:
+            count = self._by_node.get(one.node)
+            if count is None or id(count) not in known:
+                count = OpCount("saved", "copy", one.path, one.shape)
+                self.ops.append(count)
+            count.saved.append((one.shape, self.storages.all[one.storage].nbytes))
+
+
+def _has_tensors(operator: OpOverload) -> bool:
+    schema = operator._schema
+    return any("Tensor" in str(one.type) for one in (*schema.arguments, *schema.returns))
+
+
+def _nbytes(tensors: Sequence[Tensor]) -> int:
+    return sum(one.numel() * one.dtype.itemsize for one in tensors)
