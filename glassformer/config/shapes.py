@@ -5,11 +5,12 @@ Names are the vocabulary of parts that weights, counting and pictures share: ``e
 
 from collections.abc import Iterator
 from math import prod
+from typing import assert_never
 
 from glassformer.config.heads import Head, LMHead, PretrainingHead, TaskHead
 from glassformer.config.model import Model
 from glassformer.config.parts import Attention, Convolution, Embed, FeedForward, Norm, Stack
-from glassformer.config.positions import BucketBias, Disentangled
+from glassformer.config.positions import Alibi, BucketBias, Disentangled
 
 Shape = tuple[int, ...]
 Named = Iterator[tuple[str, Shape]]
@@ -84,13 +85,21 @@ def _stack(facts: Stack, model: Model) -> Named:
         yield from _norm("norm", norm, width)
     if facts.convolution is not None:
         yield from _convolution("convolution", facts.convolution, norm, width)
-    bias = facts.attention.score_bias
-    if isinstance(bias, BucketBias):
-        yield "relative.weight", (bias.buckets, facts.attention.heads)
-    if isinstance(bias, Disentangled):
-        yield "relative.weight", (2 * bias.span, width)
-        if bias.norm_table:
-            yield from _norm("relative_norm", norm, width)
+    yield from _score_bias(facts.attention, norm, width)
+
+
+def _score_bias(facts: Attention, norm: Norm, width: int) -> Named:
+    match facts.score_bias:
+        case BucketBias(buckets=buckets):
+            yield "relative.weight", (buckets, facts.heads)
+        case Disentangled(span=span, norm_table=norm_table):
+            yield "relative.weight", (2 * span, width)
+            if norm_table:
+                yield from _norm("relative_norm", norm, width)
+        case None | Alibi():
+            return
+        case unknown:
+            assert_never(unknown)
 
 
 def _attention(name: str, facts: Attention, width: int, *, cross: bool = False) -> Named:

@@ -29,6 +29,7 @@ _HOME = {
     "ctrl": "CTRL",
     "gpt_neo": "GPT_NEO",
     "gptj": "GPTJ",
+    "bloom": "BLOOM",
     "llama": "LLAMA",
     "mistral": "MISTRAL",
     "qwen": "QWEN2",

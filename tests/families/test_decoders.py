@@ -20,6 +20,12 @@ COUNTS = {
     "gpt-neo-1.3b": 1_315_575_808,
     "gpt-neo-2.7b": 2_651_307_520,
     "gpt-j-6b": 6_050_882_784,
+    "bloom-560m": 559_214_592,
+    "bloom-1b1": 1_065_314_304,
+    "bloom-1b7": 1_722_408_960,
+    "bloom-3b": 3_002_557_440,
+    "bloom-7b1": 7_069_016_064,
+    "bloom": 176_247_271_424,
     "llama-2-7b": 6_738_415_616,
     "llama-2-13b": 13_015_864_320,
     "llama-2-70b": 68_976_648_192,
@@ -153,12 +159,26 @@ def test_the_shortest_cycle(items: str, cycle: str) -> None:
     assert "".join(shortest_cycle(items)) == cycle
 
 
+def test_bloom_whose_residual_is_the_normalised_stream_is_refused() -> None:
+    with pytest.raises(ConfigError, match="apply_residual_connection_post_layernorm=True"):
+        read("bloom", apply_residual_connection_post_layernorm=True)
+    assert read("bloom", apply_residual_connection_post_layernorm=False) == read("bloom")
+
+
+def test_names_of_sizes_in_older_files_of_bloom() -> None:
+    older = read("bloom", n_embed=96, num_attention_heads=6, num_hidden_layers=5)
+    assert older == read("bloom", hidden_size=96, n_head=6, n_layer=5)
+    with pytest.raises(ConfigError, match=r"n_head=7 does not divide hidden_size=96"):
+        read("bloom", n_embed=96, num_attention_heads=7)
+
+
 TINY = {
     "gpt": {"n_layer": 1},
     "gpt2": {"n_layer": 1},
     "ctrl": {"n_layer": 1},
     "gpt-neo": {"num_layers": 1, "attention_types": [[["global"], 1]]},
     "gpt-j": {"n_layer": 1},
+    "bloom": {"n_layer": 1},
     "llama": {"num_hidden_layers": 1},
     "mistral": {"num_hidden_layers": 1},
     "qwen2": {"num_hidden_layers": 1},
@@ -169,6 +189,7 @@ SPARE = {
     "ctrl": ["pos_encoding"],
     "gpt-neo": ["h.0.attn.attention.bias", "h.0.attn.attention.masked_bias"],
     "gpt-j": ["h.0.attn.bias", "h.0.attn.masked_bias"],
+    "bloom": [],
     "llama": ["layers.0.self_attn.rotary_emb.inv_freq"],
     "mistral": ["layers.0.self_attn.rotary_emb.inv_freq"],
     "qwen2": ["layers.0.self_attn.rotary_emb.inv_freq"],
