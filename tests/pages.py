@@ -125,6 +125,12 @@ PAGES: dict[str, Model] = {
         ),
         head=LMHead(tied=False, bias=True),
     ),
+    "gpt_neox": model(
+        decoder=stack(
+            causal=True, placement="parallel_norms", attention=attention(rotary=Rotary(dim=2, length=LONGEST))
+        ),
+        head=LMHead(tied=False),
+    ),
     "llama": model(
         norm=RMS,
         decoder=stack(

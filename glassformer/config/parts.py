@@ -14,7 +14,7 @@ from glassformer.config.checks import (
 )
 from glassformer.config.positions import BlockSparse, BucketBias, Disentangled, InputPosition, Rotary, ScoreBias
 
-Placement = Literal["pre", "post", "parallel"]
+Placement = Literal["pre", "post", "parallel", "parallel_norms"]
 PLACEMENTS = get_args(Placement)
 ACTIVATION_NAMES = ("gelu", "gelu_tanh", "relu", "silu", "tanh")
 

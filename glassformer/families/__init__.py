@@ -29,6 +29,7 @@ _HOME = {
     "ctrl": "CTRL",
     "gpt_neo": "GPT_NEO",
     "gptj": "GPTJ",
+    "gpt_neox": "GPT_NEOX",
     "bloom": "BLOOM",
     "llama": "LLAMA",
     "mistral": "MISTRAL",

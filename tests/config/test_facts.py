@@ -211,7 +211,11 @@ def test_missing_facts_are_named_with_their_path():
         ("decoder.attention.windows", 3, r"decoder\.attention\.windows must be .*, got 3"),
         ("decoder.attention.windows", ["3"], r"decoder\.attention\.windows must be int.*, got '3'"),
         ("decoder.attention.rotary", 4, r"decoder\.attention\.rotary must be Rotary or None, got 4"),
-        ("decoder.placement", 3, r"decoder\.placement must be 'pre' or 'post' or 'parallel', got 3"),
+        (
+            "decoder.placement",
+            3,
+            r"decoder\.placement must be 'pre' or 'post' or .*'parallel_norms', got 3",
+        ),
         ("norm", 3, r"norm must be Norm, got 3"),
         ("norm", [], r"norm must be Norm, got \[\]"),
         ("tokens.eos", ["x"], r"tokens\.eos must be int, got 'x'"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from glassformer.config import Model, RotaryScaling, count, look, shapes
+from glassformer.config import Model, Rotary, RotaryScaling, change, count, look, shapes
 from glassformer.families import lineages, preset
 from glassformer.weights.convert import expand, plan
 from glassformer.weights.foreign import LlamaFacts
@@ -20,6 +20,15 @@ COUNTS = {
     "gpt-neo-1.3b": 1_315_575_808,
     "gpt-neo-2.7b": 2_651_307_520,
     "gpt-j-6b": 6_050_882_784,
+    "pythia-70m": 70_426_624,
+    "pythia-160m": 162_322_944,
+    "pythia-410m": 405_334_016,
+    "pythia-1b": 1_011_781_632,
+    "pythia-1.4b": 1_414_647_808,
+    "pythia-2.8b": 2_775_208_960,
+    "pythia-6.9b": 6_857_302_016,
+    "pythia-12b": 11_846_072_320,
+    "gpt-neox-20b": 20_554_567_680,
     "bloom-560m": 559_214_592,
     "bloom-1b1": 1_065_314_304,
     "bloom-1b7": 1_722_408_960,
@@ -159,6 +168,25 @@ def test_the_shortest_cycle(items: str, cycle: str) -> None:
     assert "".join(shortest_cycle(items)) == cycle
 
 
+def test_the_share_of_a_head_that_gpt_neox_rotates() -> None:
+    def rotary(**said: object) -> object:
+        return look(read("gpt-neox", hidden_size=96, num_attention_heads=3, **said), "decoder.attention.rotary")
+
+    assert rotary() == Rotary(dim=8, length=2048)
+    newer = rotary(rope_parameters={"rope_type": "default", "partial_rotary_factor": 0.5, "rope_theta": 77.0})
+    assert newer == rotary(rotary_pct=0.5, rotary_emb_base=77) == Rotary(dim=16, length=2048, theta=77.0)
+    stretched = rotary(rotary_pct=0.5, rope_scaling={"type": "linear", "factor": 2.0})
+    assert stretched == Rotary(dim=16, length=2048, scaling=RotaryScaling(kind="linear", factor=2.0))
+
+
+def test_gpt_neox_adds_its_sublayers_in_parallel_or_one_after_the_other() -> None:
+    assert look(read("gpt-neox"), "decoder.placement") == "parallel_norms"
+    assert look(read("gpt-neox", use_parallel_residual=False), "decoder.placement") == "pre"
+    page = change(read("gpt-neox"), "decoder.placement", "parallel")
+    with pytest.raises(ConfigError, match=r"cannot state these facts: decoder\.placement"):
+        lineages()["gpt-neox"].config(page)
+
+
 def test_bloom_whose_residual_is_the_normalised_stream_is_refused() -> None:
     with pytest.raises(ConfigError, match="apply_residual_connection_post_layernorm=True"):
         read("bloom", apply_residual_connection_post_layernorm=True)
@@ -178,6 +206,7 @@ TINY = {
     "ctrl": {"n_layer": 1},
     "gpt-neo": {"num_layers": 1, "attention_types": [[["global"], 1]]},
     "gpt-j": {"n_layer": 1},
+    "gpt-neox": {"num_hidden_layers": 1},
     "bloom": {"n_layer": 1},
     "llama": {"num_hidden_layers": 1},
     "mistral": {"num_hidden_layers": 1},
@@ -189,6 +218,11 @@ SPARE = {
     "ctrl": ["pos_encoding"],
     "gpt-neo": ["h.0.attn.attention.bias", "h.0.attn.attention.masked_bias"],
     "gpt-j": ["h.0.attn.bias", "h.0.attn.masked_bias"],
+    "gpt-neox": [
+        "layers.0.attention.bias",
+        "layers.0.attention.masked_bias",
+        "layers.0.attention.rotary_emb.inv_freq",
+    ],
     "bloom": [],
     "llama": ["layers.0.self_attn.rotary_emb.inv_freq"],
     "mistral": ["layers.0.self_attn.rotary_emb.inv_freq"],

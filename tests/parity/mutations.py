@@ -22,7 +22,7 @@ from glassformer.config import (
     look,
     shapes,
 )  # fmt: skip
-from glassformer.config.parts import ACTIVATION_NAMES
+from glassformer.config.parts import ACTIVATION_NAMES, PLACEMENTS
 from glassformer.models.transformer import Transformer
 from tests.pages import score_biases
 from tests.parity.cases import CASES
@@ -51,7 +51,6 @@ OTHER = {
     "kind": {"learned": "sinusoidal", "sinusoidal": "learned", "linear": "yarn", "smooth": "linear", "yarn": "linear"},
     "layout": {"interleaved": "halves", "halves": "interleaved", "fairseq": "halves"},
     "pairing": {"halves": "interleaved", "interleaved": "halves"},
-    "placement": {"pre": "post", "post": "pre", "parallel": "pre"},
     "pool": {"first": "last", "last": "first", "mean": "first"},
     "semantics": {"reference": "set", "set": "reference"},
 }
@@ -66,6 +65,8 @@ def other_values(path: str, value: Any) -> Iterator[Any]:
             return
     if isinstance(value, bool):
         yield not value
+    elif name == "placement":
+        yield from (placement for placement in PLACEMENTS if placement != value)
     elif name in ("activation", "transform", "hidden") and isinstance(value, str):
         yield from (activation for activation in ACTIVATION_NAMES if activation != value)
     elif name == "biases":
