@@ -11,6 +11,7 @@ SMALL = {
     "num_attention_heads": HEADS,
     "intermediate_size": INNER,
     "max_position_embeddings": LONGEST,
+    "rotary_pct": 0.5,  # two pairs of coordinates, so that base and pairing show
 }
 PLAIN = {**SMALL, "use_parallel_residual": False}
 OTHER = {
