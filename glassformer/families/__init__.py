@@ -31,6 +31,7 @@ _HOME = {
     "gptj": "GPTJ",
     "gpt_neox": "GPT_NEOX",
     "bloom": "BLOOM",
+    "opt": "OPT",
     "llama": "LLAMA",
     "mistral": "MISTRAL",
     "qwen": "QWEN2",

@@ -29,6 +29,12 @@ COUNTS = {
     "pythia-6.9b": 6_857_302_016,
     "pythia-12b": 11_846_072_320,
     "gpt-neox-20b": 20_554_567_680,
+    "opt-125m": 125_239_296,
+    "opt-1.3b": 1_315_758_080,
+    "opt-2.7b": 2_651_596_800,
+    "opt-6.7b": 6_658_473_984,
+    "opt-13b": 12_853_473_280,
+    "opt-30b": 29_974_540_288,
     "bloom-560m": 559_214_592,
     "bloom-1b1": 1_065_314_304,
     "bloom-1b7": 1_722_408_960,
@@ -193,6 +199,15 @@ def test_bloom_whose_residual_is_the_normalised_stream_is_refused() -> None:
     assert read("bloom", apply_residual_connection_post_layernorm=False) == read("bloom")
 
 
+def test_opt_with_embeddings_of_another_width_is_refused() -> None:
+    small = {"hidden_size": 1024, "num_attention_heads": 16, "do_layer_norm_before": False}  # opt-350m
+    with pytest.raises(ConfigError, match=r"word_embed_proj_dim=512 and hidden_size=1024: .*opt-350m"):
+        read("opt", **small, word_embed_proj_dim=512)
+    page = read("opt", **small)
+    assert page == read("opt", **small, word_embed_proj_dim=1024)
+    assert (look(page, "decoder.placement"), look(page, "decoder.final_norm")) == ("post", False)
+
+
 def test_names_of_sizes_in_older_files_of_bloom() -> None:
     older = read("bloom", n_embed=96, num_attention_heads=6, num_hidden_layers=5)
     assert older == read("bloom", hidden_size=96, n_head=6, n_layer=5)
@@ -208,6 +223,7 @@ TINY = {
     "gpt-j": {"n_layer": 1},
     "gpt-neox": {"num_hidden_layers": 1},
     "bloom": {"n_layer": 1},
+    "opt": {"num_hidden_layers": 1},
     "llama": {"num_hidden_layers": 1},
     "mistral": {"num_hidden_layers": 1},
     "qwen2": {"num_hidden_layers": 1},
@@ -224,6 +240,7 @@ SPARE = {
         "layers.0.attention.rotary_emb.inv_freq",
     ],
     "bloom": [],
+    "opt": [],
     "llama": ["layers.0.self_attn.rotary_emb.inv_freq"],
     "mistral": ["layers.0.self_attn.rotary_emb.inv_freq"],
     "qwen2": ["layers.0.self_attn.rotary_emb.inv_freq"],
