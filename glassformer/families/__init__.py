@@ -23,6 +23,7 @@ _HOME = {
     "deberta_v2": "DEBERTA_V2",
     "xlm": "XLM",
     "bigbird": "BIGBIRD",
+    "mpnet": "MPNET",
     "gpt": "GPT",
     "gpt2": "GPT2",
     "gpt3": "GPT3",

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from glassformer.config import Model, change, shapes
+from glassformer.config import Model, change, count, shapes
 from glassformer.families import by_model_type, lineages, preset
 from glassformer.hub import _foreign_keys
 from glassformer.weights.convert import expand, plan
@@ -124,6 +124,17 @@ FILES: dict[str, dict[str, Any]] = {
         "model_type": "opt",
         "prefix": "</s>",
         "word_embed_proj_dim": 768,
+    },
+    "all-mpnet-base-v2": {
+        "architectures": ["MPNetForMaskedLM"],
+        "attention_probs_dropout_prob": 0.1,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        "layer_norm_eps": 1e-05,
+        "max_position_embeddings": 514,
+        "model_type": "mpnet",
+        "relative_attention_num_buckets": 32,
+        "vocab_size": 30527,
     },
     "gpt-neo-125m": {
         "architectures": ["GPTNeoForCausalLM"],
@@ -263,6 +274,13 @@ def test_norms_of_blenderbot_are_refused_in_a_bart() -> None:
     said = {"model_type": "bart", "do_blenderbot_90_layernorm": True}
     with pytest.raises(ConfigError, match="do_blenderbot_90_layernorm"):
         by_model_type(said).facts(said, "lm")
+
+
+def test_mpnet_has_as_many_numbers_as_published_and_as_many_buckets_as_the_reference_uses() -> None:
+    lineage = lineages()["mpnet"]
+    assert count(lineage.facts(FILES["all-mpnet-base-v2"], "pool")) == 109_486_464
+    with pytest.raises(ConfigError, match="relative_attention_num_buckets=16"):
+        lineage.facts({"relative_attention_num_buckets": 16}, "lm")
 
 
 def test_a_discriminator_may_hold_a_projection_that_it_does_not_need() -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers.models.bloom.modeling_bloom import _get_alibi_slopes
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
+from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from glassformer.config import BucketBias, Disentangled
@@ -63,6 +64,14 @@ def test_buckets_equal_hugging_face(both_ways, buckets, max_distance):
     facts = BucketBias(buckets=buckets, max_distance=max_distance)
     theirs = T5Attention._relative_position_bucket(away, both_ways, buckets, max_distance)
     assert torch.equal(bucket(away, facts, both_ways=both_ways), theirs)
+
+
+@pytest.mark.parametrize(("buckets", "max_distance"), COUNTS)
+def test_buckets_equal_those_of_mpnet(buckets, max_distance):
+    away = torch.arange(-FAR, FAR + 1)
+    facts = BucketBias(buckets=buckets, max_distance=max_distance)
+    theirs = MPNetEncoder.relative_position_bucket(away, buckets, max_distance)
+    assert torch.equal(bucket(away, facts, both_ways=True), theirs)
 
 
 @pytest.mark.parametrize("both_ways", [True, False], ids=["both ways", "past"])
