@@ -1,12 +1,14 @@
 """Pages of facts for tests: one tiny model of each build by name, and any page at all by its number."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 from glassformer.config import (
+    Alibi,
     Attention,
     BlockSparse,
     BucketBias,
@@ -30,6 +32,8 @@ from glassformer.config import (
     Tokens,
     buffers,
 )
+from glassformer.config.parts import PLACEMENTS
+from glassformer.config.positions import ScoreBias
 from glassformer.models.transformer import Transformer
 from tests.helpers import randomise
 
@@ -108,6 +112,12 @@ PAGES: dict[str, Model] = {
         embed=Embed(position=LEARNED),
         head=LMHead(),
     ),
+    "bloom": model(
+        decoder=stack(causal=True, attention=attention(heads=6, head_dim=2, score_bias=Alibi())),
+        embed=Embed(norm=True),
+        head=LMHead(),
+    ),
+    "alibi_pair": encoder_decoder(stack(attention=attention(kv_heads=2, score_bias=Alibi())), head=LMHead()),
     "gptj": model(
         decoder=stack(
             causal=True,
@@ -115,6 +125,12 @@ PAGES: dict[str, Model] = {
             attention=attention(biases="", rotary=Rotary(dim=2, length=LONGEST, pairing="interleaved")),
         ),
         head=LMHead(tied=False, bias=True),
+    ),
+    "gpt_neox": model(
+        decoder=stack(
+            causal=True, placement="parallel_norms", attention=attention(rotary=Rotary(dim=2, length=LONGEST))
+        ),
+        head=LMHead(tied=False),
     ),
     "llama": model(
         norm=RMS,
@@ -179,12 +195,7 @@ class _Draw(Random):
         return self.randint(low, high)
 
 
-def _score_bias(r: _Draw, causal: bool) -> BucketBias | Disentangled | None:
-    kind = r.choice(["none", "bucket"] if causal else ["none", "bucket", "disentangled"])
-    if kind == "none":
-        return None
-    if kind == "bucket":
-        return BucketBias(buckets=r.few(4, 9), max_distance=r.few(8, 20))
+def _disentangled_bias(r: _Draw) -> Disentangled:
     return Disentangled(
         span=r.few(1, 5),
         terms=r.choice([("c2p", "p2c"), ("p2c",), ("c2p",), ()]),
@@ -195,6 +206,25 @@ def _score_bias(r: _Draw, causal: bool) -> BucketBias | Disentangled | None:
         norm_table=r.flag(),
         dropout=r.share(),
     )
+
+
+SCORE_BIASES: dict[type, Callable[[_Draw], ScoreBias]] = {
+    BucketBias: lambda r: BucketBias(buckets=r.few(4, 9), max_distance=r.few(8, 20)),
+    Alibi: lambda _: Alibi(),
+    Disentangled: _disentangled_bias,
+}
+assert set(SCORE_BIASES) == set(get_args(ScoreBias)), "each kind of score_bias needs a draw, so that tests cover it"
+
+
+def score_biases() -> list[ScoreBias]:
+    """One of each kind."""
+    return [draw(_Draw(0)) for draw in SCORE_BIASES.values()]
+
+
+def _score_bias(r: _Draw, causal: bool) -> ScoreBias | None:
+    kinds = [None, *(kind for kind in SCORE_BIASES if not (causal and kind is Disentangled))]
+    kind = r.choice(kinds)
+    return None if kind is None else SCORE_BIASES[kind](r)
 
 
 def _rotary(r: _Draw, head_dim: int) -> Rotary:
@@ -246,7 +276,7 @@ def _stack(r: _Draw, *, causal: bool, cross: bool) -> Stack:
         ),
         causal=causal,
         cross=cross,
-        placement=r.choice(["pre", "post", "parallel"]),
+        placement=r.choice(PLACEMENTS),
         final_norm=r.flag(),
         unique_layers=r.few(1, layers) if r.flag() else None,
         dropout=r.share(),

@@ -26,6 +26,7 @@ from glassformer.config.parts import Embed as Embed
 from glassformer.config.parts import FeedForward as FeedForward
 from glassformer.config.parts import Norm as Norm
 from glassformer.config.parts import Stack as Stack
+from glassformer.config.positions import Alibi as Alibi
 from glassformer.config.positions import BlockSparse as BlockSparse
 from glassformer.config.positions import BucketBias as BucketBias
 from glassformer.config.positions import Disentangled as Disentangled

@@ -13,9 +13,9 @@ from glassformer.config.checks import (
     check_positive,
     check_probability,
 )
-from glassformer.config.positions import BlockSparse, BucketBias, Disentangled, InputPosition, Rotary
+from glassformer.config.positions import BlockSparse, BucketBias, Disentangled, InputPosition, Rotary, ScoreBias
 
-Placement = Literal["pre", "post", "parallel"]
+Placement = Literal["pre", "post", "parallel", "parallel_norms"]
 PLACEMENTS = get_args(Placement)
 ACTIVATION_NAMES = ("gelu", "gelu_tanh", "relu", "silu", "tanh")
 
@@ -43,7 +43,7 @@ class Attention:
     biases: str = "qkvo"  # which of the projections q, k, v, o have a bias
     scale: float | None = None  # factor on q · k; None: 1 / √head_dim
     rotary: Rotary | None = None
-    score_bias: BucketBias | Disentangled | None = None
+    score_bias: ScoreBias | None = None
     windows: tuple[int | BlockSparse | None, ...] = (None,)
     dropout: float = 0.0  # on the weights
 

@@ -89,6 +89,14 @@ class BucketBias:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Alibi:
+    """A fixed bias on the scores: minus the distance, times a slope per head (Press et al., 2022); no weights.
+
+    The distance is absolute: where tokens see both ways, a key counts as far after the query as before it.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
 class Disentangled:
     """Scores from content and from relative position, each with vectors of its own (He et al., 2021)."""
 
@@ -112,6 +120,9 @@ class Disentangled:
             )
         for term in self.terms:
             check_choice("terms", term, ("c2p", "p2c"))
+
+
+ScoreBias = BucketBias | Alibi | Disentangled  # every kind; a mechanism that must know them all refuses others
 
 
 @dataclass(frozen=True, kw_only=True)

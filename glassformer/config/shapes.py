@@ -10,7 +10,7 @@ from glassformer.config.checks import check_choice
 from glassformer.config.heads import EmbeddingHead, Head, LMHead, PretrainingHead, TaskHead
 from glassformer.config.model import Model
 from glassformer.config.parts import Attention, Convolution, Embed, FeedForward, Norm, Stack
-from glassformer.config.positions import BucketBias, Disentangled
+from glassformer.config.positions import Alibi, BucketBias, Disentangled
 
 Shape = tuple[int, ...]
 Named = Iterator[tuple[str, Shape]]
@@ -81,7 +81,7 @@ def _embed(facts: Embed, model: Model, *, has_tokens: bool) -> Named:
 
 
 def _stack(facts: Stack, model: Model) -> Named:
-    check_choice("placement", facts.placement, ("pre", "post", "parallel"))
+    check_choice("placement", facts.placement, ("pre", "post", "parallel", "parallel_norms"))
     norm, width, one_norm = model.norm, model.width, facts.placement == "parallel"
     for number in range(facts.unique_layers or facts.layers):
         block = f"blocks.{number}"
@@ -98,15 +98,21 @@ def _stack(facts: Stack, model: Model) -> Named:
         yield from _norm("norm", norm, width)
     if facts.convolution is not None:
         yield from _convolution("convolution", facts.convolution, norm, width)
-    bias = facts.attention.score_bias
-    if isinstance(bias, BucketBias):
-        yield "relative.weight", (bias.buckets, facts.attention.heads)
-    elif isinstance(bias, Disentangled):
-        yield "relative.weight", (2 * bias.span, width)
-        if bias.norm_table:
-            yield from _norm("relative_norm", norm, width)
-    elif bias is not None:
-        raise TypeError(f"the weights of {type(bias).__name__} as score_bias are not known.")
+    yield from _score_bias(facts.attention, norm, width)
+
+
+def _score_bias(facts: Attention, norm: Norm, width: int) -> Named:
+    match facts.score_bias:
+        case BucketBias(buckets=buckets):
+            yield "relative.weight", (buckets, facts.heads)
+        case Disentangled(span=span, norm_table=norm_table):
+            yield "relative.weight", (2 * span, width)
+            if norm_table:
+                yield from _norm("relative_norm", norm, width)
+        case None | Alibi():
+            return
+        case unknown:
+            raise TypeError(f"the weights of {type(unknown).__name__} as score_bias are not known.")
 
 
 def _attention(name: str, facts: Attention, width: int, *, cross: bool = False) -> Named:

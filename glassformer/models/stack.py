@@ -24,7 +24,7 @@ from glassformer.nn.heads import Attention
 from glassformer.nn.linear import Embedding
 from glassformer.nn.masks import Mask, Resolved, padding, resolve
 from glassformer.nn.norm import make_norm
-from glassformer.nn.relative import bucket_bias, distances, relative_rows
+from glassformer.nn.relative import alibi_bias, bucket_bias, distances, relative_rows
 from glassformer.nn.rotary import rotary_turns
 
 
@@ -137,6 +137,8 @@ class Stack(nn.Module):
         if isinstance(scheme, config.BucketBias) and self.relative is not None:
             bias = bucket_bias(self.relative.weight, scheme, distance, causal=self.facts.causal)
             return Context(turns=turns, bias=bias)
+        if isinstance(scheme, config.Alibi):
+            return Context(turns=turns, bias=alibi_bias(facts.heads, distance, dtype))
         if isinstance(scheme, config.Disentangled) and self.relative is not None:
             table = self.relative.weight
             vectors = table if self.relative_norm is None else self.relative_norm(table)

@@ -1,7 +1,7 @@
 """The block: attention, cross-attention and feed-forward network, joined by residual connections.
 
-Where the normalisation stands is the one difference between a pre-norm, a post-norm and a parallel block, and it is
-written once, in ``residual``.
+Where the normalisation stands is the one difference between pre-norm, post-norm and parallel blocks, and it is written
+once, in ``residual``.
 
 Shapes: ``T`` tokens of this sequence, ``S`` tokens of the memory, ``D`` model width, ``...`` batch axes.
 """
@@ -36,10 +36,13 @@ def residual(
     * ``pre``:      x ← x + dropout(f(norm(x)))    the stream itself is never normalised (Xiong et al., 2020)
     * ``post``:     x ← norm(x + dropout(f(x)))    as first published (Vaswani et al., 2017)
     * ``parallel``: x ← x + Σ dropout(f(norm(x)))  all sublayers read the first norm; the others are not used
+    * ``parallel_norms``: the same sum, but each sublayer reads its own norm of x
     """
-    if placement == "parallel":
-        shared = sublayers[0][0](x)
-        return finite_in_half(sum((finite_in_half(dropout(sublayer(shared))) for _, sublayer in sublayers), start=x))
+    if placement in ("parallel", "parallel_norms"):
+        shared = sublayers[0][0](x) if placement == "parallel" else None
+        inputs = [norm(x) if shared is None else shared for norm, _ in sublayers]
+        added = (finite_in_half(dropout(sublayer(y))) for y, (_, sublayer) in zip(inputs, sublayers, strict=True))
+        return finite_in_half(sum(added, start=x))
     for norm, sublayer in sublayers:
         if placement == "pre":
             x = finite_in_half(x + dropout(sublayer(norm(x))))
@@ -58,7 +61,7 @@ class Block(nn.Module):
         ffn: feed-forward network, any module from ``(..., D)`` to ``(..., D)``.
         norm: makes a fresh normalisation each time it is called.
         cross: cross-attention to a memory, if the block has one; it stands between the other two.
-        placement: where the norms stand; see ``residual``. A parallel block has a single norm.
+        placement: where the norms stand; see ``residual``. A ``parallel`` block has a single norm.
         dropout: share of each sublayer's result set to zero before it is added, while training.
         dropout_on: the sublayers on which it falls, by name.
     """
@@ -133,7 +136,7 @@ class Block(nn.Module):
         def feed_forward(y: Tensor) -> Tensor:
             return self._drop("ffn", self.ffn(y))
 
-        shared = self.attention_norm  # the only norm of a parallel block
+        shared = self.attention_norm  # the only norm of a block with placement "parallel"
         sublayers: list[tuple[Step, Step]] = [(shared, self_attend), (self.ffn_norm or shared, feed_forward)]
         if self.cross is not None:
             sublayers.insert(1, (self.cross_norm or shared, cross_attend))

@@ -1,4 +1,4 @@
-"""Positions that change the scores of attention: buckets of distances, and disentangled content and position.
+"""Positions that change the scores of attention: buckets of distances, ALiBi, disentangled content and position.
 
 Shapes: ``T`` queries, ``S`` keys, ``H`` heads, ``K`` width of a head, ``R`` rows of a table of relative positions.
 """
@@ -40,6 +40,28 @@ def bucket_bias(
     rows = bucket(distance, facts, both_ways=not causal)
     flat = table.index_select(0, rows.reshape(-1))  # its backward is reproducible, unlike that of table[rows]
     return flat.reshape(*rows.shape, -1).movedim(-1, -3)
+
+
+def alibi_slopes(
+    heads: int, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
+) -> Float[Tensor, "H"]:
+    """The slope of each head: 2^(−8/n), 2^(−16/n), … 2^−8 for a power of two n (Press et al., 2022, section 3).
+
+    Other numbers of heads take the slopes of the largest power of two n below, followed by as many as are missing of
+    the first, third, fifth … slope of 2n heads, as the published code does.
+    """
+    power = 1 << (heads.bit_length() - 1)
+    # The exponents are exact: whole numbers times a power of two.
+    first = torch.arange(1, power + 1, dtype=dtype, device=device) * (8 / power)
+    missing = (2 * torch.arange(heads - power, dtype=dtype, device=device) + 1) * (4 / power)
+    return torch.exp2(-torch.cat((first, missing)))
+
+
+def alibi_bias(heads: int, distance: Int[Tensor, "... T S"], dtype: torch.dtype) -> Float[Tensor, "... H T S"]:
+    """Minus slope times absolute distance, in at least float32 and rounded once: half precision cannot even count."""
+    wide = torch.promote_types(dtype, torch.float32)
+    slopes = alibi_slopes(heads, wide, distance.device)
+    return (slopes[:, None, None] * -distance.abs().unsqueeze(-3)).to(dtype)
 
 
 def logarithmic(distance: Int[Tensor, "..."], buckets: int, max_distance: int) -> Int[Tensor, "..."]:

@@ -18,19 +18,27 @@ _KEYS = {
 _KINDS = {"linear": "linear", "llama3": "smooth", "yarn": "yarn"}  # theirs: ours
 
 
-def read_rotary(c: Reader, dim: int) -> Rotary:
-    """Rotary positions: all in rope_parameters, or in older files as rope_theta and rope_scaling."""
+def read_rotary(c: Reader, head_dim: int, *, partial: float | None = None, theta: float = 10_000.0) -> Rotary:
+    """Rotary positions: all in rope_parameters, or in older files as rope_theta and rope_scaling.
+
+    ``partial`` is the share of each head that is rotated and ``theta`` the base where neither is stated there; without
+    ``partial``, heads of this lineage are always rotated as a whole.
+    """
     older, newer = c.get("rope_scaling", None), c.get("rope_parameters", None)
     said: Mapping[str, Any] = older or newer or {}
     if strange := sorted(set(said) - _KEYS):
         raise ConfigError(f"config.json says {', '.join(strange)} of its rotary positions, which is not known here.")
-    c.must("partial_rotary_factor", 1.0, "in this lineage heads turn as a whole")
-    for key, value in (("partial_rotary_factor", 1.0), ("truncate", True)):
+    only = {"truncate": True} if partial is not None else {"truncate": True, "partial_rotary_factor": 1.0}
+    if partial is None:
+        c.must("partial_rotary_factor", 1.0, "in this lineage heads turn as a whole")
+    for key, value in only.items():
         if said.get(key, value) != value:
             raise ConfigError(f"config.json says {key}={said[key]!r} of its rotary positions; only {value} is known.")
-    theta = c.get("rope_theta", 10_000.0)
     return Rotary(
-        dim=dim, length=c.max_position_embeddings, theta=said.get("rope_theta") or theta, scaling=_scaling(c, said)
+        dim=head_dim if partial is None else int(head_dim * said.get("partial_rotary_factor", partial)),
+        length=c.max_position_embeddings,
+        theta=said.get("rope_theta") or c.get("rope_theta", theta),
+        scaling=_scaling(c, said),
     )
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from glassformer.config import Model, RotaryScaling, count, look, shapes
+from glassformer.config import Model, Rotary, RotaryScaling, change, count, look, shapes
 from glassformer.families import lineages, preset
 from glassformer.weights.convert import expand, plan
 from glassformer.weights.foreign import LlamaFacts
@@ -20,6 +20,27 @@ COUNTS = {
     "gpt-neo-1.3b": 1_315_575_808,
     "gpt-neo-2.7b": 2_651_307_520,
     "gpt-j-6b": 6_050_882_784,
+    "pythia-70m": 70_426_624,
+    "pythia-160m": 162_322_944,
+    "pythia-410m": 405_334_016,
+    "pythia-1b": 1_011_781_632,
+    "pythia-1.4b": 1_414_647_808,
+    "pythia-2.8b": 2_775_208_960,
+    "pythia-6.9b": 6_857_302_016,
+    "pythia-12b": 11_846_072_320,
+    "gpt-neox-20b": 20_554_567_680,
+    "opt-125m": 125_239_296,
+    "opt-1.3b": 1_315_758_080,
+    "opt-2.7b": 2_651_596_800,
+    "opt-6.7b": 6_658_473_984,
+    "opt-13b": 12_853_473_280,
+    "opt-30b": 29_974_540_288,
+    "bloom-560m": 559_214_592,
+    "bloom-1b1": 1_065_314_304,
+    "bloom-1b7": 1_722_408_960,
+    "bloom-3b": 3_002_557_440,
+    "bloom-7b1": 7_069_016_064,
+    "bloom": 176_247_271_424,
     "llama-2-7b": 6_738_415_616,
     "llama-2-13b": 13_015_864_320,
     "llama-2-70b": 68_976_648_192,
@@ -153,12 +174,56 @@ def test_the_shortest_cycle(items: str, cycle: str) -> None:
     assert "".join(shortest_cycle(items)) == cycle
 
 
+def test_the_share_of_a_head_that_gpt_neox_rotates() -> None:
+    def rotary(**said: object) -> object:
+        return look(read("gpt-neox", hidden_size=96, num_attention_heads=3, **said), "decoder.attention.rotary")
+
+    assert rotary() == Rotary(dim=8, length=2048)
+    newer = rotary(rope_parameters={"rope_type": "default", "partial_rotary_factor": 0.5, "rope_theta": 77.0})
+    assert newer == rotary(rotary_pct=0.5, rotary_emb_base=77) == Rotary(dim=16, length=2048, theta=77.0)
+    stretched = rotary(rotary_pct=0.5, rope_scaling={"type": "linear", "factor": 2.0})
+    assert stretched == Rotary(dim=16, length=2048, scaling=RotaryScaling(kind="linear", factor=2.0))
+
+
+def test_gpt_neox_adds_its_sublayers_in_parallel_or_one_after_the_other() -> None:
+    assert look(read("gpt-neox"), "decoder.placement") == "parallel_norms"
+    assert look(read("gpt-neox", use_parallel_residual=False), "decoder.placement") == "pre"
+    page = change(read("gpt-neox"), "decoder.placement", "parallel")
+    with pytest.raises(ConfigError, match=r"cannot state these facts: decoder\.placement"):
+        lineages()["gpt-neox"].config(page)
+
+
+def test_bloom_whose_residual_is_the_normalised_stream_is_refused() -> None:
+    with pytest.raises(ConfigError, match="apply_residual_connection_post_layernorm=True"):
+        read("bloom", apply_residual_connection_post_layernorm=True)
+    assert read("bloom", apply_residual_connection_post_layernorm=False) == read("bloom")
+
+
+def test_opt_with_embeddings_of_another_width_is_refused() -> None:
+    small = {"hidden_size": 1024, "num_attention_heads": 16, "do_layer_norm_before": False}  # opt-350m
+    with pytest.raises(ConfigError, match=r"word_embed_proj_dim=512 and hidden_size=1024: .*opt-350m"):
+        read("opt", **small, word_embed_proj_dim=512)
+    page = read("opt", **small)
+    assert page == read("opt", **small, word_embed_proj_dim=1024)
+    assert (look(page, "decoder.placement"), look(page, "decoder.final_norm")) == ("post", False)
+
+
+def test_names_of_sizes_in_older_files_of_bloom() -> None:
+    older = read("bloom", n_embed=96, num_attention_heads=6, num_hidden_layers=5)
+    assert older == read("bloom", hidden_size=96, n_head=6, n_layer=5)
+    with pytest.raises(ConfigError, match=r"n_head=7 does not divide hidden_size=96"):
+        read("bloom", n_embed=96, num_attention_heads=7)
+
+
 TINY = {
     "gpt": {"n_layer": 1},
     "gpt2": {"n_layer": 1},
     "ctrl": {"n_layer": 1},
     "gpt-neo": {"num_layers": 1, "attention_types": [[["global"], 1]]},
     "gpt-j": {"n_layer": 1},
+    "gpt-neox": {"num_hidden_layers": 1},
+    "bloom": {"n_layer": 1},
+    "opt": {"num_hidden_layers": 1},
     "llama": {"num_hidden_layers": 1},
     "mistral": {"num_hidden_layers": 1},
     "qwen2": {"num_hidden_layers": 1},
@@ -169,6 +234,13 @@ SPARE = {
     "ctrl": ["pos_encoding"],
     "gpt-neo": ["h.0.attn.attention.bias", "h.0.attn.attention.masked_bias"],
     "gpt-j": ["h.0.attn.bias", "h.0.attn.masked_bias"],
+    "gpt-neox": [
+        "layers.0.attention.bias",
+        "layers.0.attention.masked_bias",
+        "layers.0.attention.rotary_emb.inv_freq",
+    ],
+    "bloom": [],
+    "opt": [],
     "llama": ["layers.0.self_attn.rotary_emb.inv_freq"],
     "mistral": ["layers.0.self_attn.rotary_emb.inv_freq"],
     "qwen2": ["layers.0.self_attn.rotary_emb.inv_freq"],

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from glassformer.config import Model, change, shapes
+from glassformer.config import Model, change, count, shapes
 from glassformer.families import by_model_type, lineages, preset
 from glassformer.hub import _foreign_keys
 from glassformer.weights.convert import expand, plan
@@ -73,6 +73,68 @@ FILES: dict[str, dict[str, Any]] = {
         "scale_attn_weights": True,
         "summary_type": "cls_index",
         "tokenizer_class": "GPT2Tokenizer",
+    },
+    "bloom-560m": {
+        "architectures": ["BloomForCausalLM"],
+        "model_type": "bloom",
+        "apply_residual_connection_post_layernorm": False,
+        "attention_softmax_in_fp32": True,
+        "bias_dropout_fusion": True,
+        "masked_softmax_fusion": True,
+        "n_embed": 1024,
+        "n_inner": None,
+        "n_layer": 24,
+        "num_attention_heads": 16,
+        "offset_alibi": 100,
+        "pad_token_id": 3,
+        "pretraining_tp": 1,
+        "seq_length": 2048,
+        "skip_bias_add": True,
+        "skip_bias_add_qkv": False,
+        "unk_token_id": 0,
+        "vocab_size": 250880,
+    },
+    "pythia-70m": {
+        "architectures": ["GPTNeoXForCausalLM"],
+        "model_type": "gpt_neox",
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "hidden_act": "gelu",
+        "hidden_size": 512,
+        "intermediate_size": 2048,
+        "layer_norm_eps": 1e-05,
+        "max_position_embeddings": 2048,
+        "num_attention_heads": 8,
+        "num_hidden_layers": 6,
+        "rotary_emb_base": 10000,
+        "rotary_pct": 0.25,
+        "tie_word_embeddings": False,
+        "use_parallel_residual": True,
+        "vocab_size": 50304,
+    },
+    "opt-125m": {
+        "_remove_final_layer_norm": False,
+        "activation_dropout": 0.0,
+        "activation_function": "relu",
+        "architectures": ["OPTForCausalLM"],
+        "do_layer_norm_before": True,
+        "ffn_dim": 3072,
+        "init_std": 0.02,
+        "layerdrop": 0.0,
+        "model_type": "opt",
+        "prefix": "</s>",
+        "word_embed_proj_dim": 768,
+    },
+    "all-mpnet-base-v2": {
+        "architectures": ["MPNetForMaskedLM"],
+        "attention_probs_dropout_prob": 0.1,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        "layer_norm_eps": 1e-05,
+        "max_position_embeddings": 514,
+        "model_type": "mpnet",
+        "relative_attention_num_buckets": 32,
+        "vocab_size": 30527,
     },
     "gpt-neo-125m": {
         "architectures": ["GPTNeoForCausalLM"],
@@ -212,6 +274,13 @@ def test_norms_of_blenderbot_are_refused_in_a_bart() -> None:
     said = {"model_type": "bart", "do_blenderbot_90_layernorm": True}
     with pytest.raises(ConfigError, match="do_blenderbot_90_layernorm"):
         by_model_type(said).facts(said, "lm")
+
+
+def test_mpnet_has_as_many_numbers_as_published_and_as_many_buckets_as_the_reference_uses() -> None:
+    lineage = lineages()["mpnet"]
+    assert count(lineage.facts(FILES["all-mpnet-base-v2"], "pool")) == 109_486_464
+    with pytest.raises(ConfigError, match="relative_attention_num_buckets=16"):
+        lineage.facts({"relative_attention_num_buckets": 16}, "lm")
 
 
 def test_a_discriminator_may_hold_a_projection_that_it_does_not_need() -> None:

@@ -4,12 +4,13 @@ import pytest
 import torch
 
 import glassformer as gf
+from glassformer.config.parts import PLACEMENTS
 from glassformer.nn import masks
 from glassformer.nn.block import residual
 from tests.helpers import PATHS, largest_difference, normal, randomise, right_padded, types_unchecked
 
 WIDTH, HEADS, HIDDEN = 8, 2, 12
-each_placement = pytest.mark.parametrize("placement", ["pre", "post", "parallel"])
+each_placement = pytest.mark.parametrize("placement", PLACEMENTS)
 each_path = pytest.mark.parametrize("path", PATHS)
 
 
@@ -32,6 +33,7 @@ def test_residual_rule_on_numbers():
     assert residual(x, steps, "pre").item() == 173  # 10 + (5 + 1) = 16, then 16 + (160 − 3)
     assert residual(x, steps, "post").item() == 180  # (10 + 11) / 2 = 10.5, then (10.5 + 7.5) · 10
     assert residual(x, steps, "parallel").item() == 18  # 10 + (5 + 1) + (5 − 3)
+    assert residual(x, steps, "parallel_norms").item() == 113  # 10 + (5 + 1) + (100 − 3)
     assert residual(x, steps, "pre", lambda y: 0 * y).item() == 10
     assert residual(x, steps, "post", lambda y: 0 * y).item() == 50
 
@@ -51,7 +53,7 @@ def test_block_equals_the_formula(path, cross):
     def run(made):
         return made(x, mask, memory=memory, memory_mask=memory_mask, path=path)
 
-    pre, post, parallel = (block(placement, cross) for placement in ("pre", "post", "parallel"))
+    pre, post, parallel, parallel_norms = (block(placement, cross) for placement in PLACEMENTS)
     y = x
     for norm, step in parts(pre):
         y = y + step(norm(y))
@@ -63,16 +65,20 @@ def test_block_equals_the_formula(path, cross):
     shared = parallel.attention_norm(x)
     y = x + sum(step(shared) for _, step in parts(parallel))
     assert largest_difference(run(parallel), y) < 1e-12
+    y = x + sum(step(norm(x)) for norm, step in parts(parallel_norms))
+    assert largest_difference(run(parallel_norms), y) < 1e-12
 
 
 def test_number_of_norms():
     def norms(made):
         return sum(isinstance(module, gf.LayerNorm) for module in made.modules())
 
-    assert [norms(block(placement, cross)) for cross in (False, True) for placement in ("pre", "post", "parallel")] == [
-        *(2, 2, 1),
-        *(3, 3, 1),
-    ]
+    assert {p: (norms(block(p)), norms(block(p, cross=True))) for p in PLACEMENTS} == {
+        "pre": (2, 3),
+        "post": (2, 3),
+        "parallel": (1, 1),
+        "parallel_norms": (2, 3),
+    }
 
 
 @each_placement

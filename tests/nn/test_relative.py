@@ -1,15 +1,26 @@
-"""Positions that change the scores: buckets of distances, logarithmic buckets, disentangled content and position."""
+"""Positions that change the scores: buckets of distances, ALiBi, disentangled content and position."""
 
 import math
 
 import pytest
 import torch
+from transformers.models.bloom.modeling_bloom import _get_alibi_slopes
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
+from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from glassformer.config import BucketBias, Disentangled
-from glassformer.nn.relative import bucket, bucket_bias, disentangled_bias, distances, logarithmic, relative_rows
-from tests.helpers import largest_difference, normal
+from glassformer.nn.relative import (
+    alibi_bias,
+    alibi_slopes,
+    bucket,
+    bucket_bias,
+    disentangled_bias,
+    distances,
+    logarithmic,
+    relative_rows,
+)
+from tests.helpers import FLOATS, largest_difference, normal
 
 FAR = 2000
 
@@ -55,6 +66,14 @@ def test_buckets_equal_hugging_face(both_ways, buckets, max_distance):
     assert torch.equal(bucket(away, facts, both_ways=both_ways), theirs)
 
 
+@pytest.mark.parametrize(("buckets", "max_distance"), COUNTS)
+def test_buckets_equal_those_of_mpnet(buckets, max_distance):
+    away = torch.arange(-FAR, FAR + 1)
+    facts = BucketBias(buckets=buckets, max_distance=max_distance)
+    theirs = MPNetEncoder.relative_position_bucket(away, buckets, max_distance)
+    assert torch.equal(bucket(away, facts, both_ways=True), theirs)
+
+
 @pytest.mark.parametrize("both_ways", [True, False], ids=["both ways", "past"])
 def test_buckets_stay_in_the_table_and_grow_with_distance(both_ways):
     facts = BucketBias(buckets=12, max_distance=40)
@@ -92,6 +111,52 @@ def test_bucket_bias_looks_up_each_head(causal):
     bias.sum().backward()
     hits = bucket(away, facts, both_ways=not causal).flatten().bincount(minlength=8).double()
     assert torch.equal(table.grad, hits[:, None].expand(8, 3))
+
+
+# ---- ALiBi
+
+
+def published_slopes(heads: int) -> list[float]:
+    """The published code of ALiBi (github.com/ofirpress/attention_with_linear_biases), in plain Python."""
+    if math.log2(heads).is_integer():
+        start = 2 ** (-(2 ** -(math.log2(heads) - 3)))
+        return [start * start**i for i in range(heads)]
+    power = 2 ** math.floor(math.log2(heads))
+    return published_slopes(power) + published_slopes(2 * power)[0::2][: heads - power]
+
+
+@pytest.mark.parametrize("heads", [*range(1, 34), 40, 64, 71, 112])
+def test_slopes_equal_the_published_code_and_hugging_face(heads, device):
+    ours = alibi_slopes(heads, torch.float64, device)
+    assert ours.tolist() == pytest.approx(published_slopes(heads), rel=1e-13)
+    assert largest_difference(alibi_slopes(heads, device=device).cpu(), _get_alibi_slopes(heads, "cpu")) < 1e-6
+
+
+def test_slopes_of_the_paper():
+    """Section 3 of the paper: 1/2, 1/4 … 1/256 for 8 heads, and their geometric means between them for 16."""
+    assert alibi_slopes(8).tolist() == [2.0**-i for i in range(1, 9)]
+    assert alibi_slopes(16, torch.float64).tolist() == pytest.approx([2 ** (-i / 2) for i in range(1, 17)], rel=1e-15)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_alibi_is_minus_the_slope_times_the_absolute_distance(dtype, device):
+    """Rounded once: in half precision whole numbers beyond 2048 (float16) and 256 (bfloat16) cannot be told apart."""
+    queries, keys = torch.tensor([[5000, 5001]]), torch.tensor([[0, 4321, 4999, 5000, 5001, 6000]])
+    bias = alibi_bias(6, distances(queries, keys).to(device), dtype)
+    assert bias.dtype == dtype
+    assert bias.shape == (1, 6, 2, 6)
+    slopes = alibi_slopes(6, torch.promote_types(dtype, torch.float32))
+    for head in range(6):
+        for query in range(2):
+            for key in range(6):
+                exact = -slopes[head] * abs(int(queries[0, query]) - int(keys[0, key]))
+                assert bias[0, head, query, key].cpu() == exact.to(dtype)
+
+
+def test_alibi_of_a_distance_that_half_precision_cannot_hold_hides_the_key():
+    bias = alibi_bias(8, torch.tensor([[-200_000, 0]]), torch.float16)
+    assert bias[0].tolist() == [[-math.inf, 0.0]]
+    assert not bias.isnan().any()
 
 
 # ---- logarithmic buckets

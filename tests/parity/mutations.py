@@ -7,7 +7,7 @@ shape weights are noticed before any number is computed: the weights do not fit.
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ import torch
 import transformers
 
 from glassformer.config import (
-    BucketBias,
     Model,
     RotaryScaling,
     change,
@@ -23,8 +22,9 @@ from glassformer.config import (
     look,
     shapes,
 )  # fmt: skip
-from glassformer.config.parts import ACTIVATION_NAMES
+from glassformer.config.parts import ACTIVATION_NAMES, PLACEMENTS
 from glassformer.models.transformer import Transformer
+from tests.pages import score_biases
 from tests.parity.cases import CASES
 from tests.parity.harness import Case, Pair
 
@@ -51,7 +51,6 @@ OTHER = {
     "kind": {"learned": "sinusoidal", "sinusoidal": "learned", "linear": "yarn", "smooth": "linear", "yarn": "linear"},
     "layout": {"interleaved": "halves", "halves": "interleaved", "fairseq": "halves"},
     "pairing": {"halves": "interleaved", "interleaved": "halves"},
-    "placement": {"pre": "post", "post": "pre", "parallel": "pre"},
     "pool": {"first": "last", "last": "first", "mean": "first"},
     "semantics": {"reference": "set", "set": "reference"},
 }
@@ -66,6 +65,8 @@ def other_values(path: str, value: Any) -> Iterator[Any]:
             return
     if isinstance(value, bool):
         yield not value
+    elif name == "placement":
+        yield from (placement for placement in PLACEMENTS if placement != value)
     elif name in ("activation", "transform", "hidden") and isinstance(value, str):
         yield from (activation for activation in ACTIVATION_NAMES if activation != value)
     elif name == "biases":
@@ -86,10 +87,19 @@ def other_values(path: str, value: Any) -> Iterator[Any]:
         yield value + (2 if name in ("dim", "kernel") else 1)
     elif value is None:
         yield from {
-            "kv_heads": [1], "unique_layers": [1], "width": [8], "rotary": [], "score_bias": [BucketBias(buckets=8)],
+            "kv_heads": [1], "unique_layers": [1], "width": [8], "rotary": [], "score_bias": score_biases(),
             "scaling": [RotaryScaling(kind="linear", factor=2.0)], "transform": ["gelu"], "pool": ["first"],
             "hidden": ["tanh"],
         }.get(name, [])  # fmt: skip
+
+
+def parts(facts: Any, where: str = "") -> Iterator[tuple[str, Any]]:
+    """Every part that is a table of facts, with its path: one without facts of its own is noticed by its absence."""
+    for item in fields(facts):
+        value, path = getattr(facts, item.name), f"{where}.{item.name}".lstrip(".")
+        if is_dataclass(value):
+            yield path, value
+            yield from parts(value, path)
 
 
 def is_idle(model: Model, path: str) -> str | None:
@@ -144,10 +154,10 @@ def survey(case: Case) -> tuple[int, list[str]]:
     flips, unseen = 0, []
     facts = pair.ours.config
     assert not notices(pair, facts), f"{case.id} differs from its reference before anything is flipped"
-    for path, value in leaves(facts):
+    for path, value in (*leaves(facts), *parts(facts)):
         if any(path == name or path.endswith(f".{name}") for name in SILENT) or is_idle(facts, path):
             continue
-        for other in other_values(path, value):
+        for other in (None,) if is_dataclass(value) else other_values(path, value):
             changed = flipped(facts, path, other)
             if changed is None or changed == facts:
                 continue

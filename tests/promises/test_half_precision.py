@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from glassformer.config import Attention, BucketBias, FeedForward, LMHead, Model, Norm, Stack
+from glassformer.config.parts import PLACEMENTS
 from glassformer.models.heads import pool
 from glassformer.models.transformer import Transformer
 from glassformer.nn.block import residual
@@ -38,7 +39,7 @@ def test_row_18_no_activation_makes_nan_of_an_overflow(activation, gated):
     assert float(out.abs().max()) > 0
 
 
-@pytest.mark.parametrize("placement", ["pre", "post", "parallel"])
+@pytest.mark.parametrize("placement", PLACEMENTS)
 def test_row_18_sublayers_that_overflow_in_opposite_directions(placement):
     x = torch.full((1, 4), 3.0, dtype=torch.float16)
     sublayers = [(lambda y: y.clamp(-1, 1), lambda y, sign=sign: y * 0 + sign * math.inf) for sign in (1, -1)]

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import glassformer as gf
+from glassformer.config.parts import PLACEMENTS
 from glassformer.nn import masks
 from glassformer.nn.feedforward import ACTIVATIONS, gelu_tanh
 from glassformer.nn.masks import Mask
@@ -130,7 +131,7 @@ def test_row_04_garbage_reaches_no_parameter_of_cross_attention(path, garbage, k
 
 @each_path
 @GARBAGE
-@pytest.mark.parametrize("placement", ["pre", "post"])
+@pytest.mark.parametrize("placement", PLACEMENTS)
 def test_row_04_garbage_reaches_no_real_token_of_an_encoder_layer(path, garbage, placement, device):
     layer = randomise(gf.EncoderLayer(8, 2, 12, placement=placement)).to(device)
     real = right_padded(6, 4, width=6, device=device)
@@ -170,9 +171,9 @@ def general_block(placement):
 SELF_ATTENDING = {
     "heads": lambda: gf.MultiHeadAttention(8, 2),
     "head": lambda: gf.AttentionHead(8, 5),
-    **{f"{p}-norm encoder layer": lambda p=p: gf.EncoderLayer(8, 2, 12, placement=p) for p in ("pre", "post")},
-    **{f"{p}-norm decoder layer": lambda p=p: gf.DecoderLayer(8, 2, 12, placement=p) for p in ("pre", "post")},
-    **{f"{p} block": lambda p=p: general_block(p) for p in ("pre", "post", "parallel")},
+    **{f"{p}-norm encoder layer": lambda p=p: gf.EncoderLayer(8, 2, 12, placement=p) for p in PLACEMENTS},
+    **{f"{p}-norm decoder layer": lambda p=p: gf.DecoderLayer(8, 2, 12, placement=p) for p in PLACEMENTS},
+    **{f"{p} block": lambda p=p: general_block(p) for p in PLACEMENTS},
 }
 
 

@@ -1,0 +1,141 @@
+"""MPNet: BERT with absolute positions and, shared by all layers, a bias on the scores per bucket of distances.
+
+Its first two rows of positions belong to padding, whatever the pad token.
+"""
+
+from typing import Any
+
+from glassformer.config import (
+    Attention,
+    BucketBias,
+    Embed,
+    FeedForward,
+    Init,
+    InputPosition,
+    LMHead,
+    Model,
+    Norm,
+    Stack,
+    TaskHead,
+    Tokens,
+    look,
+)
+from glassformer.families import bert
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span
+from glassformer.weights.reader import Reader
+from glassformer.weights.rules import modules, same
+
+FIRST = 2  # row of the table of positions at which a text begins
+
+
+def read(c: Reader) -> Model:
+    """The facts that config.json states."""
+    c.must("relative_attention_num_buckets", 32, "the reference takes 32 buckets whatever the file says")
+    dropout = c.hidden_dropout_prob
+    return Model(
+        vocab=c.vocab_size,
+        width=c.hidden_size,
+        norm=Norm(eps=c.layer_norm_eps),
+        embed=Embed(
+            position=InputPosition(kind="learned", length=c.max_position_embeddings - FIRST, offset=FIRST),
+            norm=True,
+            dropout=dropout,
+        ),
+        encoder=Stack(
+            layers=c.num_hidden_layers,
+            attention=Attention(
+                heads=c.num_attention_heads,
+                head_dim=c.per_head("hidden_size", "num_attention_heads"),
+                score_bias=BucketBias(buckets=32, max_distance=128),
+                dropout=c.attention_probs_dropout_prob,
+            ),
+            ffn=FeedForward(hidden=c.intermediate_size, activation=c.activation("hidden_act")),
+            placement="post",
+            final_norm=False,
+            dropout=dropout,
+        ),
+        tokens=Tokens(pad=c.pad_token_id),
+        init=Init(std=c.initializer_range),
+    )
+
+
+def write(model: Model) -> dict[str, Any]:
+    """The rows of the table of positions, those of padding included."""
+    return {"max_position_embeddings": look(model, "embed.position.length", 0) + FIRST}
+
+
+def classify(c: Reader) -> TaskHead:
+    """Scores from the first token, through a map of its own; dropout comes before both."""
+    dropout = c.hidden_dropout_prob
+    return TaskHead(
+        task="classify", labels=c.labels, pool="first", hidden="tanh", dropout=dropout, input_dropout=dropout
+    )
+
+
+MPNET = Lineage(
+    name="mpnet",
+    paper=Paper(
+        "MPNet: Masked and Permuted Pre-training for Language Understanding",
+        "Song et al.",
+        2020,
+        "arxiv.org/abs/2004.09297",
+    ),
+    model_type="mpnet",
+    prefix="mpnet.",
+    read=read,
+    write=write,
+    weights=modules(
+        {
+            "embed.token": "embeddings.word_embeddings",
+            "embed.position": "embeddings.position_embeddings",
+            "embed.norm": "embeddings.LayerNorm",
+            "encoder.relative": "encoder.relative_attention_bias",
+            "encoder.blocks.{i}.attention.q": "encoder.layer.{i}.attention.attn.q",
+            "encoder.blocks.{i}.attention.k": "encoder.layer.{i}.attention.attn.k",
+            "encoder.blocks.{i}.attention.v": "encoder.layer.{i}.attention.attn.v",
+            "encoder.blocks.{i}.attention.o": "encoder.layer.{i}.attention.attn.o",
+            "encoder.blocks.{i}.attention_norm": "encoder.layer.{i}.attention.LayerNorm",
+            "encoder.blocks.{i}.ffn.up": "encoder.layer.{i}.intermediate.dense",
+            "encoder.blocks.{i}.ffn.down": "encoder.layer.{i}.output.dense",
+            "encoder.blocks.{i}.ffn_norm": "encoder.layer.{i}.output.LayerNorm",
+        }
+    ),
+    ignored_weights=bert.IGNORED_WEIGHTS,
+    heads={
+        "lm": HeadFormat(
+            "MPNetForMaskedLM",
+            lambda c: LMHead(transform="gelu", bias=True, tied=c.tie_word_embeddings),  # whatever hidden_act says
+            (
+                *modules({"head.transform": "lm_head.dense", "head.norm": "lm_head.layer_norm"}),
+                same("head.out.weight", "lm_head.decoder.weight"),
+                same("head.bias", "lm_head.bias", "lm_head.decoder.bias"),
+            ),
+            tied=("lm_head.decoder.weight",),
+        ),
+        "pool": HeadFormat("MPNetModel", lambda _: bert.POOL, inner=bert.POOLER, prefix=""),
+        "none": HeadFormat("MPNetModel", lambda _: None, prefix=""),
+        "classify": HeadFormat(
+            "MPNetForSequenceClassification",
+            classify,
+            modules({"head.hidden": "classifier.dense", "head.out": "classifier.out_proj"}),
+        ),
+        "tag": HeadFormat(
+            "MPNetForTokenClassification",
+            lambda c: TaskHead(task="tag", labels=c.labels, dropout=c.hidden_dropout_prob),
+            modules({"head.out": "classifier"}),
+        ),
+        "span": HeadFormat("MPNetForQuestionAnswering", span, modules({"head.out": "qa_outputs"})),
+    },
+    keys={
+        **{key: said for key, said in bert.KEYS.items() if key not in ("classifier_dropout", "type_vocab_size")},
+        "vocab_size": Key("vocab", 30527),
+        "max_position_embeddings": Key(None, 512),
+        "relative_attention_num_buckets": Key("encoder.attention.score_bias.buckets", 32),
+        "pad_token_id": Key("tokens.pad", 1),
+    },
+    ignored=bert.IGNORED,
+    sizes={
+        "mpnet-base": {"max_position_embeddings": 514, "layer_norm_eps": 1e-5},
+        "all-mpnet-base-v2": {"max_position_embeddings": 514, "layer_norm_eps": 1e-5},
+    },
+)
