@@ -22,6 +22,7 @@ from glassformer.nn.context import Context
 from glassformer.nn.dropout import dropout
 from glassformer.nn.linear import Linear
 from glassformer.nn.masks import Mask, Resolved, as_mask, causal
+from glassformer.nn.norm import make_norm, norm_heads
 from glassformer.nn.relative import disentangled_bias
 from glassformer.nn.rotary import RotaryPositionalEmbedding, Turns
 from glassformer.nn.sparse import block_sparse_attention
@@ -127,7 +128,7 @@ class Attention(nn.Module):
     """Multi-head attention as a page of facts says; see ``config.Attention``. Self- and cross-attention in one.
 
     Args:
-        facts: heads, their width, biases, scale, positions.
+        facts: heads, their width, biases, scale, norms of queries and keys, positions.
         width: of the vectors that come in and go out.
         cross: built to look at another sequence: positions play no part.
     """
@@ -152,6 +153,10 @@ class Attention(nn.Module):
         self.k = Linear(width, kv_inner, device, dtype, bias="k" in facts.biases)
         self.v = Linear(width, kv_inner, device, dtype, bias="v" in facts.biases)
         self.o = Linear(inner, width, device, dtype, bias="o" in facts.biases)
+        self.q_norm = self.k_norm = None
+        if facts.qk_norm is not None:
+            self.q_norm = make_norm(facts.qk_norm, facts.head_dim, device, dtype)
+            self.k_norm = make_norm(facts.qk_norm, facts.head_dim, device, dtype)
         relative = facts.score_bias if isinstance(facts.score_bias, config.Disentangled) and not cross else None
         self.terms = () if relative is None else relative.terms
         self.position_dropout = 0.0 if relative is None else relative.dropout
@@ -191,32 +196,31 @@ class Attention(nn.Module):
             context = Context(mask=mask, turns=_turns(self.rope, query, token_positions), path=path)
         key = query if key is None else key
         value = key if value is None else value
-        q = self.q(query)
+        q = norm_heads(self.q(query), self.q_norm, self.num_heads)
         if cache is not None and context.is_cross:  # a memory does not change
-            k, v = cache.memory_once(lambda: (self.k(key), self.v(value)))
+            k, v = cache.memory_once(lambda: self._keys_and_values(key, value))
             cache = None
         else:
-            k, v = self.k(key), self.v(value)
+            k, v = self._keys_and_values(key, value)
         if shares_rows and len(k) != len(q):  # rows that share a memory attend to it together
             q = q.reshape(len(k), -1, q.shape[-1])
         result = multi_head(
-            q,
-            k,
-            v,
-            context,
-            cache,
+            q, k, v, context, cache,
             heads=self.num_heads,
             kv_heads=self.kv_heads,
             scale=self.scale,
             dropout=self.dropout if self.training else 0.0,
             score_bias=partial(self._relative_scores, context) if self.terms else None,
             return_weights=return_weights,
-        )
+        )  # fmt: skip
         if isinstance(result, tuple):
             return self.o(result[0]), result[1]
         if shares_rows:
             result = result.reshape(*query.shape[:-1], result.shape[-1])
         return self.o(result)
+
+    def _keys_and_values(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        return norm_heads(self.k(key), self.k_norm, self.kv_heads), self.v(value)
 
     def _relative_scores(self, context: Context, q: Tensor, k: Tensor) -> Tensor:
         """The part of the scores that knows positions; they share the projections of the content or have their own."""

@@ -151,8 +151,15 @@ class LayerNorm(nn.Module):
         return f"{self.weight.shape[0]}, eps={self.eps}, bias={self.bias is not None}"
 
 
-def make_norm(facts: Norm, width: int) -> nn.Module:
+def make_norm(
+    facts: Norm, width: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+) -> nn.Module:
     """A fresh norm as a page of facts says."""
     if facts.kind == "rms":
-        return RMSNorm(width, facts.eps)
-    return LayerNorm(width, facts.eps, facts.bias)
+        return RMSNorm(width, facts.eps, device, dtype)
+    return LayerNorm(width, facts.eps, facts.bias, device, dtype)
+
+
+def norm_heads(x: Float[Tensor, "... HK"], norm: nn.Module | None, heads: int) -> Float[Tensor, "... HK"]:
+    """Vectors with each head's slice normalised on its own; without a norm, as they are."""
+    return x if norm is None else norm(x.view(*x.shape[:-1], heads, x.shape[-1] // heads)).flatten(-2)
