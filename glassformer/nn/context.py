@@ -39,12 +39,14 @@ class Context:
 
     def near(self, keys: int) -> "Context":
         """The same for the last ``keys`` slots alone: what a layer with a window has kept."""
-        mask, bias = self.mask, self.bias
+        mask, bias, real = self.mask, self.bias, self.real
         if isinstance(mask, Resolved) and mask.allowed is not None and mask.allowed.shape[-1] > keys:
             mask = Resolved(mask.allowed[..., -keys:])
         if bias is not None and bias.shape[-1] > keys:
             bias = bias[..., -keys:]
-        return self if mask is self.mask and bias is self.bias else replace(self, mask=mask, bias=bias)
+        if mask is self.mask and bias is self.bias:
+            return self
+        return replace(self, mask=mask, bias=bias, real=None if real is None else real[..., -keys:])
 
     @cached_property
     def across(self) -> "Context":
