@@ -141,6 +141,15 @@ PAGES: dict[str, Model] = {
         ),
         head=LMHead(tied=False),
     ),
+    "qwen3": model(
+        norm=RMS,
+        decoder=stack(
+            causal=True,
+            attention=attention(head_dim=6, kv_heads=2, biases="", qk_norm=RMS, rotary=Rotary(dim=6, length=LONGEST)),
+            ffn=FeedForward(hidden=24, activation="silu", gated=True, bias=False),
+        ),
+        head=LMHead(),
+    ),
     "t5": encoder_decoder(_T5, norm=RMS, head=LMHead(scale=0.25)),
     "bart": encoder_decoder(
         _POST,
@@ -249,6 +258,7 @@ def _attention(r: _Draw, causal: bool) -> Attention:
     windows = [r.choice([None, r.few(1, 9)]) for _ in range(r.few(1, 3))]
     if sparse:
         windows.append(BlockSparse(block=2, random=r.few(0, 2), semantics=r.choice(["set", "reference"])))
+    qk_norm = Norm(kind=r.choice(["layer", "rms"]), eps=r.choice([1e-12, 1e-5]), bias=r.flag())
     grouped = not sparse and not isinstance(bias, Disentangled) and r.flag()
     return Attention(
         heads=heads,
@@ -256,6 +266,7 @@ def _attention(r: _Draw, causal: bool) -> Attention:
         kv_heads=r.choice([n for n in (1, 2, 4) if heads % n == 0]) if grouped else None,
         biases="".join(letter for letter in "qkvo" if r.flag()),
         scale=r.uniform(0.1, 2) if r.flag() else None,
+        qk_norm=qk_norm if r.flag() and not isinstance(bias, Disentangled) else None,
         rotary=_rotary(r, head_dim) if r.flag() else None,
         score_bias=bias,
         windows=tuple(windows),

@@ -42,6 +42,7 @@ class Attention:
     kv_heads: int | None = None  # None: as many as heads
     biases: str = "qkvo"  # which of the projections q, k, v, o have a bias
     scale: float | None = None  # factor on q · k; None: 1 / √head_dim
+    qk_norm: Norm | None = None  # of the queries and of the keys of each head, before rotary positions
     rotary: Rotary | None = None
     score_bias: ScoreBias | None = None
     windows: tuple[int | BlockSparse | None, ...] = (None,)
@@ -67,6 +68,8 @@ class Attention:
             raise ValueError(f"{what} attention needs a key head per query head; got {kv_heads} for {self.heads}.")
         if sparse and self.score_bias is not None:
             raise ValueError(f"block-sparse attention takes no score_bias; got {type(self.score_bias).__name__}.")
+        if self.qk_norm is not None and isinstance(self.score_bias, Disentangled):
+            raise ValueError("disentangled attention projects positions as well and takes no qk_norm; set it to None.")
         if kv_heads == self.heads:
             object.__setattr__(self, "kv_heads", None)  # one way to say one fact, so that equal models compare equal
 

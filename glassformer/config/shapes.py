@@ -119,6 +119,9 @@ def _attention(name: str, facts: Attention, width: int, *, cross: bool = False) 
     inner, kv_inner = facts.heads * facts.head_dim, (facts.kv_heads or facts.heads) * facts.head_dim
     for letter, into, out in (("q", width, inner), ("k", width, kv_inner), ("v", width, kv_inner), ("o", inner, width)):
         yield from _linear(f"{name}.{letter}", into, out, letter in facts.biases)
+    if facts.qk_norm is not None:
+        for letter in ("q", "k"):
+            yield from _norm(f"{name}.{letter}_norm", facts.qk_norm, facts.head_dim)
     relative = facts.score_bias
     if isinstance(relative, Disentangled) and not relative.shared_projections and not cross:
         if "p2c" in relative.terms:

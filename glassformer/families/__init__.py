@@ -37,6 +37,7 @@ _HOME = {
     "llama": "LLAMA",
     "mistral": "MISTRAL",
     "qwen": "QWEN2",
+    "qwen3": "QWEN3",
     "t5": "T5",
     "bart": "BART",
     "m2m100": "M2M100",

@@ -23,17 +23,20 @@ def body(
     biases: str,
     mlp_bias: bool = False,
     kv_heads: int | None = None,
+    head_dim: int | None = None,
+    qk_norm: bool = False,
     windows: tuple[int | None, ...] = (None,),
 ) -> Model:
-    """The facts of this lineage and of its descendants; ``kv_heads`` is what a file means that does not say it."""
+    """The facts of this lineage and of its descendants; ``kv_heads`` and ``head_dim`` are for files without the key."""
     c.must("rope_interleaved", False, "rotary pairs are halves of a head in this lineage")
     width, heads = c.hidden_size, c.num_attention_heads
-    head_dim = c.get("head_dim", None) or c.per_head("hidden_size", "num_attention_heads")
+    head_dim = c.get("head_dim", head_dim) or c.per_head("hidden_size", "num_attention_heads")
     kv_heads = (c.num_key_value_heads if c.says("num_key_value_heads") else kv_heads) or heads
+    norm = Norm(kind="rms", eps=c.rms_norm_eps)
     return Model(
         vocab=c.vocab_size,
         width=width,
-        norm=Norm(kind="rms", eps=c.rms_norm_eps),
+        norm=norm,
         decoder=Stack(
             layers=c.num_hidden_layers,
             causal=True,
@@ -42,6 +45,7 @@ def body(
                 head_dim=head_dim,
                 kv_heads=kv_heads,
                 biases=biases,
+                qk_norm=norm if qk_norm else None,
                 rotary=read_rotary(c, head_dim),
                 windows=windows,
                 dropout=c.attention_dropout,

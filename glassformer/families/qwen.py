@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from glassformer.config import Model
+from glassformer.config import Model, look
 from glassformer.families.llama import BODY, IGNORED_WEIGHTS, KEYS, body, heads, size, write_body
 from glassformer.weights.lineage import Key, Lineage, Paper, shortest_cycle
 from glassformer.weights.reader import ConfigError, Reader
@@ -33,12 +33,18 @@ def windows(c: Reader) -> tuple[int | None, ...]:
 
 
 def write(model: Model) -> dict[str, Any]:
-    """Windows layer by layer, and what a Llama's config.json says."""
+    """What ``write_windows`` says, without the width of heads where it is the usual one."""
+    said = write_windows(model)
+    if said and look(model, "decoder.attention.head_dim") == model.width // look(model, "decoder.attention.heads"):
+        del said["head_dim"]  # not a key of this lineage's class, though read where it is there
+    return said
+
+
+def write_windows(model: Model) -> dict[str, Any]:
+    """Windows layer by layer, and what a Llama's config.json says, for this lineage and its descendants."""
     if model.decoder is None or not (said := write_body(model)):
         return {}
     facts = model.decoder.attention
-    if facts.head_dim == model.width // facts.heads:
-        del said["head_dim"]  # not a key of this lineage's class, though read where it is there
     sizes = [facts.windows[number % len(facts.windows)] for number in range(model.decoder.layers)]
     sliding = [number for number, size in enumerate(sizes) if size is not None]
     return {

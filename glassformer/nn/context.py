@@ -46,7 +46,7 @@ class Context:
             bias = bias[..., -keys:]
         if mask is self.mask and bias is self.bias:
             return self
-        return replace(self, mask=mask, bias=bias, real=None if real is None else real[:, -keys:])
+        return replace(self, mask=mask, bias=bias, real=None if real is None else real[..., -keys:])
 
     @cached_property
     def across(self) -> "Context":

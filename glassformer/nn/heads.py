@@ -22,6 +22,7 @@ from glassformer.nn.context import Context
 from glassformer.nn.dropout import dropout
 from glassformer.nn.linear import Linear
 from glassformer.nn.masks import Mask, Resolved, as_mask, causal
+from glassformer.nn.norm import make_norm
 from glassformer.nn.relative import disentangled_bias
 from glassformer.nn.rotary import RotaryPositionalEmbedding, Turns
 from glassformer.nn.sparse import block_sparse_attention
@@ -30,26 +31,22 @@ Biased = Callable[[Tensor, Tensor], Tensor]
 
 
 def multi_head(
-    q: Float[Tensor, "... T HK"],
-    k: Float[Tensor, "... S GK"],
-    v: Float[Tensor, "... S GV"],
+    q: Float[Tensor, "... H T K"],
+    k: Float[Tensor, "... G S K"],
+    v: Float[Tensor, "... G S W"],
     context: Context,
     cache: LayerCache | None = None,
     *,
-    heads: int,
-    kv_heads: int | None = None,
     scale: float | None = None,
     dropout: float = 0.0,
     score_bias: Biased | None = None,
     return_weights: bool = False,
 ) -> MaybeWeights:
-    """Cut projected queries, keys and values into heads, attend in each, put the results side by side.
+    """Attend in every head and put the results side by side; see ``split_heads``.
 
-    Heads are slices of the last axis, so one matrix product per projection serves all of them. ``score_bias`` computes
-    a bias from the queries and keys of all heads, already scaled. ``cache`` adds keys and values of earlier calls.
+    ``score_bias`` computes a bias from the queries and keys of all heads, already scaled. ``cache`` adds the keys and
+    values of earlier calls.
     """
-    kv_heads = heads if kv_heads is None else kv_heads
-    q, k, v = split_heads(q, heads), split_heads(k, kv_heads), split_heads(v, kv_heads)
     if context.turns is not None:  # values are not rotated: position decides the weights, not what is averaged
         q, k = context.turns.rotate(q), context.turns.rotate(k)
     if cache is not None:
@@ -74,7 +71,10 @@ def multi_head(
 
 
 def split_heads(x: Float[Tensor, "... T HK"], heads: int) -> Float[Tensor, "... H T K"]:
-    """Vectors cut into heads, which become an axis before the sequence."""
+    """Projected vectors cut into heads, which become an axis before the sequence.
+
+    Heads are slices of the last axis, so one matrix product per projection serves all of them.
+    """
     return x.view(*x.shape[:-1], heads, x.shape[-1] // heads).transpose(-3, -2)
 
 
@@ -116,8 +116,8 @@ class AttentionHead(nn.Module):
         (output, weights ``(..., T, S)``).
         """
         query, key, value, mask = _prepare(query, key, value, mask, heads=1)
-        q, k, v = self.q(query), self.k(key), self.v(value)
-        result = multi_head(q, k, v, Context(mask=mask, path=path), heads=1, return_weights=return_weights)
+        q, k, v = (split_heads(x, 1) for x in (self.q(query), self.k(key), self.v(value)))
+        result = multi_head(q, k, v, Context(mask=mask, path=path), return_weights=return_weights)
         if isinstance(result, tuple):
             return result[0], result[1].squeeze(-3)
         return result
@@ -127,7 +127,7 @@ class Attention(nn.Module):
     """Multi-head attention as a page of facts says; see ``config.Attention``. Self- and cross-attention in one.
 
     Args:
-        facts: heads, their width, biases, scale, positions.
+        facts: heads, their width, biases, scale, norms of queries and keys, positions.
         width: of the vectors that come in and go out.
         cross: built to look at another sequence: positions play no part.
     """
@@ -152,6 +152,10 @@ class Attention(nn.Module):
         self.k = Linear(width, kv_inner, device, dtype, bias="k" in facts.biases)
         self.v = Linear(width, kv_inner, device, dtype, bias="v" in facts.biases)
         self.o = Linear(inner, width, device, dtype, bias="o" in facts.biases)
+        self.q_norm = self.k_norm = None
+        if facts.qk_norm is not None:
+            self.q_norm = make_norm(facts.qk_norm, facts.head_dim, device, dtype)
+            self.k_norm = make_norm(facts.qk_norm, facts.head_dim, device, dtype)
         relative = facts.score_bias if isinstance(facts.score_bias, config.Disentangled) and not cross else None
         self.terms = () if relative is None else relative.terms
         self.position_dropout = 0.0 if relative is None else relative.dropout
@@ -191,22 +195,21 @@ class Attention(nn.Module):
             context = Context(mask=mask, turns=_turns(self.rope, query, token_positions), path=path)
         key = query if key is None else key
         value = key if value is None else value
-        q = self.q(query)
         if cache is not None and context.is_cross:  # a memory does not change
-            k, v = cache.memory_once(lambda: (self.k(key), self.v(value)))
+            k, v = cache.memory_once(lambda: self._keys_and_values(key, value))
             cache = None
         else:
-            k, v = self.k(key), self.v(value)
+            k, v = self._keys_and_values(key, value)
+        q = self.q(query)
         if shares_rows and len(k) != len(q):  # rows that share a memory attend to it together
             q = q.reshape(len(k), -1, q.shape[-1])
+        q = split_heads(q, self.num_heads)
         result = multi_head(
-            q,
+            q if self.q_norm is None else self.q_norm(q),
             k,
             v,
             context,
             cache,
-            heads=self.num_heads,
-            kv_heads=self.kv_heads,
             scale=self.scale,
             dropout=self.dropout if self.training else 0.0,
             score_bias=partial(self._relative_scores, context) if self.terms else None,
@@ -217,6 +220,12 @@ class Attention(nn.Module):
         if shares_rows:
             result = result.reshape(*query.shape[:-1], result.shape[-1])
         return self.o(result)
+
+    def _keys_and_values(
+        self, key: Float[Tensor, "... S D"], value: Float[Tensor, "... S D"]
+    ) -> tuple[Float[Tensor, "... G S K"], Float[Tensor, "... G S V"]]:
+        k, v = split_heads(self.k(key), self.kv_heads), split_heads(self.v(value), self.kv_heads)
+        return k if self.k_norm is None else self.k_norm(k), v
 
     def _relative_scores(self, context: Context, q: Tensor, k: Tensor) -> Tensor:
         """The part of the scores that knows positions; they share the projections of the content or have their own."""
@@ -307,9 +316,9 @@ class CausalMultiHeadSelfAttention(nn.Module):
         path: AttentionPath = "sdpa",
     ) -> Float[Tensor, "... T D"]:
         """Attend within ``x``; without ``token_positions`` they are 0, 1, … T − 1."""
-        q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
+        q, k, v = (split_heads(y, self.num_heads) for y in (self.q_proj(x), self.k_proj(x), self.v_proj(x)))
         context = Context(mask=causal(), turns=_turns(self.rope, x, token_positions), path=path)
-        return self.output_proj(multi_head(q, k, v, context, heads=self.num_heads))
+        return self.output_proj(multi_head(q, k, v, context))
 
 
 def _turns(

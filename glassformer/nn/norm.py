@@ -151,10 +151,12 @@ class LayerNorm(nn.Module):
         return f"{self.weight.shape[0]}, eps={self.eps}, bias={self.bias is not None}"
 
 
-def make_norm(facts: Norm, width: int) -> nn.Module:
+def make_norm(
+    facts: Norm, width: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+) -> nn.Module:
     """A fresh norm as a page of facts says."""
     if facts.kind == "rms":
-        return RMSNorm(width, facts.eps)
+        return RMSNorm(width, facts.eps, device, dtype)
     if facts.kind == "layer":
-        return LayerNorm(width, facts.eps, facts.bias)
+        return LayerNorm(width, facts.eps, facts.bias, device, dtype)
     raise ValueError(f"there is no norm of kind {facts.kind!r}.")

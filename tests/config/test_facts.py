@@ -272,6 +272,7 @@ WRONG = [
     (lambda: attention(rotary=Rotary(dim=6, length=8)), r"rotary\.dim=6 .*head_dim=4"),
     (lambda: attention(kv_heads=2, score_bias=Disentangled(span=4)), r"disentangled .*2 for 4"),
     (lambda: attention(kv_heads=2, windows=(BlockSparse(),)), r"block-sparse .*2 for 4"),
+    (lambda: attention(qk_norm=Norm(), score_bias=Disentangled(span=4)), r"disentangled .*takes no qk_norm"),
     (lambda: attention(windows=(BlockSparse(),), score_bias=BucketBias()), r"block-sparse .*score_bias.*BucketBias"),
     (lambda: FeedForward(hidden=0), r"hidden must be at least 1, got 0"),
     (lambda: FeedForward(hidden=4, activation="gleu"), r"activation must be .*'gleu'.*Did you mean 'gelu'"),

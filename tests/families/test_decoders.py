@@ -1,8 +1,9 @@
 """What decoders say in config.json that a tiny model of today's reference does not: published sizes, older keys."""
 
 import pytest
+import transformers
 
-from glassformer.config import Model, Rotary, RotaryScaling, change, count, look, shapes
+from glassformer.config import Model, Norm, Rotary, RotaryScaling, change, count, look, shapes
 from glassformer.families import lineages, preset
 from glassformer.weights.convert import expand, plan
 from glassformer.weights.foreign import LlamaFacts
@@ -65,6 +66,12 @@ COUNTS = {
     "qwen2.5-14b": 14_770_033_664,
     "qwen2.5-32b": 32_763_876_352,
     "qwen2.5-72b": 72_706_203_648,
+    "qwen3-0.6b": 596_049_920,
+    "qwen3-1.7b": 1_720_574_976,
+    "qwen3-4b": 4_022_468_096,
+    "qwen3-8b": 8_190_735_360,
+    "qwen3-14b": 14_768_307_200,
+    "qwen3-32b": 32_762_123_264,
 }  # as the published weights count
 
 
@@ -142,9 +149,30 @@ def test_heads_that_an_older_file_does_not_say() -> None:
     assert look(read("mistral", num_attention_heads=16, num_key_value_heads=None), "decoder.attention.kv_heads") is None
 
 
-def test_windows_of_qwen() -> None:
+def test_heads_of_qwen3_have_a_width_of_their_own() -> None:
+    """128 in a file that does not say it, and always written, since width / heads is not what its absence means."""
+    page = read("qwen3", hidden_size=96, num_attention_heads=6, num_key_value_heads=3)
+    assert look(page, "decoder.attention.head_dim") == transformers.Qwen3Config().head_dim == 128
+    narrow = read("qwen3", hidden_size=96, num_attention_heads=6, num_key_value_heads=3, head_dim=16)
+    for facts in (page, narrow):
+        assert lineages()["qwen3"].config(facts)["head_dim"] == look(facts, "decoder.attention.head_dim")
+
+
+def test_norms_of_queries_and_keys_have_the_epsilon_of_the_others() -> None:
+    page = read("qwen3", rms_norm_eps=1e-3)
+    assert look(page, "decoder.attention.qk_norm") == page.norm == Norm(kind="rms", eps=1e-3)
+    other = change(page, "decoder.attention.qk_norm.eps", 1e-4)
+    with pytest.raises(ConfigError, match=r"cannot state these facts: decoder\.attention\.qk_norm\.eps"):
+        lineages()["qwen3"].config(other)
+    for name, wrong in (("qwen3", None), ("qwen2", page.norm), ("llama", page.norm)):
+        with pytest.raises(ConfigError, match=r"qk_norm|cannot state"):
+            lineages()[name].config(change(read(name), "decoder.attention.qk_norm", wrong))
+
+
+@pytest.mark.parametrize("name", ["qwen2", "qwen3"])
+def test_windows_of_qwen(name: str) -> None:
     def windows(**said: object) -> object:
-        return look(read("qwen2", num_hidden_layers=4, **said), "decoder.attention.windows")
+        return look(read(name, num_hidden_layers=4, **said), "decoder.attention.windows")
 
     assert windows() == windows(sliding_window=5, max_window_layers=0) == (None,)
     assert windows(use_sliding_window=True, sliding_window=5, max_window_layers=0) == (5,)
@@ -227,6 +255,7 @@ TINY = {
     "llama": {"num_hidden_layers": 1},
     "mistral": {"num_hidden_layers": 1},
     "qwen2": {"num_hidden_layers": 1},
+    "qwen3": {"num_hidden_layers": 1},
 }
 SPARE = {
     "gpt": ["h.0.attn.bias", "position_ids"],
@@ -244,6 +273,7 @@ SPARE = {
     "llama": ["layers.0.self_attn.rotary_emb.inv_freq"],
     "mistral": ["layers.0.self_attn.rotary_emb.inv_freq"],
     "qwen2": ["layers.0.self_attn.rotary_emb.inv_freq"],
+    "qwen3": ["layers.0.self_attn.rotary_emb.inv_freq"],
 }
 
 

@@ -8,7 +8,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import glassformer as gf
+from glassformer import config
 from glassformer.nn import masks
+from glassformer.nn.heads import Attention
 from glassformer.nn.masks import Mask
 from tests.helpers import FLOATS, PATHS, largest_difference, normal, randomise, right_padded, types_unchecked
 
@@ -272,6 +274,36 @@ def test_value_input_of_its_own(path):
     x, memory, value = normal(2, 3, 8), normal(2, 5, 8, seed=1), normal(2, 5, 8, seed=2)
     assert largest_difference(attention(x, memory, path=path), attention(x, memory, memory, path=path)) == 0
     assert largest_difference(attention(x, memory, path=path), attention(x, memory, value, path=path)) > 1e-3
+
+
+@each_path
+@pytest.mark.parametrize("kind", ["layer", "rms"])
+@pytest.mark.parametrize("cross", [False, True])
+def test_queries_and_keys_are_normalised_head_by_head_before_they_are_turned(path, kind, cross):
+    """Head by head with a loop; two query heads share each key head, and heads are not width / heads wide."""
+    norm = config.Norm(kind=kind, eps=0.1)
+    facts = config.Attention(heads=4, kv_heads=2, head_dim=6, biases="qkv", qk_norm=norm)
+    module = randomise(Attention(facts, 8, dtype=torch.float64))
+    x = normal(2, 5, 8)
+    memory = normal(2, 3, 8, seed=1) if cross else x
+    module.rope = None if cross else gf.RotaryPositionalEmbedding(100.0, 6, 16)
+    turn = (lambda y: y) if cross else lambda y: module.rope(y, torch.arange(5))
+    rows = []
+    for head in range(4):
+        of_query, of_key = slice(6 * head, 6 * head + 6), slice(6 * (head // 2), 6 * (head // 2) + 6)
+        q = turn(module.q_norm(module.q(x)[..., of_query]))
+        k = turn(module.k_norm(module.k(memory)[..., of_key]))
+        rows.append(attend(q, k, module.v(memory)[..., of_key], path="eager"))
+    assert largest_difference(module(x, memory if cross else None, path=path), module.o(torch.cat(rows, -1))) < 1e-12
+
+
+def test_norms_of_queries_and_keys_start_at_one_in_the_type_and_place_of_the_rest():
+    facts = config.Attention(heads=2, head_dim=6, qk_norm=config.Norm(bias=True))
+    module = Attention(facts, 8, dtype=torch.float64)
+    for norm in (module.q_norm, module.k_norm):
+        assert torch.equal(norm.weight, torch.ones(6, dtype=torch.float64))
+        assert torch.equal(norm.bias, torch.zeros(6, dtype=torch.float64))
+    assert {p.device.type for p in Attention(facts, 8, "meta").parameters()} == {"meta"}
 
 
 def test_module_masks_in_every_shape_mean_the_same():

@@ -6,9 +6,10 @@ import math
 import pytest
 import torch
 
+from glassformer.config import BucketBias, LMHead
 from glassformer.nn.cache import KVCache, LayerCache
 from tests.helpers import PATHS, largest_difference, normal, right_padded
-from tests.pages import DECODERS, PAIRS, built, tokens
+from tests.pages import DECODERS, PAIRS, attention, built, model, stack, tokens
 
 
 def test_a_layer_keeps_what_it_was_given_in_order():
@@ -222,3 +223,15 @@ def test_positions_go_on_from_those_that_were_given():
     cache = KVCache()
     cache.extend_positions(torch.tensor([3, 4, 5]))
     assert cache.next_positions(torch.Size((2, 2)), None).tolist() == [6, 7]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_bias_and_padding_are_cut_to_what_a_window_keeps(path):
+    bias = BucketBias(buckets=4, max_distance=8)
+    page = model(decoder=stack(causal=True, attention=attention(score_bias=bias, windows=(2,))), head=LMHead())
+    made, ids = built(page), tokens(2, 6)
+    real = torch.tensor([[False] * 2 + [True] * 4, [True] * 6])
+    with torch.no_grad():
+        whole, cache = made(ids, real, path=path), KVCache(forgets=True)
+        steps = [made(ids[:, n : n + 1], real[:, n : n + 1], cache=cache, path=path) for n in range(6)]
+    assert largest_difference(torch.cat(steps, 1)[real], whole[real]) < 1e-10

@@ -1,4 +1,4 @@
-"""Tiny Llama, Mistral and Qwen models.
+"""Tiny Llama, Mistral, Qwen 2.5 and Qwen 3 models.
 
 The reference takes its norms and angles in float32; its eager path gives NaN under left padding in float64, so its
 SDPA path is asked.
@@ -58,7 +58,7 @@ def case(name: str, architecture: str, config: Mapping[str, Any], **more: Any) -
 
 
 def cases(name: str, classes: str, small: Mapping[str, Any]) -> list[Case]:
-    """What all three lineages have: two shapes and a case for each head."""
+    """What all of these lineages have: two shapes and a case for each head."""
     classify = {**small, "num_labels": 3, "pad_token_id": 1}
     return [
         case(name, f"{classes}ForCausalLM", small),
@@ -78,6 +78,7 @@ ALTERNATING = {
     "sliding_window": 3,
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
 }
+THREE = {**SMALL, "head_dim": 6}
 CASES = [
     *cases("llama", "Llama", SMALL),
     case("llama-biases", "LlamaForCausalLM", {**SMALL, "attention_bias": True, "mlp_bias": True}),
@@ -95,4 +96,8 @@ CASES = [
     *cases("qwen2", "Qwen2", {**SMALL, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}),
     case("qwen2-alternating", "Qwen2ForCausalLM", ALTERNATING),
     case("qwen2-full", "Qwen2ForCausalLM", {**SMALL, "sliding_window": 4}),
+    *cases("qwen3", "Qwen3", THREE),
+    case("qwen3-biases", "Qwen3ForCausalLM", {**THREE, "attention_bias": True}),
+    case("qwen3-sliding", "Qwen3ForCausalLM", {**THREE, **ALTERNATING}),
+    case("qwen3-yarn", "Qwen3ForCausalLM", {**WIDE, "rope_parameters": YARN}),
 ]

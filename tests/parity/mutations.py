@@ -16,6 +16,7 @@ import transformers
 
 from glassformer.config import (
     Model,
+    Norm,
     RotaryScaling,
     change,
     leaves,
@@ -47,8 +48,15 @@ SILENT = {
     "seed": "plays no part in the reference's semantics",
 }
 OTHER = {
-    "norm.kind": {"layer": "rms", "rms": "layer"},
-    "kind": {"learned": "sinusoidal", "sinusoidal": "learned", "linear": "yarn", "smooth": "linear", "yarn": "linear"},
+    "kind": {
+        "layer": "rms",
+        "rms": "layer",
+        "learned": "sinusoidal",
+        "sinusoidal": "learned",
+        "linear": "yarn",
+        "smooth": "linear",
+        "yarn": "linear",
+    },
     "layout": {"interleaved": "halves", "halves": "interleaved", "fairseq": "halves"},
     "pairing": {"halves": "interleaved", "interleaved": "halves"},
     "pool": {"first": "last", "last": "first", "mean": "first"},
@@ -89,7 +97,7 @@ def other_values(path: str, value: Any) -> Iterator[Any]:
         yield from {
             "kv_heads": [1], "unique_layers": [1], "width": [8], "rotary": [], "score_bias": score_biases(),
             "scaling": [RotaryScaling(kind="linear", factor=2.0)], "transform": ["gelu"], "pool": ["first"],
-            "hidden": ["tanh"],
+            "hidden": ["tanh"], "qk_norm": [Norm(kind="rms")],
         }.get(name, [])  # fmt: skip
 
 
@@ -113,7 +121,7 @@ def is_idle(model: Model, path: str) -> str | None:
         return "without labels there are no scores to add a bias to"
     if name in ("low", "high") and look(model, f"{owner}.kind") == "linear":
         return "linear scaling treats all frequencies alike"
-    if name == "bias" and owner == "norm" and model.norm.kind == "rms":
+    if name == "bias" and isinstance(norm := look(model, owner), Norm) and norm.kind == "rms":
         return "RMSNorm has no bias"
     terms = look(model, f"{owner}.terms", None)  # of disentangled attention
     if name == "max_distance" and terms is not None and not look(model, f"{owner}.buckets"):
