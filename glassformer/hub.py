@@ -20,7 +20,7 @@ from glassformer.config import Head, Model, shapes, to_dict
 from glassformer.config.checks import check_choice
 from glassformer.families import lineage_of, lineages
 from glassformer.models.initialise import initialise
-from glassformer.models.transformer import Transformer, unwrapped
+from glassformer.models.transformer import Transformer, transformer_of
 from glassformer.text.pieces import TokenizerError
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.weights.convert import (
@@ -36,7 +36,7 @@ from glassformer.weights.convert import (
 )
 from glassformer.weights.devices import check_device
 from glassformer.weights.files import WeightsError, some
-from glassformer.weights.lineage import WITHOUT_WEIGHTS, Lineage, choose_kind, head_kind
+from glassformer.weights.lineage import WITHOUT_WEIGHTS, Lineage, choose_kind, choose_own_head, head_kind
 from glassformer.weights.matching import Wishes
 from glassformer.weights.reader import EVERYWHERE, OWN_CONFIG, ConfigError, naming, read_own
 from glassformer.weights.room import room_in
@@ -166,7 +166,7 @@ def save(
     ``lineage`` names the kind of model that Hugging Face is to see in it; a loaded model knows its own.
     """
     check_choice("to", to, ("glassformer", "hf"))
-    model = unwrapped(loaded.model if isinstance(loaded, Loaded) else loaded)
+    model = transformer_of(loaded.model if isinstance(loaded, Loaded) else loaded)
     if isinstance(loaded, Loaded):
         lineage = loaded.lineage if lineage is None else lineage
         tokenizer = _tokenizer_of(loaded) if tokenizer is None else tokenizer
@@ -258,11 +258,7 @@ def _names(given: str | Iterable[str]) -> tuple[str, ...]:
 def _own_facts(source: Source, options: Options) -> Model:
     """The page of facts of a folder of ours, with another head if one is asked for."""
     facts = read_own(source.config)
-    asked = options.get("head", facts.head)
-    if isinstance(asked, str):
-        check_choice("head", asked, ("none", head_kind(facts.head)))
-        asked = None if asked == "none" else facts.head
-    return replace(facts, head=asked)
+    return choose_own_head(facts, options.get("head", facts.head))
 
 
 def _their_facts(source: Source, options: Options) -> tuple[Model, str, str, Report]:

@@ -37,7 +37,7 @@ class LMHead:
         check_choice("transform", "gelu" if self.transform is None else self.transform, ACTIVATION_NAMES)
         check_number(scale=self.scale)
         if not self.bias and not self.bias_trained:
-            raise ValueError("bias_trained=False is said of a bias, and there is none; say bias=True.")
+            raise ValueError("bias_trained=False needs a bias; set bias=True.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from glassformer.generate.search import Row
 from glassformer.generate.settings import Settings
 from glassformer.generate.speculative import Proposal, Tally
 from glassformer.generate.steps import Steps
-from glassformer.models.transformer import unwrapped
+from glassformer.models.transformer import transformer_of
 from glassformer.nn.attention import AttentionPath
 from glassformer.nn.cache import KVCache
 from glassformer.nn.modes import evaluation_view
@@ -37,7 +37,7 @@ class ModelDraft:
 
     def __init__(self, model: nn.Module, length: int = 5, *, path: AttentionPath = "sdpa") -> None:
         check_positive(length=length)
-        self.model, self.length, self.path = unwrapped(model), length, path
+        self.model, self.length, self.path = transformer_of(model), length, path
         self.tally = Tally()
         self._cache: KVCache | None = None
         self._read: list[int] = []  # the ids whose keys and values the cache holds

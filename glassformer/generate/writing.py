@@ -22,7 +22,7 @@ from glassformer.generate.search import IsDone, Token, rectangle, write_rows
 from glassformer.generate.settings import Settings
 from glassformer.generate.speculative import Draft, speculative_rows
 from glassformer.generate.steps import Steps, check_writes
-from glassformer.models.transformer import Transformer, unwrapped
+from glassformer.models.transformer import Transformer, transformer_of
 from glassformer.nn.attention import PATHS, AttentionPath
 from glassformer.nn.modes import evaluation_view
 
@@ -179,7 +179,7 @@ def _writer(model: nn.Module, settings: object) -> Transformer:
     """The model itself, if it can write."""
     if not isinstance(settings, Settings):
         raise TypeError(f"settings are a Settings(...), got {type(settings).__name__}.")
-    plain = unwrapped(model)
+    plain = transformer_of(model)
     check_writes(plain)
     return plain
 

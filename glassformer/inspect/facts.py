@@ -7,7 +7,7 @@ from typing import Any, TypedDict, Unpack
 from glassformer.config import Model
 from glassformer.config.checks import check_choice
 from glassformer.families import lineage_of, preset
-from glassformer.weights.lineage import Lineage, choose_kind
+from glassformer.weights.lineage import Lineage, choose_kind, choose_own_head
 from glassformer.weights.reader import OWN_CONFIG, ConfigError, naming, read_config, read_own
 
 
@@ -29,13 +29,22 @@ def facts_of(name: str | Path, **choices: Unpack[Choices]) -> Model:
     if place.is_file():
         return _facts_of_file(place, choices)
     if not place.is_dir():
-        return preset(str(name))
+        facts = preset(str(name))
+        if choices.get("lineage") is not None:
+            raise ValueError(f"{name} is a published model, whose lineage is known; leave lineage out.")
+        return _with_head(facts, choices)
     with naming(place, ConfigError):
         if (place / OWN_CONFIG).is_file():
-            return read_own(read_config(place / OWN_CONFIG))
+            return _with_head(read_own(read_config(place / OWN_CONFIG)), choices)
         config = read_config(place / "config.json")
         lineage, kind = _chosen(config, choices)
         return lineage.facts(config, kind)
+
+
+def _with_head(facts: Model, choices: Choices) -> Model:
+    """Facts that name their own head; another one can only be none."""
+    kind = choices.get("head")
+    return facts if kind is None else choose_own_head(facts, kind)
 
 
 def _chosen(config: Mapping[str, Any], choices: Choices) -> tuple[Lineage, str]:
@@ -58,6 +67,6 @@ def _facts_of_file(path: Path, choices: Choices) -> Model:
         naming(path, ConfigError, WeightsError),
     ):
         if source.is_ours:
-            return read_own(source.config)
+            return _with_head(read_own(source.config), choices)
         lineage, kind = _chosen(source.config, choices)
         return settle_tie(lineage, lineage.facts(source.config, kind), kind, source.shapes, source.read)

@@ -23,7 +23,7 @@ from glassformer.nn.rotary import RotaryPositionalEmbedding
 class TransformerLM(nn.Module):
     """Decoder-only language model with RMSNorm, SwiGLU, rotary positions and an untied head; no biases.
 
-    Everything that takes a ``Transformer`` takes this one, too: ``generate``, ``save``, ``account``, training.
+    ``generate``, ``save`` and ``account`` take it like a ``Transformer``.
 
     Args:
         vocab_size: number of token ids.
@@ -61,6 +61,7 @@ class TransformerLM(nn.Module):
         )
         self.vocab_size = vocab_size
         self.context_length = context_length
+        self.num_layers = num_layers
         rope = RotaryPositionalEmbedding(rope_theta, d_model // num_heads, context_length, device)
         self.token_embeddings = Embedding(vocab_size, d_model, device, dtype)
         self.layers = nn.ModuleList(
@@ -91,14 +92,16 @@ class TransformerLM(nn.Module):
         return self.lm_head(self.ln_final(x))
 
     def as_transformer(self) -> Transformer:
-        """The same model as a ``Transformer``, for generating, saving and accounting; made of the very same parts.
+        """The same model as a ``Transformer``, for generating and saving; made of the very same parts.
 
-        Linear maps, norms and tables (with their weights and hooks) are shared; what stands around them is new.
+        Linear maps, norms and tables (with their weights, hooks and modes) are shared; what stands around them is new.
         """
+        if len(self.layers) != self.num_layers:
+            raise ValueError(f"this model was built with {self.num_layers} layers and has {len(self.layers)} now.")
         with torch.device("meta"):
             model = Transformer(self.config)
-        model.fused = False  # as the parts of the course are
+        model.train(self.training).fused = False  # by formula, as the parts of the course are
         for ours, theirs in (COURSE_NAMES | COURSE_HEAD).items():
             for number in range(len(self.layers)) if "{i}" in ours else [0]:
                 model.set_submodule(ours.format(i=number), self.get_submodule(theirs.format(i=number)))
-        return model.train(self.training)
+        return model

@@ -163,7 +163,7 @@ class Transformer(nn.Module):
         _check_inputs(ids, mask, positions)
         places = self._places(ids, mask, positions, cache)
         real, documents = self._read_mask(mask, cache)
-        if memory is not None and len(ids) % max(1, len(memory)):
+        if memory is not None and len(memory) != len(ids) and (len(memory) == 0 or len(ids) % len(memory)):
             raise ValueError(f"{len(memory)} rows of memory cannot be shared evenly by {len(ids)} rows of ids.")
         if memory is not None and cache is not None:
             cache.check_memory(memory, memory_mask)
@@ -241,15 +241,18 @@ class HasTransformer(Protocol):
 
 
 def unwrapped(model: nn.Module) -> Transformer:
-    """The model itself, out of the wrappers of compilation and distribution; the course's model as a Transformer."""
+    """The model itself, out of the wrappers of compilation and distribution."""
     while not isinstance(model, Transformer):
-        if isinstance(model, HasTransformer):
-            return model.as_transformer()
         inside = getattr(model, "_orig_mod", getattr(model, "module", None))
         if not isinstance(inside, nn.Module):
             raise TypeError(f"a Transformer is needed here, and this is a {type(model).__name__}.")
         model = inside
     return model
+
+
+def transformer_of(model: nn.Module) -> Transformer:
+    """A Transformer to read from: the model itself, out of its wrappers, or what it gives by ``as_transformer``."""
+    return model.as_transformer() if isinstance(model, HasTransformer) else unwrapped(model)
 
 
 def _check_length(length: int, longest: int) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
+from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -215,11 +216,12 @@ class Attention(nn.Module):
             score_bias=partial(self._relative_scores, context) if self.terms else None,
             return_weights=return_weights,
         )
-        if isinstance(result, tuple):
-            return self.o(result[0]), result[1]
-        if shares_rows:
-            result = result.reshape(*query.shape[:-1], result.shape[-1])
-        return self.o(result)
+        attended, weights = result if isinstance(result, tuple) else (result, None)
+        if shares_rows and len(attended) != len(query):
+            attended = attended.reshape(*query.shape[:-1], attended.shape[-1])
+            if weights is not None:
+                weights = rearrange(weights, "q h (r t) s -> (q r) h t s", t=query.shape[-2])
+        return self.o(attended) if weights is None else (self.o(attended), weights)
 
     def _keys_and_values(
         self, key: Float[Tensor, "... S D"], value: Float[Tensor, "... S D"]

@@ -1,7 +1,8 @@
 """The mode that a model is in: training, with dropout, or evaluation."""
 
+from collections.abc import Callable
 from types import MethodType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -14,6 +15,8 @@ def evaluation_view(model: M, *, detached: bool = False) -> M:
     A view is a second tree of module objects around the same parameters, buffers and hooks, so that a model in training
     mode can be evaluated from any number of threads while nothing about it changes. ``detached`` makes a view in any
     case, for a caller that hands control back between calls and cannot know which mode it finds the model in then.
+    Hooks are called with the modules of the view, which have the names and weights of those they were put on, and no
+    other identity.
     """
     if not detached and not any(part.training for part in model.modules()):
         return model
@@ -23,7 +26,11 @@ def evaluation_view(model: M, *, detached: bool = False) -> M:
 def _view(module: M, known: dict[nn.Module, nn.Module]) -> M:
     if module in known:  # shared by several parents
         return known[module]  # type: ignore[return-value]
-    twin = known[module] = module.__class__.__new__(module.__class__)
+    compiled = module._modules.get("_orig_mod")
+    if compiled is not None:  # what torch.compile(module) gives would call the module it was made of
+        return _view(compiled, known)  # type: ignore[return-value]
+    # Not the class's own __new__: that of PyTorch's sharded modules runs __init__.
+    twin = known[module] = nn.Module.__new__(module.__class__)
     attributes = dict(module.__dict__)
     attributes["training"] = False
     attributes["_compiled_call_impl"] = None  # it calls the module it was compiled for
@@ -31,21 +38,26 @@ def _view(module: M, known: dict[nn.Module, nn.Module]) -> M:
         name: None if part is None else _view(part, known) for name, part in module._modules.items()
     }
     if "forward" in attributes:
-        attributes["forward"] = _rebound(module, twin, attributes["forward"])
+        attributes["forward"] = _rebound(module, twin)
     twin.__dict__.update(attributes)
     return twin
 
 
-def _rebound(module: nn.Module, twin: nn.Module, forward: object) -> object:
-    """A forward method that was set on an instance, for its twin."""
+def _rebound(module: nn.Module, twin: nn.Module) -> Callable[..., Any]:
+    """A forward method that was set on an instance, for its twin; a function that knows the instance is guarded."""
+    forward = module.forward
     if isinstance(forward, MethodType) and forward.__self__ is module:
         return MethodType(forward.__func__, twin)
-    if any(part.training for part in module.modules()):
-        raise ValueError(
-            f"the forward method of a {type(module).__name__} was replaced by a function, which would run in training "
-            f"mode; call model.eval() first."
-        )
-    return forward
+
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        if any(part.training for part in module.modules()):
+            raise ValueError(
+                f"the forward method of a {type(module).__name__} was replaced by a function, which would run in "
+                f"training mode; call model.eval() first."
+            )
+        return forward(*args, **kwargs)
+
+    return guarded
 
 
 class Evaluating:

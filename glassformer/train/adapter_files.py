@@ -10,7 +10,6 @@ one; so these are not PEFT's files, and no renaming would make them so. For othe
 import copy
 import hashlib
 import json
-import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from glassformer.config import Init
 from glassformer.models.transformer import Transformer, unwrapped
 from glassformer.train.adapters import adapted, add_adapters, merged
 from glassformer.weights.files import WeightsError, open_weights, some
-from glassformer.weights.saving import naming_file, write_weights
+from glassformer.weights.saving import replacing, write_weights
 
 FACTS, TENSORS = "adapters.json", "adapters.safetensors"
 KEYS = {"format", "rank", "alpha", "dropout", "targets", "also", "base"}
@@ -47,14 +46,14 @@ def restore_adapters(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def fingerprint(model: nn.Module, but: Collection[str] = ()) -> str:
-    """SHA-256 over the facts of a model and over its weights, those called in ``but`` left out."""
+    """SHA-256 over the facts of a model and over its weights, trained or not, those called in ``but`` left out."""
     inner = unwrapped(model)
     facts = replace(inner.config, init=Init())  # where training starts says nothing of what was trained
     digest = hashlib.sha256(json.dumps(_stated(facts), sort_keys=True).encode())
-    for name, parameter in sorted(inner.named_parameters()):
+    for name, tensor in sorted({**dict(inner.named_parameters()), **dict(inner.named_buffers())}.items()):
         if name not in but:
-            digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}".encode())
-            numbers: Any = parameter.detach().cpu().reshape(-1).view(torch.uint8).numpy()
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            numbers: Any = tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy()
             digest.update(numbers)
     return digest.hexdigest()
 
@@ -88,14 +87,9 @@ def save_adapters(model: nn.Module, folder: Path, *, base: str | None = None) ->
         "base": fingerprint(model, tensors.keys()) if base is None else base,
     }
     folder.mkdir(parents=True, exist_ok=True)
-    beside = folder / f".{FACTS}.new"  # ready before the tensors change, so that the two change together
-    try:
-        with naming_file(folder / FACTS):
-            beside.write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
+    with replacing(folder / FACTS) as beside:  # ready before the tensors change, so that the two change together
+        beside.write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
         write_weights(folder, tensors, file_name=TENSORS)
-        os.replace(beside, folder / FACTS)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def load_adapters(model: nn.Module, folder: Path, *, any_base: bool = False) -> list[str]:

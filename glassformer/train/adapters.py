@@ -35,7 +35,7 @@ class AdaptedLinear(Linear):
         nn.Module.__init__(self)  # not Linear's own, which would make a weight
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight, self.bias = linear.weight, linear.bias
-        self.rank, self.alpha = rank, alpha
+        self.rank, self.alpha, self.fused = rank, alpha, linear.fused
         self.dropout = nn.Dropout(dropout)
         like = self.weight.detach()
         dtype = torch.promote_types(like.dtype, torch.float32)
@@ -58,7 +58,7 @@ class AdaptedLinear(Linear):
         self.weight.copy_(self.weight.to(added.dtype) + added)
         with torch.device("meta"):  # no memory: both parameters are there already
             plain = Linear(self.in_features, self.out_features)
-        plain.weight, plain.bias = self.weight, self.bias
+        plain.weight, plain.bias, plain.fused = self.weight, self.bias, self.fused
         return plain.train(self.training)
 
     def extra_repr(self) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from glassformer.config import EmbeddingHead, Head, LMHead, Model, PretrainingHead, TaskHead, leaves, look
+from glassformer.config.checks import check_choice
 from glassformer.weights.reader import THEIR_ACTIVATION, ConfigError, Reader
 from glassformer.weights.rules import Ignored, Rule
 
@@ -134,6 +135,14 @@ class Lineage:
             what = ", ".join(lost) or "their structure"
             raise ConfigError(f"a config.json of the kind {self.name} cannot state these facts: {what}.")
         return said
+
+
+def choose_own_head(facts: Model, head: str | Head | None) -> Model:
+    """Facts of our own with the head that is asked for: by name its own or none, or any by its facts."""
+    if isinstance(head, str):
+        check_choice("head", head, ("none", head_kind(facts.head)))
+        head = None if head == "none" else facts.head
+    return replace(facts, head=head)
 
 
 def head_kind(head: Head | None) -> str:

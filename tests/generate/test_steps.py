@@ -14,6 +14,7 @@ from glassformer.generate.steps import Steps
 from glassformer.generate.writing import write
 from glassformer.models.transformer import Transformer
 from glassformer.nn.cache import KVCache
+from glassformer.nn.context import Context
 from glassformer.nn.heads import Attention
 from glassformer.nn.linear import Linear
 from tests.helpers import relative_difference
@@ -114,6 +115,19 @@ def test_rows_of_memory_must_serve_evenly() -> None:
     memory = memory_of(model, 2, 31)
     with pytest.raises(ValueError, match="2 rows of memory cannot be shared evenly by 3 rows"):
         model.decode(tokens(3, 2), **memory)
+    with pytest.raises(ValueError, match="0 rows of memory"):
+        model.decode(tokens(3, 2), memory=memory["memory"][:0])
+
+
+def test_weights_of_rows_that_share_a_memory() -> None:
+    cross, memory = built("bart").decoder.blocks[0].cross, torch.randn(2, 5, 16, dtype=torch.float64)
+    x = torch.randn(6, 3, 16, dtype=torch.float64)
+    context = Context(memory=memory, path="eager").across
+    out, weights = cross(x, memory, context=context, return_weights=True)
+    expected, wanted = cross(x, memory.repeat_interleave(3, 0), context=context, return_weights=True)
+    assert relative_difference(out, expected) < 1e-12
+    assert weights.shape == wanted.shape
+    assert relative_difference(weights, wanted) < 1e-12
 
 
 # --- models that someone has changed ---------------------------------------------------------------------------------

@@ -179,6 +179,16 @@ def test_it_generates_and_its_hooks_and_changes_count():
     assert lm.training
 
 
+def test_the_modes_of_its_parts_stay_and_lost_layers_are_named():
+    lm = model().train()
+    lm.layers[0].attn.q_proj.eval()
+    write(lm, [[3, 4]], Settings(max_new_tokens=1))
+    assert not lm.layers[0].attn.q_proj.training
+    lm.layers = lm.layers[:1]
+    with pytest.raises(ValueError, match="built with 2 layers and has 1 now"):
+        write(lm, [[3, 4]])
+
+
 def test_it_is_saved_and_loaded_like_any_model(tmp_path):
     lm = model()
     loaded = gf.load(gf.save(lm, tmp_path, lineage="cs336"))

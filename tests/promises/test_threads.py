@@ -110,7 +110,34 @@ def test_a_forward_method_set_on_an_instance() -> None:
     plain = ffn.forward
     ffn.forward = lambda x: plain(x) * 2  # a function that knows this very module cannot
     with pytest.raises(ValueError, match=r"forward method of a FeedForward was replaced.*call model.eval\(\) first"):
-        evaluation_view(model)
+        evaluation_view(model)(tokens(1, 3))
     model.eval()
     assert evaluation_view(model) is model
-    assert torch.equal(evaluation_view(model, detached=True)(tokens(1, 3)), model(tokens(1, 3)))
+    view = evaluation_view(model, detached=True)
+    assert torch.equal(view(tokens(1, 3)), model(tokens(1, 3)))
+    ffn.train()
+    with pytest.raises(ValueError, match="was replaced"):
+        view(tokens(1, 3))
+
+
+def test_a_compiled_part_is_viewed_as_the_part_it_was_made_of() -> None:
+    model = built(with_dropout(PAGES["gpt2"]))
+    expected = model(tokens(1, 3))
+    model.decoder.blocks[0] = torch.compile(model.decoder.blocks[0], backend="eager")
+    model.train()
+    assert torch.equal(evaluation_view(model)(tokens(1, 3)), expected)
+
+
+def test_a_class_that_makes_its_objects_in_another_way() -> None:
+    """As PyTorch's sharded modules do: their class replaces that of the module, and its __new__ runs __init__."""
+
+    class Sharded(Transformer):
+        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+            made = object.__new__(Transformer)
+            made.__init__(*args, **kwargs)
+            return made
+
+    model = built(with_dropout(PAGES["gpt2"]))
+    expected = model(tokens(1, 3))
+    model.__class__ = Sharded
+    assert torch.equal(evaluation_view(model.train())(tokens(1, 3)), expected)

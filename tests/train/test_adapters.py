@@ -234,6 +234,28 @@ def test_an_adapted_model_writes_what_the_merged_one_writes() -> None:
     assert found == expected != plain
 
 
+def test_adapted_and_merged_maps_use_the_kernels_of_the_model() -> None:
+    for fused in (True, False):
+        model = built("gpt2")
+        model.fused = fused
+        add_adapters(model, targets=["attention.*", "ffn.*"])
+        for one in (model, merged(model)):
+            assert {part.fused for part in one.modules() if isinstance(part, Linear)} == {fused}
+
+
+def test_a_fingerprint_covers_buffers() -> None:
+    facts = change(change(PAGES["bart"], "head.bias_trained", False), "decoder.dropout", 0.0)
+    model = built(facts)
+    before = fingerprint(model)
+    model.head.bias.add_(1)
+    assert fingerprint(model) != before
+
+
+def test_adapters_are_not_put_into_a_copy() -> None:
+    with pytest.raises(TypeError, match="this is a TransformerLM"):
+        load_adapters(TransformerLM(31, 8, 16, 2, 2), Path("nowhere"))
+
+
 def test_unmerged_models_are_not_saved_and_merged_ones_are(tmp_path: Path) -> None:
     model = built("gpt2", torch.float32)
     add_adapters(model)
