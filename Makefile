@@ -32,7 +32,7 @@ $(VENV)/real: $(VENV)/dev
 	  echo "They cannot be had here; the tests that need them will be skipped."
 	@touch $@
 
-.PHONY: help demo test test-slow test-real test-all parity mutations check format bench bench-sparse bench-generate bench-train bench-memory docs clean
+.PHONY: help demo test test-slow test-real test-all test-kernels parity mutations check format bench bench-sparse bench-generate bench-train bench-memory docs clean
 
 demo: $(VENV)/core ## train a small language model for a minute, then let it write
 	@$(BIN)/glassformer demo
@@ -40,13 +40,21 @@ demo: $(VENV)/core ## train a small language model for a minute, then let it wri
 test: $(VENV)/dev ## the tests (a few minutes on two cores)
 	@$(BIN)/python -m pytest -q -n $(JOBS) --ignore tests/real
 
-test-slow: $(VENV)/dev ## the long tests alone
-	@$(BIN)/python -m pytest -q -n $(JOBS) -m slow
+test-slow: $(VENV)/dev ## the long tests, and all others with their types checked; MINUTES=n stops then
+	@$(BIN)/python -m pytest -q -n $(JOBS) --ignore tests/real --types=all -m 'slow or not typed' $(if $(MINUTES),--minutes=$(MINUTES))
 
 test-real: $(VENV)/real ## real trained models, beside the references
-	@$(BIN)/python -m pytest -q tests/real
+	@$(BIN)/python -m pytest -q --types=all tests/real
 
 test-all: test test-slow test-real ## the tests, the long tests and the real models
+
+# What other processors compute with: plain kernels, those of SSE4.1 in bfloat16, products that are the same everywhere.
+KERNELS := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE
+test-kernels: $(VENV)/dev ## the tests on the kernels of other processors, on one thread and on two
+	@for kernel in $(KERNELS); do for threads in 1 2; do \
+	  echo "$$kernel OMP_NUM_THREADS=$$threads"; \
+	  env "$$kernel" OMP_NUM_THREADS=$$threads OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -q -n $(JOBS) --ignore tests/real; \
+	done; done
 
 parity: $(VENV)/dev ## every lineage beside Hugging Face, as a table, into docs/parity.md
 	@$(BIN)/python -m tests.parity.report

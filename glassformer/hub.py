@@ -6,8 +6,7 @@
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,15 +16,17 @@ import torch
 from torch import nn
 
 from glassformer import __version__
-from glassformer.config import Head, Model, from_dict, shapes, to_dict
+from glassformer.config import Head, Model, shapes, to_dict
 from glassformer.config.checks import check_choice
-from glassformer.families import by_model_type, lineages
+from glassformer.families import lineage_of, lineages
 from glassformer.models.initialise import initialise
 from glassformer.models.transformer import Transformer, unwrapped
 from glassformer.text.pieces import TokenizerError
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.weights.convert import (
+    FLOATS,
     carry,
+    check_sizes,
     plain_names,
     plan,
     plan_ours,
@@ -33,12 +34,13 @@ from glassformer.weights.convert import (
     settle_tie,
     to_theirs,
 )
+from glassformer.weights.devices import check_device
 from glassformer.weights.files import WeightsError, some
 from glassformer.weights.lineage import WITHOUT_WEIGHTS, Lineage, choose_kind, head_kind
 from glassformer.weights.matching import Wishes
-from glassformer.weights.reader import EVERYWHERE, OWN_CONFIG, ConfigError
+from glassformer.weights.reader import EVERYWHERE, OWN_CONFIG, ConfigError, naming, read_own
 from glassformer.weights.room import room_in
-from glassformer.weights.saving import write_weights
+from glassformer.weights.saving import replacing, write_weights
 from glassformer.weights.source import Source, find_place, open_parts, open_source
 
 Where = str | os.PathLike[str]
@@ -51,12 +53,15 @@ class Options(TypedDict, total=False):
 
     config: Where | Mapping[str, Any]  # a config.json that lies elsewhere, or what it would say; with ``weights``
     weights: Where
+    lineage: str  # the kind of model, where config.json does not state it or states one that is not known here
     head: str | Head | None  # another head than the folder's own: lm, classify, none … or its facts
     ignore_keys: Iterable[str]  # names of weights to pass over; * matches anything
     fresh: Iterable[str]  # our names of parts that start anew where they are missing or of another size, as ["head.*"]
     strict: bool  # refuse keys of config.json that the lineage does not know
     allow_pickle: bool  # open .bin, .pt and .pth files
     check_finite: bool  # refuse NaN and infinities
+    tokenizer: Where  # another folder's tokenizer, or a tokenizer.json
+    tokenizer_kind: str  # what its older files are where they do not state it: see text.tokenizer_kinds.KINDS
     download: bool  # fetch a Hugging Face name that is not in the local cache
 
 
@@ -80,6 +85,8 @@ class Loaded:
     report: Report
     place: Path
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    tokenizer_place: Path | None = None  # where its tokenizer lies, if elsewhere
+    tokenizer_kind: str | None = None  # what its older files are, if they do not state it
 
     @property
     def folder(self) -> Path:
@@ -89,18 +96,20 @@ class Loaded:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the folder or file; read when first asked for."""
+        if self.tokenizer_place is not None:
+            return Tokenizer.load(self.tokenizer_place, self.tokenizer_kind)
         if "tokenizer.ggml.model" in self.metadata:
             return Tokenizer.from_gguf(self.metadata)
         beside = sorted(self.folder.glob("tok*.bin"))  # what llama2.c calls them
         if self.place.suffix == ".bin" and len(beside) == 1:
             return Tokenizer.from_llama2c(beside[0])
-        return Tokenizer.load(self.folder)
+        return Tokenizer.load(self.folder, self.tokenizer_kind)
 
 
 def load(
     where: Where | None = None,
     *,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     device: torch.device | str | None = None,
     **options: Unpack[Options],
 ) -> Loaded:
@@ -109,7 +118,7 @@ def load(
     Args:
         where: a folder as Hugging Face or we write it, a GGUF or llama2.c file, or a name in the local Hugging Face
             cache. Or None, with ``config`` and ``weights`` among the options.
-        dtype: of the weights in memory; as stored unless given.
+        dtype: of the weights in memory, or its name (``"bfloat16"``); as stored unless given.
         device: where to put them.
         options: see ``Options``.
 
@@ -117,17 +126,18 @@ def load(
     """
     for name in options:
         check_choice("an option of load", name, Options.__annotations__)
-    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise TypeError(f"dtype must be a floating type such as torch.bfloat16, got {dtype!r}.")
-    target = torch.device(device) if device is not None else torch.get_default_device()
-    with _open(where, options) as source, _naming(source.place), torch.inference_mode(False):
+    dtype, target = _dtype(dtype), _device(device)
+    with _open(where, options) as source, naming(source.place, ConfigError, WeightsError), torch.inference_mode(False):
         wishes = Wishes(_names(options.get("ignore_keys", ())), _names(options.get("fresh", ())))
         if source.is_ours:
             facts, lineage, report = _own_facts(source, options), source.config.get("lineage"), Report()
+            if options.get("lineage") is not None:  # what it is saved as
+                lineage = lineage_of({}, options["lineage"]).name
             planned = plan_ours(facts, source.shapes, wishes)
         else:
             facts, lineage, kind, report = _their_facts(source, options)
             planned = plan(lineages()[lineage], facts, kind, source.shapes, wishes)
+        check_sizes(planned, facts, source.shapes)
         used = [planned.stored[name] for rule in planned.rules for name in rule.theirs]
         common = prevailing_dtype(source.shapes, source.dtypes, used)
         report.spare, report.fresh = planned.spare, planned.fresh
@@ -136,7 +146,11 @@ def load(
             model = Transformer(facts)
         carry(planned, facts, source, room_in(model, dtype or common, target), source.shapes)
         initialise(model, facts, planned.fresh)  # a bias missing beside a filled weight stays zero
-        return Loaded(model.eval(), facts, lineage, report, source.place, source.metadata)
+        found = Loaded(model.eval(), facts, lineage, report, source.place, source.metadata)
+        found.tokenizer_kind = options.get("tokenizer_kind")
+        if options.get("tokenizer") is not None:
+            found.tokenizer_place = Path(options["tokenizer"])
+        return found
 
 
 def save(
@@ -156,7 +170,7 @@ def save(
     if isinstance(loaded, Loaded):
         lineage = loaded.lineage if lineage is None else lineage
         tokenizer = _tokenizer_of(loaded) if tokenizer is None else tokenizer
-    place = Path(folder)
+    place = _folder_for(folder)
     weights = _checked_weights(model)
     if to == "hf":
         known = _known_lineage(lineage)
@@ -167,14 +181,24 @@ def save(
         said = {"glassformer": __version__, "format": 1, "lineage": lineage, "model": to_dict(model.config)}
     name, other = ("config.json", OWN_CONFIG) if to == "hf" else (OWN_CONFIG, "config.json")
     place.mkdir(parents=True, exist_ok=True)
-    beside = place / f".{name}.new"  # ready before the weights change, so that the two change together
-    beside.write_text(json.dumps(said, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    write_weights(place, weights)
-    os.replace(beside, place / name)
+    with replacing(place / name) as beside:  # ready before the weights change, so that the two change together
+        beside.write_text(json.dumps(said, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_weights(place, weights)
     (place / other).unlink(missing_ok=True)  # one folder, one format
     if tokenizer is not None:
         tokenizer.save(place)
     _carry_advice(loaded.folder if isinstance(loaded, Loaded) else None, place)
+    return place
+
+
+def _folder_for(folder: Where) -> Path:
+    """The folder to write to; raise before any work where there cannot be one."""
+    if not isinstance(folder, str | os.PathLike):
+        raise TypeError(f"folder must be a path, got {folder!r:.80}.")
+    place = Path(folder).expanduser()
+    nearest = next((one for one in (place, *place.parents) if one.exists()), place)
+    if nearest.exists() and not nearest.is_dir():
+        raise WeightsError(f"{place}: {nearest} is a file, and a model is saved to a folder; name another.")
     return place
 
 
@@ -186,12 +210,37 @@ def _carry_advice(source: Path | None, place: Path) -> None:
         if old is None or not old.is_file():
             new.unlink(missing_ok=True)
         elif not new.exists() or not old.samefile(new):
-            shutil.copyfile(old, new)
+            with replacing(new) as beside:
+                shutil.copyfile(old, beside)
+
+
+def _dtype(given: torch.dtype | str | None) -> torch.dtype | None:
+    if isinstance(given, str):
+        names = {str(one).removeprefix("torch."): one for one in FLOATS}
+        check_choice("dtype", given.removeprefix("torch."), names)
+        return names[given.removeprefix("torch.")]
+    if given is not None and given not in FLOATS:
+        raise TypeError(f"dtype must be a floating type such as torch.bfloat16, got {given!r}.")
+    return given
+
+
+def _device(given: torch.device | str | None) -> torch.device:
+    if given is None:
+        return torch.get_default_device()
+    if not isinstance(given, str | torch.device):
+        raise TypeError(f"device must be a name such as 'cuda' or a torch.device, got {given!r}.")
+    check_device(str(given))
+    return torch.device(given)
 
 
 def _open(where: Where | None, options: Options) -> Source:
     checks = {"allow_pickle": options.get("allow_pickle", False), "finite": options.get("check_finite", False)}
     config, weights = options.get("config"), options.get("weights")
+    for name, given in (("where", where), ("weights", weights)):
+        if given is not None and not isinstance(given, str | os.PathLike):
+            raise TypeError(f"{name} must be a path or a name, got {given!r:.80}. A model is loaded from its folder.")
+    if config is not None and not isinstance(config, str | os.PathLike | Mapping):
+        raise TypeError(f"config must be a path or what config.json would say, got {config!r:.80}.")
     if where is not None:
         if config is not None or weights is not None:
             raise ValueError("load takes either where, or config and weights; not both.")
@@ -202,29 +251,13 @@ def _open(where: Where | None, options: Options) -> Source:
     return open_parts(config if isinstance(config, Mapping) else Path(config), Path(weights), **checks)
 
 
-@contextmanager
-def _naming(place: Path) -> Iterator[None]:
-    """Let every complaint about a model begin with where it lies."""
-    try:
-        yield
-    except (ConfigError, WeightsError) as error:
-        if str(place) in str(error):
-            raise
-        raise type(error)(f"{place}: {error}") from error
-
-
 def _names(given: str | Iterable[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
 
 
 def _own_facts(source: Source, options: Options) -> Model:
     """The page of facts of a folder of ours, with another head if one is asked for."""
-    if source.config.get("format") != 1 or "model" not in source.config:
-        raise ConfigError(f"{OWN_CONFIG} must say format 1 and hold a model; this is of another version, or damaged.")
-    try:
-        facts = from_dict(Model, source.config["model"])
-    except TypeError as error:
-        raise ConfigError(f"{OWN_CONFIG}: {error}") from error
+    facts = read_own(source.config)
     asked = options.get("head", facts.head)
     if isinstance(asked, str):
         check_choice("head", asked, ("none", head_kind(facts.head)))
@@ -239,7 +272,7 @@ def _their_facts(source: Source, options: Options) -> tuple[Model, str, str, Rep
             "config.json says that the weights are quantised (quantization_config), which is not read here. Save the "
             "model in float16 or bfloat16 with the library that quantised it, or load a GGUF file of it."
         )
-    lineage = by_model_type(source.config)
+    lineage = lineage_of(source.config, options.get("lineage"))
     kind, head = _choose_head(lineage, source.config, options)
     facts = settle_tie(lineage, lineage.facts(source.config, kind), kind, source.shapes, source.read)
     facts = facts if head is None else replace(facts, head=head)
@@ -275,7 +308,8 @@ def _foreign_keys(lineage: Lineage, config: Mapping[str, Any], kind: str) -> dic
 
 def _known_lineage(name: str | None) -> Lineage:
     if name is None:
-        raise ConfigError('to write for Hugging Face, say which kind of model it is to see: lineage="gpt2", say.')
+        known = ", ".join(name for name, one in lineages().items() if one.model_type is not None)
+        raise ConfigError(f"to write for Hugging Face, the kind of model must be known; say lineage=: {known}.")
     check_choice("lineage", name, lineages())
     lineage = lineages()[name]
     if lineage.model_type is None:

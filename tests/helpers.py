@@ -72,11 +72,12 @@ def interleave_rows(weight: torch.Tensor, heads: int) -> torch.Tensor:
 @contextmanager
 def types_unchecked() -> Iterator[None]:
     """Switch the run-time shape checks off, to meet the errors that users meet."""
+    before = jaxtyping.config.jaxtyping_disable
     jaxtyping.config.update("jaxtyping_disable", True)
     try:
         yield
     finally:
-        jaxtyping.config.update("jaxtyping_disable", False)
+        jaxtyping.config.update("jaxtyping_disable", before)
 
 
 def on_screen(command: list[str], ctrl_c_at: bytes | None = None) -> tuple[int, str]:

@@ -28,6 +28,7 @@ from glassformer.config import (
     Stack,
     TaskHead,
     Tokens,
+    buffers,
 )
 from glassformer.models.transformer import Transformer
 from tests.helpers import randomise
@@ -128,7 +129,7 @@ PAGES: dict[str, Model] = {
     "bart": encoder_decoder(
         _POST,
         embed=Embed(position=InputPosition(kind="learned", length=LONGEST, offset=2), norm=True, scale=4.0),
-        head=LMHead(bias=True),
+        head=LMHead(bias=True, bias_trained=False),
     ),
     "2017": encoder_decoder(
         _POST,
@@ -143,9 +144,11 @@ ONE_OF_EACH = ("bert", "llama", "t5")
 
 
 def built(page: str | Model, dtype: torch.dtype = torch.float64, seed: int = 0) -> Transformer:
-    """A model in evaluation mode with every parameter drawn anew."""
+    """A model in evaluation mode with every parameter, and every stored buffer, drawn anew."""
     made = Transformer(PAGES[page] if isinstance(page, str) else page)
     randomise(made, seed)
+    for name in buffers(made.config):
+        made.get_buffer(name).normal_(0, 0.15, generator=torch.Generator().manual_seed(seed + 1))
     return made.to(dtype).eval()
 
 
@@ -253,10 +256,11 @@ def _stack(r: _Draw, *, causal: bool, cross: bool) -> Stack:
 
 
 def _head(r: _Draw, *, is_encoder: bool, factorised: bool) -> Head | None:
-    tied = r.flag()
+    tied, bias = r.flag(), r.flag()
     lm = LMHead(
         transform=r.choice(ACTIVATIONS) if r.flag() or (tied and factorised) else None,
-        bias=r.flag(),
+        bias=bias,
+        bias_trained=r.flag() or not bias,
         scale=r.uniform(0.1, 2),
         tied=tied,
         mask_decoder=MaskDecoder(length=r.few(12, 20), steps=r.few(1, 3)) if is_encoder and r.flag() else None,

@@ -257,7 +257,7 @@ def test_bad_weights(folder: Path, reference: transformers.GPT2LMHeadModel) -> N
         hub.load(folder, check_finite=True)
     path.unlink()
     torch.save(reference.state_dict(), folder / "pytorch_model.bin")
-    with pytest.raises(WeightsError, match="--allow-pickle"):
+    with pytest.raises(WeightsError, match="say allow_pickle=True"):
         hub.load(folder)
     assert torch.allclose(hub.load(folder, allow_pickle=True).model(IDS), reference(IDS).logits, atol=1e-5)
 
@@ -333,7 +333,7 @@ def test_misspelt_options_are_refused(folder: Path) -> None:
             hub.load(folder, check_finit=True)
         with pytest.raises(ValueError, match="an option of load must be one of"):
             hub.load(folder, trust_remote_code=True)
-        for wrong in ("bfloat16", torch.int8):
+        for wrong in (16, torch.int8):
             with pytest.raises(TypeError, match=r"floating type such as torch\.bfloat16"):
                 hub.load(folder, dtype=wrong)
 

@@ -11,6 +11,7 @@ from glassformer.cli import account_more as more
 from glassformer.cli.account_options import Device, Load, Showing
 from glassformer.cli.account_tables import Books, run_data, run_lines, say, show_model, show_models, show_sweep
 from glassformer.cli.errors import InputError
+from glassformer.cli.options import Choosing
 from glassformer.cli.outputs import note, print_json
 from glassformer.cli.verbs import verb
 from glassformer.inspect.account.account import Account
@@ -25,6 +26,7 @@ from glassformer.inspect.account.timing import Timing, plan_of, time_on
 @verb
 def account(
     load: Load,
+    choosing: Choosing,
     showing: Showing,
     device: Device,
     model: Annotated[
@@ -56,7 +58,7 @@ def account(
         raise InputError("name a model: glassformer account gpt2-xl; glassformer info lists the published ones.")
     if sweep is not None and getattr(load, sweep.axis) not in (None, 1):
         raise InputError(f"--{sweep.axis} and --sweep {showing.sweep} both say the {sweep.axis}; leave out the first.")
-    accounts = load.accounts(models, plans=device.plans)
+    accounts = load.accounts(models, choosing, plans=device.plans)
     tool = device.chosen(load.dtype)
     if not accounts:
         assert tool is not None

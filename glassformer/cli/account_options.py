@@ -1,12 +1,13 @@
 """The options of ``glassformer account`` in groups: what is run, on what, and how it is shown."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
 
 from glassformer.cli.errors import InputError
+from glassformer.cli.options import Choosing
 from glassformer.cli.outputs import note
 from glassformer.config.checks import check_choice, check_number
 from glassformer.inspect.account.account import WIDTHS, Account, Causal, account
@@ -80,9 +81,9 @@ class Load:
         if self.decode and (self.train or plans):
             raise InputError("--decode writes one token, --train and --devices learn; choose one.")
 
-    def accounts(self, models: list[str], *, plans: bool) -> list[Account]:
+    def accounts(self, models: list[str], choosing: Choosing, *, plans: bool) -> list[Account]:
         """The books of each model."""
-        pages = {name: facts_of(name) for name in models}
+        pages = {name: facts_of(name, **choosing.choices()) for name in models}
         if self.source is not None and all(one.family != "encoder-decoder" for one in pages.values()):
             raise InputError("--source is what an encoder-decoder's encoder reads; say --context for this model.")
         for name, page in pages.items():
@@ -93,7 +94,7 @@ class Load:
             "optimizer": self.optimizer or "adamw",
         }
         given |= {name: getattr(self, name) for name in ("batch", "context", "source", "dtype", "attention", "causal")}
-        return [account(name, **given) for name in models]
+        return [replace(account(pages[name], **given), name=name) for name in models]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """``glassformer chat``: a conversation with a model that was trained for them."""
 
+import re
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
     from glassformer.generate.text import Text
     from glassformer.hub import Loaded
 
-RESET, EXIT = "/reset", "/exit"
+RESET, EXIT, HELP = "/reset", "/exit", "/help"
+COMMANDS = {RESET: "begins anew", EXIT: "or Ctrl-D ends", HELP: "shows this"}
+_COMMAND = re.compile(r"/[A-Za-z]+")
+TOLD = ", ".join(f"{command} {does}" for command, does in COMMANDS.items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +50,7 @@ class Talking:
 
 @verb
 def chat(model: ModelName, talking: Talking, loading: Loading, searching: Searching, computing: Computing) -> None:
-    """Talk with MODEL, line by line. /reset begins anew, /exit or Ctrl-D ends, Ctrl-C ends a reply."""
+    """Talk with MODEL, line by line. /reset begins anew, /exit or Ctrl-D ends, Ctrl-C ends a reply; /help."""
     from glassformer.generate.defaults import notes_for
 
     if sys.stdin is None:
@@ -70,6 +74,9 @@ def _talk(loaded: "Loaded", options: dict[str, Any], talking: Talking) -> None:
             messages = talking.begin
             if not talking.as_json:
                 console.print("[dim]The conversation begins anew.[/]")
+            continue
+        if _COMMAND.fullmatch(line):  # never for the model
+            note(TOLD if line == HELP else f"{line} is no command: {TOLD}.")
             continue
         messages.append({"role": "user", "content": line})
         try:
@@ -108,7 +115,7 @@ def _lines(console: Console, as_json: bool) -> Iterator[str]:
         with suppress(ImportError):  # not on every system
             import readline  # noqa: F401  # gives input() a line that can be edited
         if not as_json:
-            console.print(f"[dim]{RESET} begins anew, {EXIT} or Ctrl-D ends.[/]")
+            console.print(f"[dim]{TOLD}.[/]")
     for number in count(1):
         try:
             line = input("> ") if is_terminal else _next_line(number)

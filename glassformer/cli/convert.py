@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from glassformer.cli.errors import InputError
+from glassformer.cli.errors import InputError, in_words
+from glassformer.cli.options import Loading
 from glassformer.cli.verbs import verb
 from glassformer.config.checks import check_choice
 
 if TYPE_CHECKING:
-    from glassformer.hub import Loaded, Options
-
-TYPES = ("float32", "bfloat16", "float16", "float64")
+    from glassformer.hub import Loaded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +20,6 @@ class Checks:
     """What is refused; the names are those of ``hub.load``."""
 
     strict: Annotated[bool, typer.Option(help="Refuse keys of config.json that the lineage does not know.")] = False
-    allow_pickle: Annotated[bool, typer.Option(help="Open .bin, .pt and .pth files, for their tensors alone.")] = False
     check_finite: Annotated[bool, typer.Option(help="Refuse weights with NaN or infinities.")] = False
 
 
@@ -34,6 +32,7 @@ def convert(
         ),
     ],
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write; made if it is not there.")],
+    loading: Loading,
     checks: Checks,
     to: Annotated[
         str,
@@ -41,28 +40,12 @@ def convert(
             metavar="hf|glassformer", help="hf: for Hugging Face. glassformer: facts and part names of our own."
         ),
     ] = "hf",
-    dtype: Annotated[
-        str | None,
-        typer.Option(metavar="TYPE", help="float32, bfloat16, float16 or float64; as stored unless given."),
-    ] = None,
-    head: Annotated[
-        str | None, typer.Option(metavar="KIND", help="Another head than the source's own: lm, classify, none …")
-    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over a model that FOLDER holds already.")] = False,
 ) -> None:
     """Load SOURCE, with every weight accounted for, and write it to FOLDER."""
     check_choice("--to", to, ("glassformer", "hf"))
-    if dtype is not None:
-        check_choice("--dtype", dtype, TYPES)
     _check_folder(model, folder, force)
-    import torch
-
-    from glassformer import hub
-
-    options: Options = asdict(checks)  # type: ignore[assignment]
-    if head is not None:
-        options["head"] = head
-    _write(hub.load(model, dtype=None if dtype is None else getattr(torch, dtype), **options), folder, to)
+    _write(loading.load(model, **asdict(checks)), folder, to)
 
 
 def _write(loaded: "Loaded", folder: Path, to: str) -> None:
@@ -73,7 +56,7 @@ def _write(loaded: "Loaded", folder: Path, to: str) -> None:
         tokenizer = loaded.tokenizer
     except TokenizerError as error:
         tokenizer = None
-        typer.echo(f"no tokenizer is written: {error}", err=True)
+        typer.echo(f"no tokenizer is written: {in_words(error)}", err=True)
     hub.save(loaded, folder, to=to, tokenizer=tokenizer)
     for name, reason in loaded.report.spare.items():
         typer.echo(f"left out {name}: {reason}", err=True)

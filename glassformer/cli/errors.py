@@ -15,7 +15,7 @@ NAMES = (
     "max_new_tokens", "min_new_tokens", "beam_size", "top_beams", "length_penalty", "length_rule", "early_stopping",
     "beam_groups", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "no_repeat_ngram", "bad_words",
     "logit_bias", "forced_first", "forced_last", "contrastive_alpha", "top_alternatives", "batch_size", "allow_pickle",
-    "check_finite", "keep_special", "max_answer_tokens", "min_frequency",
+    "check_finite", "ignore_keys", "keep_special", "max_answer_tokens", "min_frequency",
 )  # fmt: skip
 WORDS = (
     "temperature", "samples", "seed", "stop", "eos", "suppress", "diversity", "path", "chunk", "draft", "truncate",
@@ -29,7 +29,10 @@ PHRASES = (
     (r"^(\S+): (neither .*?)To fetch it from the hub, say download=True\.", r"\1: \2Fetch it first: hf download \1."),
     (r"\buse (write|generate_text)\b", "leave out --stream"),
     (r"not samples=(\d+); leave it at 1", r"not samples=\1; leave out --stream, or --samples"),
-    (r" glassformer\.load\(\.\.\., head=.*? weights\.", ""),
+    (r"glassformer\.load\(\.\.\., head='(\w+)'\) can choose", r"--head \1 chooses"),
+    (r"\bsay lineage=", "say --lineage"),
+    (r"\binto fresh \(as fresh=\['head\.\*'\]\)", "into --fresh (as --fresh 'head.*')"),
+    (r"\b([Pp])ass kind\b", r"\1ass --tokenizer-kind"),
     (r" Load their folder, or hand in the config as well: load\(.*?\)\.", " Name their folder."),
     (r"score_masked is its measure", "score it with --masked"),
     (r"^score_masked needs", "--masked needs"),

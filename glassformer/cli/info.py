@@ -9,15 +9,18 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from glassformer.cli.errors import plain_errors
-from glassformer.cli.outputs import percent, print_table
+from glassformer.cli.options import Choosing
+from glassformer.cli.outputs import people, percent, print_table
+from glassformer.cli.verbs import verb
 from glassformer.config import Model, count, to_dict
 from glassformer.families import presets
 from glassformer.inspect.facts import facts_of
 from glassformer.inspect.parts import Part, part_tree
 
 
+@verb
 def info(
+    choosing: Choosing,
     model: Annotated[
         str | None,
         typer.Argument(metavar="MODEL", help="A published model's name, or a model's folder, GGUF or llama2.c file."),
@@ -27,16 +30,15 @@ def info(
     ] = False,
 ) -> None:
     """List the published models, or show one: its facts as a tree, with the parameters of every part."""
-    console = Console(highlight=False)
-    with plain_errors():
-        if model is None:
-            _list(console, as_json)
-            return
-        facts = facts_of(model)
-        if as_json:
-            typer.echo(json.dumps({"name": model, "parameters": count(facts), "model": to_dict(facts)}, indent=2))
-            return
-        console.print(_tree(model, facts))
+    console = people()
+    if model is None:
+        _list(console, as_json)
+        return
+    facts = facts_of(model, **choosing.choices())
+    if as_json:
+        typer.echo(json.dumps({"name": model, "parameters": count(facts), "model": to_dict(facts)}, indent=2))
+        return
+    console.print(_tree(model, facts))
 
 
 def _list(console: Console, as_json: bool) -> None:

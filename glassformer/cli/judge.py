@@ -11,7 +11,7 @@ from rich.text import Text
 
 from glassformer.cli.inputs import pairs, read_texts, read_whole
 from glassformer.cli.options import Common, ModelName, Texts, Truncate, side
-from glassformer.cli.outputs import bar, people, percent, print_json, visible
+from glassformer.cli.outputs import bar, people, percent, print_computed, visible
 from glassformer.cli.verbs import verb
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def fill(
     console = people()
     for one in found:
         if common.as_json:
-            print_json(one)
+            print_computed(one)
             continue
         console.print(Text(visible(one.text), "bold"))
         rows = [(filling.probability, filling.text) for filling in one.fillings]
@@ -97,7 +97,7 @@ def classify(
     console = people()
     for one in found:
         if common.as_json:
-            print_json(one)
+            print_computed(one)
             continue
         console.print(Text(visible(one.text if one.pair is None else f"{one.text} │ {one.pair}"), "bold"))
         console.print(_table([(label.probability, label.name) for label in one.labels]))
@@ -121,7 +121,7 @@ def tag(
     console = people()
     for one in found:
         if common.as_json:
-            print_json(one)
+            print_computed(one)
         else:
             console.print(_marked(one, kinds))
 
@@ -155,7 +155,7 @@ def answer(
     console = people()
     for one in found:
         if common.as_json:
-            print_json(one)
+            print_computed(one)
             continue
         console.print(Text(visible(one.question), "bold"))
         rows = [(found.probability, _in_context(one.context, found.start, found.end)) for found in one.answers]

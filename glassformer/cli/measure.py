@@ -15,9 +15,10 @@ from glassformer.cli.errors import InputError
 from glassformer.cli.inputs import check_room, pairs, read_texts, read_whole
 from glassformer.cli.judge import Pairing
 from glassformer.cli.options import Common, ModelName, Texts, Truncate, side
-from glassformer.cli.outputs import bar, people, print_json, print_table, visible
+from glassformer.cli.outputs import bar, people, print_computed, print_table, visible
 from glassformer.cli.verbs import verb
 from glassformer.config.checks import check_choice
+from glassformer.text.visible import counted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,8 +76,8 @@ def score(model: ModelName, common: Common, pairing: Pairing, how: Scoring, text
     total = scoring.summarise(found)
     if common.as_json:
         for one in found:
-            print_json(_row(one, how.tokens))
-        print_json({"total": total})
+            print_computed(_row(one, how.tokens))
+        print_computed({"total": total})
         return
     console = people()
     if how.tokens:
@@ -109,7 +110,7 @@ def _score_whole(model: str, common: Common, texts: Sequence[str] | None, how: S
             path.write_bytes(text.encode())
         total = score_file(loaded, path, batch_size=common.batch_size, progress=progress, **how.windows)
     if common.as_json:
-        print_json({"file": None if file is None else str(file), "total": total})
+        print_computed({"file": None if file is None else str(file), "total": total})
     else:
         print_table(_table([(path.name if file is None else str(file), total)]))
 
@@ -195,9 +196,9 @@ def embed(model: ModelName, common: Common, how: Embedding, texts: Texts = None)
         _save(out, vectors)
     if common.as_json:
         for text, vector in zip(lines, vectors.tolist(), strict=True):
-            print_json({"text": text, "vector": vector})
+            print_computed({"text": text, "vector": vector})
         return
-    many = "1 vector" if len(lines) == 1 else f"{len(lines):,} vectors"
+    many = counted(len(lines), "vector")
     people().print(f"{many} of {vectors.shape[1]} numbers" + (f" in {out}" if out else ""), markup=False)
     if len(lines) == 1:
         some = "  ".join(f"{value:.4f}" for value in vectors[0, :FIRST].tolist())

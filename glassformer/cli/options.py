@@ -1,6 +1,6 @@
 """The options that verbs share, in groups: how to load, what to read, how to search and how to compute."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 LOADING, READING, LENGTH = "Model", "Text", "Length"
 BEAMS, DRAWING, RULES = "Beam search", "Sampling", "Rules and other searches"
 COMPUTING = "Computing"
+TYPES = ("float32", "bfloat16", "float16", "float64")
 
 ModelName = Annotated[
     str,
@@ -32,9 +33,66 @@ Truncate = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loading:
-    """How the model comes into memory."""
+class Choosing:
+    """What a folder or file is taken to be."""
 
+    head: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND", help="Another head than the model's own: lm, classify, none …", rich_help_panel=LOADING
+        ),
+    ] = None
+    lineage: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="The kind of model, where its config.json does not say it.", rich_help_panel=LOADING
+        ),
+    ] = None
+    allow_pickle: Annotated[
+        bool,
+        typer.Option(
+            "--allow-pickle", help="Open .bin, .pt and .pth files, for tensors alone.", rich_help_panel=LOADING
+        ),
+    ] = False
+
+    def choices(self) -> dict[str, Any]:
+        """What was said, by the names of ``hub.load``."""
+        names = [field.name for field in fields(Choosing)]
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loading(Choosing):
+    """How the model, and the tokenizer that reads its texts, come into memory."""
+
+    ignore_keys: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="Weights in the file to pass over; * matches anything. Repeatable.",
+            rich_help_panel=LOADING,
+        ),
+    ] = None
+    fresh: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="Parts that start anew where the file lacks them, such as 'head.*'. Repeatable.",
+            rich_help_panel=LOADING,
+        ),
+    ] = None
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Another folder's tokenizer.", rich_help_panel=LOADING),
+    ] = None
+    tokenizer_kind: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            help="What older tokenizer files are where they do not say it: t5, llama, albert …",
+            rich_help_panel=LOADING,
+        ),
+    ] = None
     dtype: Annotated[
         str | None,
         typer.Option(
@@ -46,27 +104,24 @@ class Loading:
     device: Annotated[
         str | None, typer.Option(metavar="DEVICE", help="cpu, cuda, cuda:1 or mps.", rich_help_panel=LOADING)
     ] = None
-    allow_pickle: Annotated[
-        bool,
-        typer.Option(
-            "--allow-pickle", help="Open .bin, .pt and .pth files, for tensors alone.", rich_help_panel=LOADING
-        ),
-    ] = False
 
-    def load(self, model: str) -> "Loaded":
-        """The model."""
+    def load(self, model: str, **checks: bool) -> "Loaded":
+        """The model; ``checks`` are further options of ``hub.load``."""
         import torch
 
         from glassformer import hub
         from glassformer.weights.devices import check_device
 
-        types = ("float32", "bfloat16", "float16", "float64")
         if self.dtype is not None:
-            check_choice("--dtype", self.dtype, types)
+            check_choice("--dtype", self.dtype, TYPES)
         if self.device is not None:
             check_device(self.device, said="--device")
         dtype = None if self.dtype is None else getattr(torch, self.dtype)
-        return hub.load(model, dtype=dtype, device=self.device, allow_pickle=self.allow_pickle)
+        options = self.choices()
+        for name in ("ignore_keys", "fresh", "tokenizer", "tokenizer_kind"):
+            if getattr(self, name):
+                options[name] = getattr(self, name)
+        return hub.load(model, dtype=dtype, device=self.device, **options, **checks)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,11 +285,11 @@ class Computing:
     path: Annotated[
         str,
         typer.Option(
-            metavar="fast|sdpa|eager",
-            help="Through fused kernels, or by the formulas (eager).",
+            metavar="sdpa|eager",
+            help="Attention through fused kernels (sdpa), or by the formula (eager).",
             rich_help_panel=COMPUTING,
         ),
-    ] = "fast"
+    ] = "sdpa"
     chunk: Annotated[
         int | None, typer.Option(min=1, help="Read prompts in pieces of so many tokens.", rich_help_panel=COMPUTING)
     ] = None
@@ -248,7 +303,9 @@ class Computing:
 
     def given(self, loading: Loading) -> dict[str, Any]:
         """The options for ``generate_text``."""
-        check_choice("--path", self.path, ("fast", "sdpa", "eager"))
+        from glassformer.nn.attention import PATHS
+
+        check_choice("--path", self.path, PATHS)
         found: dict[str, Any] = {"path": self.path}
         if self.chunk is not None:
             found["chunk"] = self.chunk

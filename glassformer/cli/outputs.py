@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from rich.cells import cell_len
@@ -14,6 +15,8 @@ from rich.text import Text
 
 from glassformer.config.facts import for_json
 from glassformer.text.visible import visible as visible
+
+WITHOUT_LIMIT = 2**20  # columns of a pipe, for a library that wants a number
 
 
 def on_terminal() -> bool:
@@ -33,8 +36,10 @@ def percent(chance: float) -> str:
 
 
 def people() -> Console:
-    """Standard output for people; text is not cut to the width of a pipe."""
-    return Console(highlight=False, soft_wrap=not on_terminal())
+    """Standard output for people; a pipe has no width, so nothing is cut or wrapped there."""
+    if on_terminal():
+        return Console(highlight=False)
+    return Console(highlight=False, soft_wrap=True, width=WITHOUT_LIMIT)
 
 
 def print_json(row: Any) -> None:
@@ -43,6 +48,25 @@ def print_json(row: Any) -> None:
     text = json.dumps(for_json(row), ensure_ascii=encoding != "utf8", allow_nan=False)
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
+
+
+def print_computed(row: Any) -> None:
+    """One line of JSON with what a model computed: ``print_json`` of ``rounded``."""
+    print_json(rounded(row))
+
+
+def rounded(value: Any) -> Any:
+    """Data for JSON with 6 significant digits of every float, as many as float32 gives; integers stay exact.
+
+    Further digits differ between machines, and with the texts that are computed together.
+    """
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    if isinstance(value, dict):
+        return {key: rounded(inner) for key, inner in value.items()}
+    return [rounded(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def print_table(table: Table) -> None:
@@ -63,7 +87,7 @@ def _width(cell: RenderableType) -> int:
 
 def note(text: str) -> None:
     """A remark beside the output, on standard error."""
-    Console(stderr=True, highlight=False).print(f"note: {text}", style="dim", markup=False)
+    Console(stderr=True, highlight=False).print(f"note: {text}", style="dim", markup=False, soft_wrap=True)
 
 
 @contextmanager

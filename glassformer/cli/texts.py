@@ -20,7 +20,8 @@ from glassformer.cli.outputs import (
     on_terminal,
     people,
     percent,
-    print_json,
+    print_computed,
+    rounded,
     somebody_sees_notes,
     visible,
 )
@@ -28,6 +29,7 @@ from glassformer.generate.prompts import fit_prompt, read_prompt
 from glassformer.generate.text import Text, generate_text, stream_text
 from glassformer.hub import Loaded
 from glassformer.text.tokenizer import Tokenizer
+from glassformer.text.visible import counted
 
 if TYPE_CHECKING:
     from glassformer.cli.write import Job
@@ -73,7 +75,7 @@ def _print_prompt(
     console = people()
     for place, text in enumerate(texts):
         if job.showing.as_json:
-            print_json(_row(number, place, shown[number], text, tokenizer))
+            print_computed(_row(number, place, shown[number], text, tokenizer))
             continue
         if on_terminal() and (len(shown) > 1 or len(texts) > 1):
             _heading(console, (number, len(shown)), (place, len(texts)), text)
@@ -91,11 +93,11 @@ def _note_end(text: Text) -> None:
     if not somebody_sees_notes():
         return
     if text.written.ended == "length":
-        note(f"stopped after {len(text.written.ids)} tokens (--max-new-tokens).")
+        note(f"stopped after {counted(len(text.written.ids), 'token')} (--max-new-tokens).")
     elif text.written.ended == "context":
-        note(f"stopped after {len(text.written.ids)} tokens, where the model's positions end.")
+        note(f"stopped after {counted(len(text.written.ids), 'token')}, where the model's positions end.")
     if text.cut_tokens:
-        note(f"{text.cut_tokens} tokens of the text were cut off (--truncate).")
+        note(f"cut off from the text: {counted(text.cut_tokens, 'token')} (--truncate).")
 
 
 def stream_texts(
@@ -117,7 +119,7 @@ def stream_texts(
             bare = pieces if goes_on else _stripped(pieces)
             text = show_pieces(bare, number if job.showing.as_json else None, begin)
         if job.showing.as_json:
-            print_json(_row(number, 0, prompt, text, loaded.tokenizer))
+            print_computed(_row(number, 0, prompt, text, loaded.tokenizer))
             continue
         console.print()
         if len(given) == 1:
@@ -142,7 +144,7 @@ def show_pieces(
                 sys.stdout.write(visible(piece))
                 sys.stdout.flush()
             else:
-                print_json({"number": number, "piece": piece})
+                print_computed({"number": number, "piece": piece})
     except StopIteration as end:
         if not begun:
             begin()
@@ -183,7 +185,7 @@ def _heading(console: Console, prompt: tuple[int, int], place: tuple[int, int], 
     parts = [f"{prompt[0] + 1} of {prompt[1]}"] if prompt[1] > 1 else []
     parts += [f"text {place[0] + 1} of {place[1]}"] if place[1] > 1 else []
     parts.append(f"score {text.written.score:.2f}")
-    parts.append(f"{len(text.written.ids)} tokens, {WHY[text.written.ended]}")
+    parts.append(f"{counted(len(text.written.ids), 'token')}, {WHY[text.written.ended]}")
     console.print(Styled("── " + " · ".join(parts), "dim"))
 
 
@@ -274,4 +276,4 @@ def _save_record(path: Path, shown: Sequence[str], found: Sequence[Sequence[Text
                 "searches": nodes,
             }
         )
-    path.write_text(json.dumps(rows, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(rounded(rows), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

@@ -15,6 +15,7 @@ from glassformer.cli.inputs import read_whole
 from glassformer.cli.options import AsJson, Reading
 from glassformer.cli.outputs import people, print_json, print_table, visible
 from glassformer.cli.verbs import verb
+from glassformer.text.visible import counted
 
 if TYPE_CHECKING:
     from glassformer.text.tokenizer import Encoded, Tokenizer
@@ -137,7 +138,7 @@ def _describe(tokenizer: "Tokenizer") -> None:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     table.add_row("kind", facts["kind"])
-    table.add_row("vocabulary", f"{facts['vocab_size']:,} tokens")
+    table.add_row("vocabulary", counted(facts["vocab_size"], "token"))
     for role, said in facts["roles"].items():
         table.add_row(role, Text.assemble((visible(said["token"], keep=""), "cyan"), f"  {said['id']:,}"))
     if facts["further"]:
@@ -199,4 +200,4 @@ def _tabulate(tokenizer: "Tokenizer", text: str) -> None:
 def _counts(found: "Encoded", text: str) -> str:
     tokens, size = len(found.ids), len(text.encode())
     rate = f", {size / tokens:.2f} bytes per token" if tokens else ""
-    return f"{tokens:,} {'token' if tokens == 1 else 'tokens'}, {size:,} {'byte' if size == 1 else 'bytes'}{rate}"
+    return f"{counted(tokens, 'token')}, {counted(size, 'byte')}{rate}"

@@ -11,11 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from glassformer.cli.options import Loading, ModelName
-from glassformer.cli.outputs import note, people, print_json, visible
+from glassformer.cli.outputs import note, people, print_computed, visible
 from glassformer.cli.verbs import verb
 
 if TYPE_CHECKING:
     from glassformer.train.recipe import Recipe
+    from glassformer.train.session import Session
     from glassformer.train.watching.watch import Open
 
 WATCHING = "Who is told"
@@ -85,17 +86,20 @@ def train(
     if asking.list_recipes:
         _list_recipes()
         return
-    found = _read(recipe, list(changes or ()), going)
+    told: list[str] = []
+    found = _read(recipe, list(changes or ()), going, told)
     if asking.print_config:
         from glassformer.train.jobs import with_all_options
         from glassformer.train.recipe_files import write_recipe
 
         typer.echo(write_recipe(with_all_options(found)), nl=False)
+        for text in told:
+            note(text)
         return
-    _run(found, going, asking, telling)
+    _run(found, going, asking, telling, told)
 
 
-def _read(recipe: str | None, changes: list[str], going: Going) -> "Recipe":
+def _read(recipe: str | None, changes: list[str], going: Going, told: list[str]) -> "Recipe":
     from glassformer.train.recipe_files import read_recipe
 
     if recipe is None or _CHANGE.match(recipe):
@@ -115,7 +119,7 @@ def _read(recipe: str | None, changes: list[str], going: Going) -> "Recipe":
         if said is not None:
             raise ValueError(f"say one model to start from: --init-from {going.init_from} or model.start={said}.")
         values["model.start"] = going.init_from
-    return read_recipe(recipe, changes, **values)
+    return read_recipe(recipe, changes, told=told, **values)
 
 
 def _list_recipes() -> None:
@@ -130,7 +134,7 @@ def _list_recipes() -> None:
     people().print(table)
 
 
-def _run(recipe: "Recipe", going: Going, asking: Asking, telling: Telling) -> None:
+def _run(recipe: "Recipe", going: Going, asking: Asking, telling: Telling, told: list[str]) -> None:
     from glassformer.train import parallel
     from glassformer.train.heap import keep_freed_memory
     from glassformer.train.session import Session, StoppedError
@@ -146,16 +150,34 @@ def _run(recipe: "Recipe", going: Going, asking: Asking, telling: Telling) -> No
         sinks = _sinks(telling, folder, recipe) if process.is_first else []
         if process.device.type == "cpu" and recipe.run.keep_memory:
             keep_freed_memory()
+        for text in told if console is not None else ():
+            note(text)
         session = Session(recipe, folder, process, Watch(console, recipe.name, sinks), resume=going.resume)
         try:
             outcome = session.train()
-        except StoppedError as stopped:
+        except (StoppedError, KeyboardInterrupt) as stopped:
             if console is not None:
-                told = f"Stopped after step {stopped.step:,}. Go on with: glassformer train --out {folder} --resume"
-                console.print(told, markup=False, highlight=False, soft_wrap=True)
+                ended = _stopped(session, stopped, folder)
+                console.print(ended, markup=False, highlight=False, soft_wrap=True)
             raise typer.Exit(130) from None
         if console is not None:
             _print_outcome(console, folder, outcome.step, outcome.results)
+
+
+def _stopped(session: "Session", stopped: BaseException, folder: Path) -> str:
+    """What a run that was stopped leaves: a model, or a checkpoint, and how it goes on."""
+    from glassformer.train.resume import needs_base
+    from glassformer.train.session import MODEL, StoppedError
+
+    resume = f"Go on with: glassformer train --out {folder} --resume"
+    if isinstance(stopped, StoppedError):
+        several = len(stopped.kept) > 1
+        made = f"the mean of {len(stopped.kept)} checkpoints" if several else f"of step {stopped.kept[0]:,}"
+        return f"Stopped after step {stopped.step:,}. The model so far, {made}: {folder / MODEL}. {resume}"
+    last = session.checkpoints.latest()
+    if last is None:
+        return f"Stopped before the first checkpoint. {resume}"
+    return f"Stopped. The newest checkpoint{'' if needs_base(last) else ' can be used as a model'}: {last}. {resume}"
 
 
 def _sinks(telling: Telling, folder: Path, recipe: "Recipe") -> "list[Open]":
@@ -243,7 +265,7 @@ def evaluate(
     for text in notes:
         note(text)
     if as_json:
-        print_json({"model": str(model), "files": files, **found})
+        print_computed({"model": str(model), "files": files, **found})
         return
     people().print(_figures(found))
 

@@ -32,5 +32,6 @@ from glassformer.config.positions import Disentangled as Disentangled
 from glassformer.config.positions import InputPosition as InputPosition
 from glassformer.config.positions import Rotary as Rotary
 from glassformer.config.positions import RotaryScaling as RotaryScaling
+from glassformer.config.shapes import buffers as buffers
 from glassformer.config.shapes import count as count
 from glassformer.config.shapes import shapes as shapes

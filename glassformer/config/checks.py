@@ -5,7 +5,7 @@ Standard library only: reading a config must not cost the import of a tensor lib
 
 from collections.abc import Collection
 from difflib import get_close_matches
-from math import inf
+from math import inf, isqrt
 from numbers import Integral, Real
 
 
@@ -16,6 +16,18 @@ def check_positive(**sizes: int) -> None:
             raise TypeError(f"{name} must be a whole number, got {value!r} ({type(value).__name__}).")
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}.")
+
+
+SEARCHED = 2**31  # of larger numbers, which no model has, only the smallest and largest divisors are named
+MOST_LAYERS = 4096  # four times the deepest model that was published
+
+
+def check_layers(**layers: int) -> None:
+    """Raise unless every named number of layers is one that a model can have: work is done for each of them."""
+    check_positive(**layers)
+    for name, value in layers.items():
+        if value > MOST_LAYERS:
+            raise ValueError(f"{name} must be at most {MOST_LAYERS}, got {value}.")
 
 
 def check_eps(eps: float) -> None:
@@ -44,8 +56,8 @@ def check_divides(part: str, part_value: int, whole: str, whole_value: int) -> N
     """Raise unless ``part_value`` divides ``whole_value``, naming both and the nearest values that work."""
     if whole_value % part_value == 0:
         return
-    fits = [n for n in range(1, whole_value + 1) if whole_value % n == 0]
-    nearest = sorted(sorted(fits, key=lambda n: abs(n - part_value))[:3])
+    small = [n for n in range(1, isqrt(min(whole_value, SEARCHED)) + 1) if whole_value % n == 0]
+    nearest = sorted(sorted({*small, *(whole_value // n for n in small)}, key=lambda n: abs(n - part_value))[:3])
     raise ValueError(
         f"{part}={part_value} does not divide {whole}={whole_value}; "
         f"values near it that do: {', '.join(map(str, nearest))}."

@@ -61,8 +61,9 @@ def look(facts: Any, path: str, absent: Any = None) -> Any:
 def change(facts: T, path: str, value: Any) -> T:
     """A copy with another value at a path, checked like any page of facts."""
     name, _, rest = path.partition(".")
-    if not hasattr(facts, name):
-        raise ValueError(f"{type(facts).__name__} has no fact {name!r}.")
+    if not is_dataclass(facts):
+        raise ValueError(f"there is no {name!r} here to change: the part before it is {facts!r:.60}.")
+    check_choice(f"a fact of {type(facts).__name__}", name, {item.name for item in fields(facts)})
     if rest:
         value = change(getattr(facts, name), rest, value)
     else:

@@ -28,6 +28,7 @@ class LMHead:
 
     transform: str | None = None  # activation of a linear map and norm before it; None: neither
     bias: bool = False
+    bias_trained: bool = True  # False: a stored buffer, added to the logits but no parameter
     scale: float = 1.0  # factor on the vector before it
     tied: bool = True
     mask_decoder: MaskDecoder | None = None
@@ -35,6 +36,8 @@ class LMHead:
     def __post_init__(self) -> None:
         check_choice("transform", "gelu" if self.transform is None else self.transform, ACTIVATION_NAMES)
         check_number(scale=self.scale)
+        if not self.bias and not self.bias_trained:
+            raise ValueError("bias_trained=False is said of a bias, and there is none; say bias=True.")
 
 
 @dataclass(frozen=True, kw_only=True)

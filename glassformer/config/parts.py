@@ -8,6 +8,7 @@ from glassformer.config.checks import (
     check_count,
     check_divides,
     check_eps,
+    check_layers,
     check_number,
     check_positive,
     check_probability,
@@ -122,7 +123,7 @@ class Stack:
 
     def __post_init__(self) -> None:
         unique = self.layers if self.unique_layers is None else self.unique_layers
-        check_positive(layers=self.layers, unique_layers=unique)
+        check_layers(layers=self.layers, unique_layers=unique)
         if unique > self.layers:
             raise ValueError(f"unique_layers={unique} would leave some unused: there are {self.layers} layers.")
         check_choice("placement", self.placement, PLACEMENTS)

@@ -6,7 +6,8 @@ Names are the vocabulary of parts that weights, counting and pictures share: ``e
 from collections.abc import Iterator
 from math import prod
 
-from glassformer.config.heads import Head, LMHead, PretrainingHead, TaskHead
+from glassformer.config.checks import check_choice
+from glassformer.config.heads import EmbeddingHead, Head, LMHead, PretrainingHead, TaskHead
 from glassformer.config.model import Model
 from glassformer.config.parts import Attention, Convolution, Embed, FeedForward, Norm, Stack
 from glassformer.config.positions import BucketBias, Disentangled
@@ -30,8 +31,17 @@ def shapes(model: Model) -> dict[str, Shape]:
 
 
 def count(model: Model) -> int:
-    """Number of parameters."""
-    return sum(prod(shape) for shape in shapes(model).values())
+    """Number of parameters; stored buffers are none."""
+    kept = buffers(model)
+    return sum(prod(shape) for name, shape in shapes(model).items() if name not in kept)
+
+
+def buffers(model: Model) -> frozenset[str]:
+    """Names of the stored weights that are no parameters: they are not trained and not counted."""
+    parts = {"head.lm": model.head.lm} if isinstance(model.head, PretrainingHead) else {"head": model.head}
+    return frozenset(
+        f"{part}.bias" for part, facts in parts.items() if isinstance(facts, LMHead) and not facts.bias_trained
+    )
 
 
 def _inside(part: str, named: Named) -> dict[str, Shape]:
@@ -45,6 +55,7 @@ def _linear(name: str, into: int, out: int, bias: bool) -> Named:
 
 
 def _norm(name: str, facts: Norm, width: int) -> Named:
+    check_choice("norm.kind", facts.kind, ("layer", "rms"))
     yield f"{name}.weight", (width,)
     if facts.kind == "layer" and facts.bias:
         yield f"{name}.bias", (width,)
@@ -52,6 +63,8 @@ def _norm(name: str, facts: Norm, width: int) -> Named:
 
 def _embed(facts: Embed, model: Model, *, has_tokens: bool) -> Named:
     width, place = facts.width or model.width, facts.position
+    if place is not None:
+        check_choice("embed.position.kind", place.kind, ("learned", "sinusoidal"))
     tables = {
         "token": model.vocab if has_tokens else 0,
         "segment": facts.segments,
@@ -68,6 +81,7 @@ def _embed(facts: Embed, model: Model, *, has_tokens: bool) -> Named:
 
 
 def _stack(facts: Stack, model: Model) -> Named:
+    check_choice("placement", facts.placement, ("pre", "post", "parallel"))
     norm, width, one_norm = model.norm, model.width, facts.placement == "parallel"
     for number in range(facts.unique_layers or facts.layers):
         block = f"blocks.{number}"
@@ -87,10 +101,12 @@ def _stack(facts: Stack, model: Model) -> Named:
     bias = facts.attention.score_bias
     if isinstance(bias, BucketBias):
         yield "relative.weight", (bias.buckets, facts.attention.heads)
-    if isinstance(bias, Disentangled):
+    elif isinstance(bias, Disentangled):
         yield "relative.weight", (2 * bias.span, width)
         if bias.norm_table:
             yield from _norm("relative_norm", norm, width)
+    elif bias is not None:
+        raise TypeError(f"the weights of {type(bias).__name__} as score_bias are not known.")
 
 
 def _attention(name: str, facts: Attention, width: int, *, cross: bool = False) -> Named:
@@ -131,11 +147,13 @@ def _head(facts: Head, model: Model) -> Named:
             yield "bias", (model.vocab,)
         if facts.mask_decoder is not None:
             yield "position.weight", (facts.mask_decoder.length, model.width)
-    if isinstance(facts, TaskHead):
+    elif isinstance(facts, TaskHead):
         if facts.hidden is not None:
             yield from _linear("hidden", model.width, model.width, bias=True)
         if facts.labels:
             yield from _linear("out", model.width, len(facts.labels), facts.bias)
-    if isinstance(facts, PretrainingHead):
+    elif isinstance(facts, PretrainingHead):
         for part, inner in (("lm", facts.lm), ("pair", facts.pair)):
             yield from _inside(part, _head(inner, model)).items()
+    elif not isinstance(facts, EmbeddingHead):
+        raise TypeError(f"the weights of a head {type(facts).__name__} are not known.")

@@ -83,7 +83,7 @@ class Columns(Generic[R]):
     def begin(self, rows: Iterator[Chunk], file: str) -> Parse[R]:
         """Columns are found by the header; all rows of a file have as many as its first."""
         names = self._header(rows, file) if self.header else None
-        places = {} if names is None else {field: _place(field, names, file) for field in self.make.fields}
+        places = {} if names is None else {field: self._place(field, names, file) for field in self.make.fields}
         width = 0 if names is None else len(names)
 
         def parse(text: str, origin: Origin) -> R:
@@ -110,6 +110,15 @@ class Columns(Generic[R]):
         if len(set(names)) < len(names):
             raise SourceError(f"{file}: two columns have the same name, in {names}; rename one.")
         return names
+
+    def _place(self, field: Field, names: Sequence[str], file: str) -> int:
+        """The number of a column; a header that lacks it is an error, for then every row would."""
+        if isinstance(field, int) and 0 <= field < len(names):
+            return field
+        if isinstance(field, str) and field in names:
+            return names.index(field)
+        columns = f"its columns, with {self.separator!r} between them, are {', '.join(names)}"
+        raise SourceError(f"{file} has no column {field!r}; {columns}.")
 
     def _cells(self, text: str, origin: Origin) -> list[str]:
         return _quoted_cells(text, self.separator, origin) if self.quoted else text.split(self.separator)
@@ -185,12 +194,3 @@ def _json_object(text: str, origin: Origin) -> dict[str, object]:
     if not isinstance(row, dict):
         raise BadRowError(origin, "invalid JSON", f"{text[:60]!r} is no object", "Write one JSON object per line")
     return row
-
-
-def _place(field: Field, names: Sequence[str], file: str) -> int:
-    """The number of a column; a header that lacks it is an error, for then every row would."""
-    if isinstance(field, int) and 0 <= field < len(names):
-        return field
-    if isinstance(field, str) and field in names:
-        return names.index(field)
-    raise SourceError(f"{file} has no column {field!r}; its columns are {', '.join(names)}.")

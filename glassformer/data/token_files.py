@@ -23,6 +23,7 @@ from torch import Tensor
 
 from glassformer.config.checks import check_positive
 from glassformer.text.tokenizer import Tokenizer
+from glassformer.weights.saving import naming_file
 
 Document: TypeAlias = Sequence[int] | Integer[Tensor, "_"] | Integer[np.ndarray, "_"]
 Progress: TypeAlias = Callable[[int, int], None]
@@ -101,7 +102,8 @@ def write_tokens(
     path.parent.mkdir(parents=True, exist_ok=True)
     kind = "uint16" if vocab_size < 2**16 else "uint32"
     with tempfile.TemporaryDirectory(prefix=".writing-", dir=path.parent) as staging:
-        ids, ends = _Column(Path(staging, "ids"), _TYPES[kind]), _Column(Path(staging, "ends"), _END)
+        ids = _Column(Path(staging, "ids"), _TYPES[kind], path)
+        ends = _Column(Path(staging, "ends"), _END, _beside(path)[0])
         with ids, ends:
             for number, document in enumerate(documents):
                 ids.add(_checked_ids(document, number, vocab_size))
@@ -115,7 +117,8 @@ def write_tokens(
         manifest = {"format": _FORMAT, "dtype": kind, "tokens": ids.count, "documents": ends.count}
         manifest |= {"vocab_size": vocab_size, "tokenizer": tokenizer}
         manifest |= {"sha256": ids.digest.hexdigest(), "ends_sha256": ends.digest.hexdigest()}
-        _publish(path, ids.path, ends.path, manifest)
+        with naming_file(path):
+            _publish(path, ids.path, ends.path, manifest)
     return TokenFile(path, manifest)
 
 
@@ -176,10 +179,10 @@ def tokenizer_fingerprint(tokenizer: Tokenizer) -> str:
 
 
 class _Column:
-    """Numbers that are written to a file in large pieces, and their SHA-256."""
+    """Numbers that are written to a file in large pieces, and their SHA-256; errors call the file ``name``."""
 
-    def __init__(self, path: Path, kind: np.dtype[Any]) -> None:
-        self.path = path
+    def __init__(self, path: Path, kind: np.dtype[Any], name: Path) -> None:
+        self.path, self.name = path, name
         self.count = 0
         self.held = 0  # of them not yet written
         self.digest = hashlib.sha256()
@@ -190,10 +193,11 @@ class _Column:
         self._file = self.path.open("wb")
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._write()
-        os.fsync(self._file.fileno())
-        self._file.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with naming_file(self.name), self._file:
+            if kind is None:
+                self._write()
+                os.fsync(self._file.fileno())
 
     def add(self, numbers: NDArray[Any]) -> None:
         self._pieces.append(numbers.astype(self._kind))
@@ -204,8 +208,9 @@ class _Column:
 
     def _write(self) -> None:
         data = b"".join(piece.tobytes() for piece in self._pieces)
-        self._file.write(data)
-        self._file.flush()
+        with naming_file(self.name):
+            self._file.write(data)
+            self._file.flush()
         self.digest.update(data)
         self._pieces, self.held = [], 0
 

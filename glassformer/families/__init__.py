@@ -8,7 +8,8 @@ from importlib import import_module
 from typing import Any
 
 from glassformer.config import Model, count
-from glassformer.weights.lineage import Lineage, Paper, choose_kind
+from glassformer.config.checks import check_choice
+from glassformer.weights.lineage import Lineage, Paper, choose_kind, class_names
 from glassformer.weights.reader import ConfigError
 
 _HOME = {
@@ -91,20 +92,33 @@ def preset(name: str) -> Model:
     return presets()[name].facts
 
 
+def lineage_of(config: Mapping[str, Any], asked: str | None = None) -> Lineage:
+    """The lineage to read a config.json by: the one asked for by name, or the one that the file states."""
+    if asked is None:
+        return by_model_type(config)
+    check_choice("lineage", asked, lineages())
+    return lineages()[asked]
+
+
 def by_model_type(config: Mapping[str, Any]) -> Lineage:
     """The lineage that a config.json belongs to; a file from before there was a model_type says so by its class."""
     name = config.get("model_type")
     known = {lineage.model_type: lineage for lineage in lineages().values() if lineage.model_type is not None}
     if name is None:
-        classes = config.get("architectures") or []
+        classes = class_names(config)
         for lineage in known.values():
             if any(form.architecture in classes for form in lineage.heads.values()):
                 return lineage
+        raise ConfigError(
+            f"config.json has no model_type, and architectures={classes!r} names no class known here, so nothing tells "
+            f"what kind of model it is. If you know, say lineage=: {', '.join(lineages())}."
+        )
     if not isinstance(name, str) or name not in known:
         near = get_close_matches(str(name), known, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ConfigError(
             f"config.json says model_type={name!r}, which no lineage here reads. "
-            f"Known: {', '.join(sorted(known))}.{hint}"
+            f"Known: {', '.join(sorted(known))}.{hint} If it is built like one of them, say lineage=: "
+            f"{', '.join(lineages())}."
         )
     return known[name]

@@ -103,7 +103,7 @@ def heads(name: str, *, bias: bool = True) -> dict[str, HeadFormat]:
     return {
         "lm": HeadFormat(
             f"{name}ForConditionalGeneration",
-            lambda _: LMHead(bias=bias),
+            lambda _: LMHead(bias=bias, bias_trained=not bias),  # a buffer in the reference
             # A folder of the plain model lacks the bias; there it starts from nothing.
             (Rule(("head.bias",), ("final_logits_bias",), Row(), zeros=True),),
             tied=("lm_head.weight",),

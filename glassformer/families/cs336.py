@@ -4,7 +4,10 @@ It is built by hand in the course, so there is no config.json: keys are the argu
 carry the names of its state dict. ``Transformer`` and ``TransformerLM`` compute the same from them.
 """
 
-from glassformer.config import Attention, FeedForward, LMHead, Model, Norm, Rotary, Stack
+from dataclasses import replace
+
+from glassformer.config import LMHead, Model
+from glassformer.config.course import COURSE_HEAD, COURSE_NAMES, course_model
 from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper
 from glassformer.weights.reader import Reader
 from glassformer.weights.rules import modules
@@ -12,41 +15,25 @@ from glassformer.weights.rules import modules
 
 def read(c: Reader) -> Model:
     """The facts that the arguments state."""
-    width, dim = c.d_model, c.per_head("d_model", "num_heads")
-    rotary = Rotary(dim=dim, length=c.context_length, theta=c.rope_theta, pairing="interleaved")
-    return Model(
-        vocab=c.vocab_size,
-        width=width,
-        norm=Norm(kind="rms", eps=1e-5),
-        decoder=Stack(
-            layers=c.num_layers,
-            causal=True,
-            attention=Attention(heads=c.num_heads, head_dim=dim, biases="", rotary=rotary),
-            ffn=FeedForward(hidden=c.d_ff or 4 * width, activation="silu", gated=True, bias=False),
-        ),
+    c.per_head("d_model", "num_heads")  # refused if the heads do not divide the width
+    facts = course_model(
+        vocab_size=c.vocab_size,
+        context_length=c.context_length,
+        d_model=c.d_model,
+        num_layers=c.num_layers,
+        num_heads=c.num_heads,
+        d_ff=c.d_ff or 4 * c.d_model,
+        rope_theta=c.rope_theta,
     )
+    return replace(facts, head=None)
 
 
 CS336 = Lineage(
     name="cs336",
     paper=Paper("Language Modeling from Scratch", "Hashimoto and Liang", 2025, "cs336.stanford.edu"),
     read=read,
-    weights=modules(
-        {
-            "embed.token": "token_embeddings",
-            "decoder.norm": "ln_final",
-            "decoder.blocks.{i}.attention.q": "layers.{i}.attn.q_proj",
-            "decoder.blocks.{i}.attention.k": "layers.{i}.attn.k_proj",
-            "decoder.blocks.{i}.attention.v": "layers.{i}.attn.v_proj",
-            "decoder.blocks.{i}.attention.o": "layers.{i}.attn.output_proj",
-            "decoder.blocks.{i}.attention_norm": "layers.{i}.ln1",
-            "decoder.blocks.{i}.ffn.gate": "layers.{i}.ffn.w1",
-            "decoder.blocks.{i}.ffn.up": "layers.{i}.ffn.w3",
-            "decoder.blocks.{i}.ffn.down": "layers.{i}.ffn.w2",
-            "decoder.blocks.{i}.ffn_norm": "layers.{i}.ln2",
-        }
-    ),
-    heads={"lm": HeadFormat("TransformerLM", lambda _: LMHead(tied=False), modules({"head.out": "lm_head"}))},
+    weights=modules(COURSE_NAMES),
+    heads={"lm": HeadFormat("TransformerLM", lambda _: LMHead(tied=False), modules(COURSE_HEAD))},
     keys={
         "vocab_size": Key("vocab", 50257),
         "context_length": Key("decoder.attention.rotary.length", 1024),

@@ -38,7 +38,11 @@ def read(c: Reader) -> Model:
 
 def windows(c: Reader) -> tuple[int | None, ...]:
     """``[[["global", "local"], 12]]`` is the pair twelve times over."""
-    names = [name for names, times in c.attention_types for name in names * times]
+    try:
+        count = sum(len(names) * times for names, times in c.attention_types)
+        names = [name for names, times in c.attention_types for name in names * times] if count == c.num_layers else []
+    except (TypeError, ValueError):  # not pairs of a list and a number
+        names = []
     if len(names) != c.num_layers or not {*names} <= {"global", "local"}:
         raise ConfigError(
             f"config.json says attention_types={c.attention_types!r}; needed is global or local for each of "

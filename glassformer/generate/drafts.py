@@ -8,7 +8,7 @@ from itertools import takewhile
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from glassformer.config.checks import check_positive
 from glassformer.generate.filters import Filters, NothingLeftError, check_logits
@@ -17,9 +17,10 @@ from glassformer.generate.search import Row
 from glassformer.generate.settings import Settings
 from glassformer.generate.speculative import Proposal, Tally
 from glassformer.generate.steps import Steps
-from glassformer.models.transformer import Transformer, unwrapped
+from glassformer.models.transformer import unwrapped
+from glassformer.nn.attention import AttentionPath
 from glassformer.nn.cache import KVCache
-from glassformer.nn.modes import Evaluating
+from glassformer.nn.modes import evaluation_view
 from glassformer.nn.norm import at_least_float32
 
 
@@ -31,13 +32,12 @@ class ModelDraft:
     Args:
         model: a decoder, or an encoder-decoder that reads the same source; its vocabulary is the target's.
         length: tokens guessed at a time.
-        path: see ``steps.Steps``.
+        path: of attention, ``sdpa`` or ``eager``.
     """
 
-    def __init__(self, model: Transformer, length: int = 5, *, path: str = "fast") -> None:
+    def __init__(self, model: nn.Module, length: int = 5, *, path: AttentionPath = "sdpa") -> None:
         check_positive(length=length)
         self.model, self.length, self.path = unwrapped(model), length, path
-        self._evaluating = Evaluating(self.model)
         self.tally = Tally()
         self._cache: KVCache | None = None
         self._read: list[int] = []  # the ids whose keys and values the cache holds
@@ -53,10 +53,9 @@ class ModelDraft:
             source = None
         elif source is None:
             raise ValueError("the draft is an encoder-decoder and the model a decoder, which has no source to read.")
-        with self._evaluating:
-            device = next(self.model.parameters()).device
-            ids = None if source is None else torch.tensor([list(source)], device=device)
-            self._steps = Steps(self.model, ids, path=self.path)
+        device = next(self.model.parameters()).device
+        ids = None if source is None else torch.tensor([list(source)], device=device)
+        self._steps = Steps(evaluation_view(self.model, detached=True), ids, path=self.path)
         self._filters = Filters(settings, vocab_size, device)
         self._cache, self._read = None, []
 
@@ -67,8 +66,7 @@ class ModelDraft:
             most = min(most, longest - len(row.history) + 1)  # the last guess is not read
         if most <= 0:
             return [], None
-        with self._evaluating:
-            return self._guess(row, min(most, self.length), dice)
+        return self._guess(row, min(most, self.length), dice)
 
     def _guess(self, row: Row, most: int, dice: Dice) -> Proposal:
         logits = self._catch_up(row)

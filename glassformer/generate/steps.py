@@ -1,7 +1,7 @@
 """One step of decoding, the same for decoders and for encoder-decoders: token ids in, logits of the next token out.
 
-``Steps`` hides what a model needs besides (a memory, a fast engine). A search sees ``begin``, ``step`` and ``select``;
-one that compares vectors ``read``, ``hidden`` and ``answer``.
+A step runs the model's own modules with a cache; ``Steps`` hides what they need besides (a memory, masks). A search
+sees ``begin``, ``step`` and ``select``; one that compares vectors ``read``, ``hidden`` and ``answer``.
 
 Shapes: ``B`` rows, ``T`` new tokens, ``U`` of them looked at, ``M`` tokens of the memory, ``V`` vocabulary, ``D``
 width.
@@ -14,7 +14,6 @@ import torch
 from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor
 
-from glassformer.generate.engine import Engine, is_plain
 from glassformer.models.heads import LMHead
 from glassformer.models.transformer import Transformer
 from glassformer.nn.attention import AttentionPath
@@ -30,8 +29,7 @@ class Steps:
         model: a decoder or an encoder-decoder with a language-model head.
         source: what an encoder-decoder is given to read.
         source_mask: True where it has a real token.
-        path: ``fast`` runs the engine where the model is plain (no hooks, no foreign parts), ``sdpa`` and ``eager`` the
-            model itself. The answers are the same.
+        path: of attention, ``sdpa`` or ``eager``.
         chunk: read prompts in pieces of so many tokens, which bounds the memory they need; None: in one piece.
     """
 
@@ -41,21 +39,19 @@ class Steps:
         source: Integer[Tensor, "B M"] | None = None,
         source_mask: Bool[Tensor, "B M"] | None = None,
         *,
-        path: AttentionPath | str = "fast",
+        path: AttentionPath = "sdpa",
         chunk: int | None = None,
     ) -> None:
         check_writes(model)
         if (source is None) != (model.encoder is None):
             raise ValueError("an encoder-decoder needs a source to read, and a decoder has none.")
         self.model = model
-        self.path: AttentionPath = "sdpa" if path == "fast" else path  # type: ignore[assignment]
-        self.is_fast = path == "fast" and is_plain(model)
+        self.path: AttentionPath = path
         self.chunk = chunk
         self.memory_mask = source_mask
         self.memory = None if source is None else model.encode(source, source_mask, path=self.path)
         if self.memory is not None and source_mask is not None:
             self.memory = self.memory.where(source_mask.unsqueeze(-1), 0.0)
-        self._engine: Engine | None = None
 
     @property
     def device(self) -> torch.device:
@@ -67,7 +63,7 @@ class Steps:
     ) -> tuple[KVCache, Float[Tensor, "B V"]]:
         """Read the prompts, padded on the left; return a cache with room for so many more tokens, and the logits."""
         cache, hidden = self.read(ids, mask, room)
-        return cache, self.model.answer(hidden[:, -1:], path=self.path)[:, -1]
+        return cache, self.answer(hidden[:, -1:])[:, -1]
 
     def read(
         self, ids: Integer[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None, room: int, *, forgets: bool = True
@@ -88,7 +84,6 @@ class Steps:
                 path=self.path,
             )
             pieces.append(hidden)
-        self._engine = Engine(self.model, length) if self.is_fast else None
         return cache, pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
 
     def step(self, ids: Integer[Tensor, "B T"], cache: KVCache, tail: int = 1) -> Float[Tensor, "B U V"]:
@@ -97,18 +92,11 @@ class Steps:
 
     def hidden(self, ids: Integer[Tensor, "B T"], cache: KVCache) -> Float[Tensor, "B T D"]:
         """Read the next tokens of every row; return the decoder's vectors."""
-        if self._engine is not None:
-            needed = cache.length + ids.shape[1]
-            if needed > self._engine.length:
-                self._engine = Engine(self.model, 2 * needed)
-            return self._engine.step(ids, cache, self.memory_mask)
         return self.model.decode(ids, memory=self.memory, memory_mask=self.memory_mask, cache=cache, path=self.path)
 
     def answer(self, hidden: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
         """The logits that belong to the decoder's vectors."""
-        if self._engine is not None:
-            return self._engine.answer(hidden)
-        return self.model.answer(hidden, path=self.path)
+        return self.model.answer(hidden)
 
     def select(self, cache: KVCache, rows: Sequence[int], memory_rows: Sequence[int] | None = None) -> None:
         """Go on with these rows alone, some perhaps more than once.
@@ -117,7 +105,7 @@ class Steps:
         each of ``rows``.
         """
         chosen = self._index(rows)
-        shared = chosen if memory_rows is None or not self.is_fast else self._index(memory_rows)
+        shared = chosen if memory_rows is None else self._index(memory_rows)
         cache.select(chosen, memory_rows=shared)
         if cache.memory is not None:
             self.memory, self.memory_mask = cache.memory
@@ -125,7 +113,6 @@ class Steps:
     def alone(self, row: int) -> "Steps":
         """The same model for one of the rows, which is then read by itself."""
         one = copy(self)
-        one._engine = None
         if self.memory is not None:
             real = slice(None) if self.memory_mask is None else self.memory_mask[row]
             one.memory, one.memory_mask = self.memory[row, real].unsqueeze(0), None

@@ -23,62 +23,59 @@ from glassformer.generate.settings import Settings
 from glassformer.generate.speculative import Draft, speculative_rows
 from glassformer.generate.steps import Steps, check_writes
 from glassformer.models.transformer import Transformer, unwrapped
-from glassformer.nn.modes import Evaluating
+from glassformer.nn.attention import PATHS, AttentionPath
+from glassformer.nn.modes import evaluation_view
 
 Prompts = Sequence[Sequence[int]] | Integer[Tensor, "B T"]
-PATHS = ("fast", "sdpa", "eager")
 USUAL = Settings()
 
 
 def write(
-    model: Transformer,
+    model: nn.Module,
     prompts: Prompts,
     settings: Settings = USUAL,
     *,
     mask: Bool[Tensor, "B T"] | None = None,
     start: Sequence[int] | None = None,
     is_done: IsDone | None = None,
-    path: str = "fast",
+    path: AttentionPath = "sdpa",
     chunk: int | None = None,
     draft: Draft | None = None,
 ) -> list[list[Written]]:
     """The texts that ``settings`` ask for: for each prompt as many as its samples or best beams.
 
     Args:
-        model: a decoder, which continues the prompts, or an encoder-decoder, which reads them with its encoder.
+        model: a ``Transformer`` or ``TransformerLM``: a decoder, which continues the prompts, or an encoder-decoder,
+            which reads them with its encoder. It runs without dropout, whatever mode it is in, and stays in that mode.
         prompts: ids of unequal length, or a rectangle with a mask; the side of its padding does not matter.
         mask: True at real tokens of a rectangle; None: all of them are.
         start: what an encoder-decoder's text begins with; its start token if not given.
         is_done: asked after each token whether the text has come to its end.
-        path: ``fast``, or the model's own paths ``sdpa`` and ``eager``; see ``steps.Steps``.
+        path: of attention, ``sdpa`` or ``eager``.
         chunk: read prompts in pieces of so many tokens; None: in one piece.
         draft: guesses tokens ahead, which leaves the texts alone and saves time; see ``speculative`` and ``drafts``.
     """
-    model = _writer(model, settings)
-    if settings.mode != "beam":
-        return _drained(
-            write_stream(
-                model, prompts, settings, mask=mask, start=start, is_done=is_done, path=path, chunk=chunk, draft=draft
-            )
-        )
+    writer = evaluation_view(_writer(model, settings))
     _check_draft(draft, settings)
     rows = _rows(prompts, mask)
     if not rows:
         return []
-    with Evaluating(model), torch.inference_mode():
-        steps, begun, rooms = _prepare(model, rows, settings, start, path, chunk)
-        return beam_search(steps, begun, rooms, settings, is_done)
+    with torch.inference_mode():
+        steps, begun, rooms = _prepare(writer, rows, settings, start, path, chunk)
+        if settings.mode == "beam":
+            return beam_search(steps, begun, rooms, settings, is_done)
+        return _drained(_search(steps, rows, begun, rooms, settings, is_done, draft))
 
 
 def write_stream(
-    model: Transformer,
+    model: nn.Module,
     prompts: Prompts,
     settings: Settings = USUAL,
     *,
     mask: Bool[Tensor, "B T"] | None = None,
     start: Sequence[int] | None = None,
     is_done: IsDone | None = None,
-    path: str = "fast",
+    path: AttentionPath = "sdpa",
     chunk: int | None = None,
     draft: Draft | None = None,
 ) -> Generator[Token, None, list[list[Written]]]:
@@ -86,7 +83,7 @@ def write_stream(
 
     Prompts are written side by side, with a draft one after the other. What is wrong with them is said at once.
     """
-    model = _writer(model, settings)
+    writer = _writer(model, settings)
     if settings.mode == "beam":
         raise ValueError(
             "a beam search decides at its end, so its tokens cannot be streamed; use write, or leave beam_size at 1."
@@ -95,17 +92,27 @@ def write_stream(
     rows = _rows(prompts, mask)
     if not rows:
         return _nothing()
-    evaluating = Evaluating(model)
-    with evaluating, torch.inference_mode():
-        steps, begun, rooms = _prepare(model, rows, settings, start, path, chunk)
+    with torch.inference_mode():  # detached: between two tokens the caller may train the model
+        steps, begun, rooms = _prepare(evaluation_view(writer, detached=True), rows, settings, start, path, chunk)
+    return _without_gradients(_search(steps, rows, begun, rooms, settings, is_done, draft))
+
+
+def _search(
+    steps: Steps,
+    rows: list[list[int]],
+    begun: list[list[int]],
+    rooms: list[int],
+    settings: Settings,
+    is_done: IsDone | None,
+    draft: Draft | None,
+) -> Generator[Token, None, list[list[Written]]]:
+    """The search that the settings ask for, token by token."""
     if draft is not None:
-        sources = None if model.encoder is None else rows
-        search = speculative_rows(steps, draft, begun, rooms, settings, is_done, sources)
-    elif settings.mode == "contrastive":
-        search = contrastive_rows(steps, begun, rooms, settings, is_done)
-    else:
-        search = write_rows(steps, begun, rooms, settings, is_done)
-    return _without_gradients(search, evaluating)
+        sources = None if steps.model.encoder is None else rows
+        return speculative_rows(steps, draft, begun, rooms, settings, is_done, sources)
+    if settings.mode == "contrastive":
+        return contrastive_rows(steps, begun, rooms, settings, is_done)
+    return write_rows(steps, begun, rooms, settings, is_done)
 
 
 def _nothing() -> Generator[Token, None, list[list[Written]]]:
@@ -114,15 +121,15 @@ def _nothing() -> Generator[Token, None, list[list[Written]]]:
 
 
 def _without_gradients(
-    stream: Generator[Token, None, list[list[Written]]], evaluating: Evaluating
+    stream: Generator[Token, None, list[list[Written]]],
 ) -> Generator[Token, None, list[list[Written]]]:
-    """Every step in evaluation and inference mode; between them, while the caller has the token, as the caller wants.
+    """Every step in inference mode; between them, while the caller has the token, as the caller wants.
 
     (Torch's own decorator does not know a generator that others have wrapped before, as type checks do.)
     """
     with closing(stream):
         while True:
-            with evaluating, torch.inference_mode():
+            with torch.inference_mode():
                 try:
                     token = next(stream)
                 except StopIteration as end:
@@ -135,11 +142,11 @@ def _prepare(
     rows: list[list[int]],
     settings: Settings,
     start: Sequence[int] | None,
-    path: str,
+    path: AttentionPath,
     chunk: int | None,
 ) -> tuple[Steps, list[list[int]], list[int]]:
     """The steps, what each text begins with, and how many tokens fit after it."""
-    check_choice("path", path, PATHS)
+    check_choice("path", path, PATHS)  # of attention
     if chunk is not None:
         check_positive(chunk=chunk)
     if isinstance(settings.seed, tuple) and len(settings.seed) != len(rows):

@@ -16,8 +16,10 @@ from glassformer.config import (
     Model,
     Stack,
     TaskHead,
+    buffers,
     shapes,
 )
+from glassformer.text.visible import counted
 
 
 @dataclass
@@ -37,8 +39,8 @@ def part_tree(model: Model) -> Part:
     said = dict(_said(model))
     for name, shape in shapes(model).items():
         path = name.split(".")
-        if path[1:2] == ["blocks"] and path[2] != "0":
-            continue  # like the first
+        if name in buffers(model) or (path[1:2] == ["blocks"] and path[2] != "0"):
+            continue  # no parameter, or like the first
         _grow(root, path, prod(shape), said)
     for stack_name, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
         if stack is not None:
@@ -88,7 +90,7 @@ def _said(model: Model) -> Iterator[tuple[str, str]]:
     if isinstance(head, LMHead):
         yield "head", ("reads the embedding table" if head.tied else "a matrix of its own") + _if(head.transform)
     if isinstance(head, TaskHead):
-        yield "head", f"{head.task}: {len(head.labels)} labels, pools {head.pool or 'nothing'}"
+        yield "head", f"{head.task}: {counted(len(head.labels), 'label')}, pools {head.pool or 'nothing'}"
     if isinstance(head, EmbeddingHead):
         yield "head", f"{head.pool} of the vectors"
 
@@ -106,7 +108,7 @@ def _embed(facts: Embed) -> str:
 
 
 def _stack(facts: Stack, norm: str, eps: float) -> str:
-    words = [f"{facts.layers} layers", f"{facts.placement}-norm" if facts.placement != "parallel" else "parallel"]
+    words = [counted(facts.layers, "layer"), f"{facts.placement}-norm" if facts.placement != "parallel" else "parallel"]
     words += [f"{norm} ε {eps:g}", "causal" if facts.causal else "both ways"]
     if facts.unique_layers is not None:
         words.append(f"{facts.unique_layers} with weights of their own")
@@ -114,16 +116,16 @@ def _stack(facts: Stack, norm: str, eps: float) -> str:
 
 
 def _attention(facts: Attention) -> str:
-    words = [f"{facts.heads} heads of {facts.head_dim}"]
+    words = [f"{counted(facts.heads, 'head')} of {facts.head_dim}"]
     if facts.kv_heads is not None:
-        words.append(f"{facts.kv_heads} key/value heads")
+        words.append(counted(facts.kv_heads, "key/value head"))
     words.append(f"biases on {facts.biases}" if facts.biases else "no biases")
     if facts.scale is not None:
         words.append(f"scale {facts.scale:.4g}")
     if facts.rotary is not None:
         words.append(f"rotary θ {facts.rotary.theta:,.0f} up to {facts.rotary.length:,}")
     if isinstance(facts.score_bias, BucketBias):
-        words.append(f"{facts.score_bias.buckets} buckets of distances")
+        words.append(f"{counted(facts.score_bias.buckets, 'bucket')} of distances")
     if isinstance(facts.score_bias, Disentangled):
         words.append("disentangled positions")
     if facts.windows != (None,):

@@ -8,6 +8,8 @@ from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor, nn
 
 from glassformer import config
+from glassformer.config.checks import check_choice
+from glassformer.nn.dropout import dropout
 from glassformer.nn.linear import Embedding, Linear, look_up
 from glassformer.nn.norm import make_norm
 from glassformer.nn.positions import sinusoids
@@ -20,6 +22,8 @@ class Embed(nn.Module):
     each call, so that there is one table and nothing to keep equal.
     """
 
+    fused = False
+
     def __init__(self, facts: config.Model, *, has_tokens: bool = True) -> None:
         super().__init__()
         self.facts = facts.embed
@@ -28,10 +32,11 @@ class Embed(nn.Module):
         self.token = Embedding(facts.vocab, width) if has_tokens else None
         self.segment = Embedding(facts.embed.segments, width) if facts.embed.segments else None
         self.language = Embedding(facts.embed.languages, width) if facts.embed.languages else None
+        if place is not None:
+            check_choice("embed.position.kind", place.kind, ("learned", "sinusoidal"))
         learned = place is not None and place.kind == "learned"
         self.position = Embedding(place.length + place.offset, width) if place and learned else None
         self.norm = make_norm(facts.norm, width) if facts.embed.norm else None
-        self.dropout = nn.Dropout(facts.embed.dropout)
         self.project = Linear(width, facts.width, bias=True) if facts.embed.width is not None else None
 
     def forward(
@@ -46,7 +51,7 @@ class Embed(nn.Module):
         """Vectors of the tokens, each aware of its own place and of no other token."""
         rows = self.token.weight if self.token is not None else table
         assert rows is not None
-        x = look_up(rows, ids, what="token")
+        x = look_up(rows, ids, what="token", fused=self.fused)
         if self.facts.scale != 1.0:
             x = x * self.facts.scale
         x = self._add(x, "segment", self.segment, segments, ids)
@@ -55,7 +60,7 @@ class Embed(nn.Module):
             x = x + self._places(positions, self.facts.position, x)
         if self.norm is not None:
             x = self.norm(x)
-        x = self.dropout(x)
+        x = dropout(x, self.facts.dropout, self.training)
         return x if self.project is None else self.project(x)
 
     def _add(self, x: Tensor, what: str, table: Embedding | None, given: Tensor | None, ids: Tensor) -> Tensor:
@@ -68,12 +73,13 @@ class Embed(nn.Module):
             return x + table.weight[0] if what == "segment" else x
         if given.shape != ids.shape:
             raise ValueError(f"{what}s need one number per token: shape {tuple(ids.shape)}, not {tuple(given.shape)}.")
-        return x + look_up(table.weight, given, what=what)
+        return x + look_up(table.weight, given, what=what, fused=self.fused)
 
     def _places(self, positions: Tensor, facts: config.InputPosition, x: Tensor) -> Tensor:
         if self.position is None:
             return sinusoids(positions + facts.offset, x.shape[-1], layout=facts.layout).to(x.dtype)
-        return look_up(self.position.weight, positions + facts.offset, what="position")
+        rows = positions + facts.offset if facts.offset else positions
+        return look_up(self.position.weight, rows, what="position", fused=self.fused)
 
 
 def count_real(real: Bool[Tensor, "B T"]) -> Int[Tensor, "B T"]:

@@ -9,6 +9,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from glassformer import config
+from glassformer.config.checks import check_choice
+from glassformer.nn.dropout import dropout
 from glassformer.nn.feedforward import activation_named
 from glassformer.nn.linear import Embedding, Linear, linear
 from glassformer.nn.norm import at_least_float32, make_norm
@@ -20,6 +22,8 @@ class LMHead(nn.Module):
     A tied head owns no matrix: it is handed the embedding table at each call, so there is nothing to keep equal.
     """
 
+    fused = False
+
     def __init__(self, facts: config.LMHead, model: config.Model) -> None:
         super().__init__()
         self.facts = facts
@@ -28,7 +32,11 @@ class LMHead(nn.Module):
         self.transform = Linear(model.width, width, bias=True) if facts.transform is not None else None
         self.norm = make_norm(model.norm, width) if facts.transform is not None else None
         self.out = None if facts.tied else Linear(width, model.vocab)
-        self.bias = nn.Parameter(torch.empty(model.vocab)) if facts.bias else None
+        bias = torch.empty(model.vocab) if facts.bias else None
+        if facts.bias_trained:
+            self.bias = None if bias is None else nn.Parameter(bias)
+        else:
+            self.register_buffer("bias", bias)
         decoder = facts.mask_decoder
         self.position = Embedding(decoder.length, model.width) if decoder is not None else None
         self.reset_parameters()
@@ -44,11 +52,11 @@ class LMHead(nn.Module):
         """Logits for every token; softmax is the caller's."""
         del real  # every token gets its own answer
         if self.transform is not None and self.norm is not None:
-            x = self.norm(activation_named(self.facts.transform or "")(self.transform(x)))
+            x = self.norm(activation_named(self.facts.transform or "", fused=self.fused)(self.transform(x)))
         if self.facts.scale != 1.0:
             x = x * self.facts.scale
         if self.out is None:
-            return linear(x, table, self.bias)
+            return linear(x, table, self.bias, fused=self.fused)
         logits = self.out(x)
         return logits if self.bias is None else logits + self.bias.to(logits.dtype)
 
@@ -56,13 +64,13 @@ class LMHead(nn.Module):
 class TaskHead(nn.Module):
     """pool → (linear map → activation) → scores of the labels; see ``config.TaskHead``."""
 
+    fused = False
+
     def __init__(self, facts: config.TaskHead, model: config.Model) -> None:
         super().__init__()
         self.facts = facts
         self.hidden = Linear(model.width, model.width, bias=True) if facts.hidden is not None else None
         self.out = Linear(model.width, len(facts.labels), bias=facts.bias) if facts.labels else None
-        self.input_dropout = nn.Dropout(facts.input_dropout)
-        self.dropout = nn.Dropout(facts.dropout)
 
     def forward(
         self, x: Float[Tensor, "B T D"], real: Bool[Tensor, "B T"] | None, table: Float[Tensor, "V E"]
@@ -72,10 +80,11 @@ class TaskHead(nn.Module):
         if self.facts.pool is not None:
             x = pool(x, real, self.facts.pool)
         if self.hidden is not None:
-            x = activation_named(self.facts.hidden or "")(self.hidden(self.input_dropout(x)))
+            x = self.hidden(dropout(x, self.facts.input_dropout, self.training))
+            x = activation_named(self.facts.hidden or "", fused=self.fused)(x)
         if self.out is None:
             return x
-        scores = self.out(self.dropout(x))
+        scores = self.out(dropout(x, self.facts.dropout, self.training))
         return scores.squeeze(-1) if self.facts.task == "replaced" else scores
 
 
@@ -128,7 +137,9 @@ def make_head(model: config.Model) -> AnyHead | None:
         return TaskHead(facts, model)
     if isinstance(facts, config.EmbeddingHead):
         return EmbeddingHead(facts, model)
-    return PretrainingHead(facts, model)
+    if isinstance(facts, config.PretrainingHead):
+        return PretrainingHead(facts, model)
+    raise TypeError(f"no head is built from {type(facts).__name__}.")
 
 
 def pool(x: Float[Tensor, "B T D"], real: Bool[Tensor, "B T"] | None, how: str) -> Float[Tensor, "B D"]:
@@ -136,6 +147,7 @@ def pool(x: Float[Tensor, "B T D"], real: Bool[Tensor, "B T"] | None, how: str) 
 
     Which slots are real is said by the mask, never guessed from ids, so the side of the padding does not matter.
     """
+    check_choice("pool", how, ("first", "last", "mean"))
     if real is None:
         return x.mean(-2) if how == "mean" else x[:, 0 if how == "first" else -1]
     if how == "mean":

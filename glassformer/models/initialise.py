@@ -22,6 +22,7 @@ def initialise(model: nn.Module, facts: config.Model, only: Collection[str] | No
     """
     for name, module in model.named_modules():
         own = {f"{name}.{weight}" for weight, _ in module.named_parameters(recurse=False)}
+        own |= {f"{name}.{weight}" for weight, _ in module.named_buffers(recurse=False)} & config.buffers(facts)
         if only is not None and not own <= set(only):
             continue
         if isinstance(module, Embedding):

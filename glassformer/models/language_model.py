@@ -10,7 +10,10 @@ from jaxtyping import Float, Int, Integer
 from torch import Tensor, nn
 
 from glassformer.config.checks import check_divides, check_positive
+from glassformer.config.course import COURSE_HEAD, COURSE_NAMES, course_model
+from glassformer.models.transformer import Transformer
 from glassformer.nn.attention import AttentionPath
+from glassformer.nn.feedforward import swiglu_width
 from glassformer.nn.layers import TransformerBlock
 from glassformer.nn.linear import Embedding, Linear
 from glassformer.nn.norm import RMSNorm
@@ -19,6 +22,8 @@ from glassformer.nn.rotary import RotaryPositionalEmbedding
 
 class TransformerLM(nn.Module):
     """Decoder-only language model with RMSNorm, SwiGLU, rotary positions and an untied head; no biases.
+
+    Everything that takes a ``Transformer`` takes this one, too: ``generate``, ``save``, ``account``, training.
 
     Args:
         vocab_size: number of token ids.
@@ -45,6 +50,15 @@ class TransformerLM(nn.Module):
         super().__init__()
         check_positive(context_length=context_length, d_model=d_model, num_layers=num_layers, num_heads=num_heads)
         check_divides("num_heads", num_heads, "d_model", d_model)
+        self.config = course_model(
+            vocab_size=vocab_size,
+            context_length=context_length,
+            d_model=d_model,
+            num_layers=num_layers,
+            num_heads=num_heads,
+            d_ff=swiglu_width(d_model) if d_ff is None else d_ff,
+            rope_theta=rope_theta,
+        )
         self.vocab_size = vocab_size
         self.context_length = context_length
         rope = RotaryPositionalEmbedding(rope_theta, d_model // num_heads, context_length, device)
@@ -75,3 +89,16 @@ class TransformerLM(nn.Module):
         for layer in self.layers:
             x = layer(x, token_positions, path=path)
         return self.lm_head(self.ln_final(x))
+
+    def as_transformer(self) -> Transformer:
+        """The same model as a ``Transformer``, for generating, saving and accounting; made of the very same parts.
+
+        Linear maps, norms and tables (with their weights and hooks) are shared; what stands around them is new.
+        """
+        with torch.device("meta"):
+            model = Transformer(self.config)
+        model.fused = False  # as the parts of the course are
+        for ours, theirs in (COURSE_NAMES | COURSE_HEAD).items():
+            for number in range(len(self.layers)) if "{i}" in ours else [0]:
+                model.set_submodule(ours.format(i=number), self.get_submodule(theirs.format(i=number)))
+        return model.train(self.training)

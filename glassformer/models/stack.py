@@ -8,18 +8,19 @@ Shapes: ``B`` batch, ``T`` tokens of this call, ``S`` tokens so far, ``M`` token
 from dataclasses import dataclass, replace
 from functools import partial
 
+import torch
 from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor, nn
 
 from glassformer import config
 from glassformer.nn.attention import KNOWS_CAUSAL, AttentionPath, hidden_or_biased
 from glassformer.nn.block import Block
-from glassformer.nn.cache import KVCache
+from glassformer.nn.cache import KVCache, LayerCache
 from glassformer.nn.context import Context
 from glassformer.nn.convolution import Convolution
+from glassformer.nn.dropout import dropout
 from glassformer.nn.feedforward import FeedForward
 from glassformer.nn.heads import Attention
-from glassformer.nn.kernels import along_its_path
 from glassformer.nn.linear import Embedding
 from glassformer.nn.masks import Mask, Resolved, padding, resolve
 from glassformer.nn.norm import make_norm
@@ -34,8 +35,8 @@ class Tokens:
     positions: Int[Tensor, "... T"]
     real: Bool[Tensor, "B T"] | None = None  # None: all of them
     documents: Integer[Tensor, "B T"] | None = None  # tokens see their own document alone; None: it is one
-    memory: Float[Tensor, "B M D"] | None = None
-    memory_real: Bool[Tensor, "B M"] | None = None
+    memory: Float[Tensor, "Q M D"] | None = None  # each row serves as many rows of the batch as any other
+    memory_real: Bool[Tensor, "Q M"] | None = None
     cache: KVCache | None = None
     places: Float[Tensor, "... T D"] | None = None  # absolute positions for a mask decoder; see config.MaskDecoder
     place_steps: int = 0
@@ -49,7 +50,6 @@ class Stack(nn.Module):
         self.facts = facts
         self.blocks = nn.ModuleList(_block(facts, norm, width) for _ in range(facts.unique_layers or facts.layers))
         self.norm = make_norm(norm, width) if facts.final_norm else None
-        self.dropout = nn.Dropout(facts.final_dropout)
         self.convolution = Convolution(facts.convolution, norm, width) if facts.convolution is not None else None
         self.relative = self.relative_norm = None
         bias = facts.attention.score_bias
@@ -59,25 +59,25 @@ class Stack(nn.Module):
             self.relative = Embedding(2 * bias.span, width)
             self.relative_norm = make_norm(norm, width) if bias.norm_table else None
 
-    @along_its_path
     def forward(
         self, x: Float[Tensor, "B T D"], tokens: Tokens, *, path: AttentionPath = "sdpa"
     ) -> Float[Tensor, "B T D"]:
         """Vectors after the last block and the final norm."""
-        for number, context in enumerate(self.contexts(x, tokens, path)):
+        contexts, caches = self.contexts(x, tokens, path), self._caches(tokens.cache)
+        for number, (context, cache) in enumerate(zip(contexts, caches, strict=True)):
             before, block = x, self.blocks[number * len(self.blocks) // self.facts.layers]
             if tokens.places is not None and number == self.facts.layers - 1:
                 x = x + tokens.places
                 for _ in range(tokens.place_steps):
                     x = block(x, context=replace(context, source=before))
                 break
-            x = block(x, context=context)
+            x = block(x, context=context, cache=cache)
             if number == 0 and self.convolution is not None:
                 x = self.convolution(before, x, tokens.real)
-        return self.dropout(x if self.norm is None else self.norm(x))
+        return dropout(x if self.norm is None else self.norm(x), self.facts.final_dropout, self.training)
 
     def contexts(self, x: Float[Tensor, "B T D"], tokens: Tokens, path: AttentionPath) -> list[Context]:
-        """The surroundings of every layer. They differ in the window alone, and in whose cache they use."""
+        """The surroundings of every layer; the same for layers with the same window."""
         cache, (batch, new) = tokens.cache, x.shape[:2]
         real, key_positions = tokens.real, tokens.positions
         if cache is not None:
@@ -85,28 +85,35 @@ class Stack(nn.Module):
             real = cache.extend_real(real, batch, new)
             key_positions = cache.extend_positions(tokens.positions)
         scores = (batch, 1, new, key_positions.shape[-1])
-        shared = self._positions(tokens.positions, key_positions)
+        shared = self._positions(tokens.positions, key_positions, x.dtype)
         memory_mask = None
         if tokens.memory_real is not None:
-            memory_scores = (batch, 1, new, tokens.memory_real.shape[-1])
-            memory_mask = resolve(padding(tokens.memory_real), memory_scores, x.device, keep_causal=False)
+            rows, slots = tokens.memory_real.shape
+            memory_mask = resolve(padding(tokens.memory_real), (rows, 1, 1, slots), x.device, keep_causal=False)
         shared = replace(shared, real=real, memory=tokens.memory, memory_mask=memory_mask, path=path)
         keep_causal = path in KNOWS_CAUSAL and shared.bias is None and shared.relative is None
         everyone = Mask(causal=self.facts.causal, keys=real, pairs=self._same_document(tokens.documents))
-        around: dict[int | None, Context] = {}
-        contexts = []
-        for number in range(self.facts.layers):
-            window = self.facts.attention.windows[number % len(self.facts.attention.windows)]
-            seen = window if isinstance(window, int) else None
-            layer_cache = None if cache is None else cache.layer(number, seen)
+        around: dict[int | config.BlockSparse | None, Context] = {}
+        for window in dict.fromkeys(self.facts.attention.windows):
             if isinstance(window, config.BlockSparse):
-                contexts.append(replace(shared, pattern=window, cache=layer_cache))
-                continue
-            if window not in around:
+                around[window] = replace(shared, pattern=window)
+            elif window is not None and cache is not None and new == 1 and real is None:
+                around[window] = replace(shared, last=window)
+            else:
                 mask = resolve(everyone & _near(window, real, new), scores, x.device, keep_causal=keep_causal)
                 around[window] = _hide(shared, mask) if cache is None else replace(shared, mask=mask)
-            contexts.append(replace(around[window], cache=layer_cache))
-        return contexts
+        return [around[self._window(number)] for number in range(self.facts.layers)]
+
+    def _window(self, layer: int) -> int | config.BlockSparse | None:
+        windows = self.facts.attention.windows
+        return windows[layer % len(windows)]
+
+    def _caches(self, cache: KVCache | None) -> list[LayerCache | None]:
+        """The cache of every layer; one with a window need not keep more than it sees."""
+        if cache is None:
+            return [None] * self.facts.layers
+        windows = (self._window(number) for number in range(self.facts.layers))
+        return [cache.layer(n, window if isinstance(window, int) else None) for n, window in enumerate(windows)]
 
     def _same_document(self, documents: Integer[Tensor, "B T"] | None) -> Bool[Tensor, "B T T"] | None:
         """Who is of the same document as whom."""
@@ -120,10 +127,10 @@ class Stack(nn.Module):
             )
         return documents.unsqueeze(-1) == documents.unsqueeze(-2)
 
-    def _positions(self, queries: Int[Tensor, "... T"], keys: Int[Tensor, "... S"]) -> Context:
+    def _positions(self, queries: Int[Tensor, "... T"], keys: Int[Tensor, "... S"], dtype: torch.dtype) -> Context:
         """How positions act inside attention: turns, a bias on the scores, or vectors of relative positions."""
         facts, scheme = self.facts.attention, self.facts.attention.score_bias
-        turns = None if facts.rotary is None else rotary_turns(facts.rotary, queries)
+        turns = None if facts.rotary is None else rotary_turns(facts.rotary, queries).for_heads(dtype)
         if scheme is None:
             return Context(turns=turns)
         distance = distances(queries, keys)

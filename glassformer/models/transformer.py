@@ -7,14 +7,13 @@ Shapes: ``B`` batch, ``T`` tokens, ``M`` tokens of the memory, ``D`` model width
 """
 
 from contextlib import nullcontext
-from typing import Any, get_args
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor, nn
 
 from glassformer import config
-from glassformer.config.checks import check_choice
 from glassformer.models.embed import Embed, count_in_documents, count_real
 from glassformer.models.heads import LMHead, PretrainingHead, make_head
 from glassformer.models.initialise import initialise
@@ -22,7 +21,7 @@ from glassformer.models.stack import Stack, Tokens
 from glassformer.nn.attention import AttentionPath
 from glassformer.nn.axes import fits
 from glassformer.nn.cache import KVCache
-from glassformer.nn.kernels import along_its_path
+from glassformer.nn.kernels import set_fused
 from glassformer.nn.linear import look_up
 
 AnyRowMask = Bool[Tensor, "B T"] | Integer[Tensor, "B T"]
@@ -65,8 +64,18 @@ class Transformer(nn.Module):
             self.head = make_head(facts)
         self.to_empty(device=torch.get_default_device())
         initialise(self, facts)
+        self.fused = True
 
-    @along_its_path
+    @property
+    def fused(self) -> bool:
+        """Whether linear maps, tables, LayerNorms and activations run through fused kernels; see ``nn.kernels``."""
+        return self._fused
+
+    @fused.setter
+    def fused(self, fused: bool) -> None:
+        self._fused = fused
+        set_fused(self, fused)
+
     def forward(
         self,
         ids: Integer[Tensor, "B T"],
@@ -91,25 +100,24 @@ class Transformer(nn.Module):
             languages: likewise; without them none is added.
             positions: one per token, if not counted from the mask; for packed documents, say.
             cache: remembers earlier calls; ``ids`` (of an encoder-decoder: ``target``) are then the tokens after them.
-            path: ``sdpa``, PyTorch's fused kernels, or ``eager``, the formulas; see ``nn.attention`` and
-                ``nn.kernels``.
+            path: of attention: ``sdpa``, PyTorch's fused kernels, or ``eager``, the formula; see ``nn.attention``.
+                All else follows ``fused``.
         """
         extra: dict[str, Any] = {"segments": segments, "languages": languages, "positions": positions, "path": path}
         if self.encoder is None:
             _refuse(target=target, target_mask=target_mask, because="this model has no encoder; its tokens are ids")
-            return self.answer(self.decode(ids, mask, cache=cache, **extra), mask, path=path)
+            return self.answer(self.decode(ids, mask, cache=cache, **extra), mask)
         if self.decoder is None:
             _refuse(target=target, target_mask=target_mask, cache=cache, because="this model has no decoder")
-            return self.answer(self.encode(ids, mask, **extra), mask, path=path)
+            return self.answer(self.encode(ids, mask, **extra), mask)
         if target is None:
             raise ValueError(
                 "an encoder-decoder needs target, the tokens of its decoder, or use encode for the memory."
             )
         memory = self.encode(ids, mask, **extra)
         hidden = self.decode(target, target_mask, memory=memory, memory_mask=mask, cache=cache, path=path)
-        return self.answer(hidden, target_mask, path=path)
+        return self.answer(hidden, target_mask)
 
-    @along_its_path
     def encode(
         self,
         ids: Integer[Tensor, "B T"],
@@ -131,21 +139,23 @@ class Transformer(nn.Module):
         tokens = Tokens(places, real, documents=documents, **self._mask_decoder(places))
         return self.encoder(x, tokens, path=path)
 
-    @along_its_path
     def decode(
         self,
         ids: Integer[Tensor, "B T"],
         mask: AnyRowMask | None = None,
         *,
-        memory: Float[Tensor, "B M D"] | None = None,
-        memory_mask: Bool[Tensor, "B M"] | None = None,
+        memory: Float[Tensor, "Q M D"] | None = None,
+        memory_mask: Bool[Tensor, "Q M"] | None = None,
         segments: Integer[Tensor, "B T"] | None = None,
         languages: Integer[Tensor, "B T"] | None = None,
         positions: Int[Tensor, "... T"] | None = None,
         cache: KVCache | None = None,
         path: AttentionPath = "sdpa",
     ) -> Float[Tensor, "B T D"]:
-        """The decoder's vectors, before the head. With a cache the ids are those that follow the earlier calls'."""
+        """The decoder's vectors, before the head. With a cache the ids are those that follow the earlier calls'.
+
+        A memory may have fewer rows than ``ids``: each then serves the same number of rows that follow each other.
+        """
         if self.decoder is None:
             raise ValueError("this model has no decoder; encode gives the vectors of its encoder.")
         if (memory is None) != (self.encoder is None):
@@ -153,22 +163,21 @@ class Transformer(nn.Module):
         _check_inputs(ids, mask, positions)
         places = self._places(ids, mask, positions, cache)
         real, documents = self._read_mask(mask, cache)
+        if memory is not None and len(ids) % max(1, len(memory)):
+            raise ValueError(f"{len(memory)} rows of memory cannot be shared evenly by {len(ids)} rows of ids.")
         if memory is not None and cache is not None:
             cache.check_memory(memory, memory_mask)
         if memory is not None and memory_mask is not None:
             _check_memory_mask(memory, memory_mask)
-            memory = memory.where(memory_mask.unsqueeze(-1), 0.0)  # whatever stands in padding, be it NaN
+            if cache is None or not cache.length:  # else its keys and values are in the cache
+                memory = memory.where(memory_mask.unsqueeze(-1), 0.0)  # whatever stands in padding, be it NaN
         embed = self.embed if self.target_embed is None else self.target_embed
         segments, languages = (None if x is None else _filled(x, real) for x in (segments, languages))
         x = embed(_filled(ids, real), places, segments=segments, languages=languages, table=self._table())
         return self.decoder(x, Tokens(places, real, documents, memory, memory_mask, cache), path=path)
 
-    @along_its_path
-    def answer(
-        self, hidden: Float[Tensor, "B T D"], mask: AnyRowMask | None = None, *, path: AttentionPath = "sdpa"
-    ) -> Any:
+    def answer(self, hidden: Float[Tensor, "B T D"], mask: AnyRowMask | None = None) -> Any:
         """What the head says of these vectors; without a head, the vectors themselves."""
-        check_choice("path", path, get_args(AttentionPath))  # what it means is the decorator's: here is no attention
         if self.head is None:
             return hidden
         real, documents = self._read_mask(mask, None)
@@ -188,7 +197,7 @@ class Transformer(nn.Module):
         lm = self.head.lm if isinstance(self.head, PretrainingHead) else self.head
         if not isinstance(lm, LMHead) or lm.position is None or lm.facts.mask_decoder is None:
             return {}
-        rows = look_up(lm.position.weight, places, what="position")
+        rows = look_up(lm.position.weight, places, what="position", fused=self.fused)
         return {"places": rows, "place_steps": lm.facts.mask_decoder.steps}
 
     def _read_mask(self, mask: Tensor | None, cache: KVCache | None) -> tuple[Tensor | None, Tensor | None]:
@@ -222,9 +231,20 @@ class Transformer(nn.Module):
         return places
 
 
+@runtime_checkable
+class HasTransformer(Protocol):
+    """A model under other names that can be had as a Transformer, as ``TransformerLM`` can."""
+
+    def as_transformer(self) -> Transformer:
+        """A Transformer that shares the weights."""
+        ...
+
+
 def unwrapped(model: nn.Module) -> Transformer:
-    """The model itself, out of the wrappers of compilation and distribution."""
+    """The model itself, out of the wrappers of compilation and distribution; the course's model as a Transformer."""
     while not isinstance(model, Transformer):
+        if isinstance(model, HasTransformer):
+            return model.as_transformer()
         inside = getattr(model, "_orig_mod", getattr(model, "module", None))
         if not isinstance(inside, nn.Module):
             raise TypeError(f"a Transformer is needed here, and this is a {type(model).__name__}.")

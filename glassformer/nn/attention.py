@@ -21,6 +21,7 @@ from glassformer.nn.masks import Mask, Resolved, as_mask
 from glassformer.nn.norm import at_least_float32, without_autocast
 
 AttentionPath = Literal["eager", "sdpa"]
+PATHS = get_args(AttentionPath)
 KNOWS_CAUSAL = {"sdpa"}  # paths whose kernel understands the word "causal" and needs no triangle written out
 AnyMask = Mask | Resolved | Bool[Tensor, "... _ _"]  # (queries, keys), either of which may be 1
 MaybeWeights = Float[Tensor, "... T V"] | tuple[Float[Tensor, "... T V"], Float[Tensor, "... T S"]]
@@ -66,41 +67,38 @@ def scaled_dot_product_attention(
         path: ``sdpa`` or ``eager``.
         return_weights: also return the weights ``(..., T, S)``, before dropout; needs ``path="eager"``.
     """
-    check_choice("path", path, get_args(AttentionPath))
+    check_choice("path", path, PATHS)
     check_probability(dropout=dropout)
     if return_weights and path != "eager":
         raise ValueError(f'path={path!r} never writes the attention weights down; ask for them with path="eager".')
     _check_shapes(q, k, v)
-    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    if isinstance(mask, Resolved):
-        allowed, is_causal = mask.allowed, mask.causal
-    else:
-        allowed, is_causal = _written_out(q, k, v, mask, keep_causal=path in KNOWS_CAUSAL and bias is None)
-        if allowed is not None:
-            attended = _attended_keys(allowed, k)
+    if not isinstance(mask, Resolved):
+        mask = _written_out(q, k, v, mask, keep_causal=path in KNOWS_CAUSAL and bias is None)
+        if mask is not None and mask.allowed is not None:
+            attended = _attended_keys(mask.allowed, k)
             k, v = k.where(attended, 0.0), v.where(attended, 0.0)
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    allowed, is_causal = (None, False) if mask is None else (mask.allowed, mask.causal)
     empty = q.numel() == 0 or k.numel() == 0  # of nothing, the formula makes nothing; some kernels crash
     fused = path == "sdpa" and not empty
-    if is_causal and (bias is not None or not fused):  # the word serves only a kernel that is handed no tensor besides
+    if is_causal and (bias is not None or not fused):  # the flag is only for a kernel that gets no mask tensor besides
         allowed, is_causal = Mask(causal=True).dense((q.shape[-2], k.shape[-2]), q.device), False
     if fused:
         return _fused(q, k, v, hidden_or_biased(allowed, bias, q.dtype), is_causal, scale, dropout)
-    assert path == "eager" or empty, f"the path {path!r} leads nowhere"
+    assert path == "eager" or empty, f"no kernel for the path {path!r}"
     out, weights = _formula(q, k, v, allowed, bias, scale, dropout)
     return (out, weights) if return_weights else out
 
 
-def _written_out(
-    q: Tensor, k: Tensor, v: Tensor, mask: Mask | Tensor | None, *, keep_causal: bool
-) -> tuple[Tensor | None, bool]:
-    """The mask as booleans, or as the word "causal" where the kernel knows it."""
+def _written_out(q: Tensor, k: Tensor, v: Tensor, mask: Mask | Tensor | None, *, keep_causal: bool) -> Resolved | None:
+    """The mask as booleans, or as the flag "causal" where the kernel knows it."""
     if mask is None:
-        return None, False
+        return None
     mask = _unambiguous(mask, q)
     if keep_causal and q.shape[-2] == k.shape[-2] and mask.is_only_causal(k.shape[-2]):
-        return None, True
+        return Resolved(causal=True)
     batch = batch_axes(q, k, v, trailing=3)
-    return mask.dense((*batch, *q.shape[-3:-1], k.shape[-2]), q.device), False
+    return Resolved(mask.dense((*batch, *q.shape[-3:-1], k.shape[-2]), q.device))
 
 
 def hidden_or_biased(allowed: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
@@ -142,14 +140,35 @@ def _fused(
     q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, is_causal: bool, scale: float, dropout: float
 ) -> Tensor:
     """The same through PyTorch's kernels, which are fast for exactly four axes: batch, heads, sequence, width."""
+    if q.ndim == 4 and len(q) == len(k) == len(v):
+        return _four_axes_fused(q, k, v, hidden, is_causal, scale, dropout)
     batch = batch_axes(q, k, v, trailing=3)
     q4, k4, v4 = (_four_axes(x, batch) for x in (q, k, v))
     if hidden is not None and hidden.ndim > 2:
         hidden = _four_axes(hidden, batch)
-    out = F.scaled_dot_product_attention(
-        q4, k4, v4, hidden, dropout, is_causal, scale=scale, enable_gqa=bool(q4.shape[1] != k4.shape[1])
-    )
+    out = _four_axes_fused(q4, k4, v4, hidden, is_causal, scale, dropout)
     return out.reshape(*batch, *q.shape[-3:-1], v.shape[-1])
+
+
+def _four_axes_fused(
+    q: Float[Tensor, "B H T K"],
+    k: Float[Tensor, "B G S K"],
+    v: Float[Tensor, "B G S V"],
+    hidden: Tensor | None,
+    is_causal: bool,
+    scale: float,
+    dropout: float,
+) -> Float[Tensor, "B H T V"]:
+    heads, groups = q.shape[1], k.shape[1]
+    if heads == groups:
+        return F.scaled_dot_product_attention(q, k, v, hidden, dropout, is_causal, scale=scale)
+    if q.shape[2] == 1:  # one query: the query heads of a group as so many queries of one head, which copies no keys
+        q = q.reshape(len(q), groups, heads // groups, -1)
+        if hidden is not None and hidden.ndim > 2 and hidden.shape[-3] > 1:
+            hidden = hidden.reshape(*hidden.shape[:-3], groups, heads // groups, hidden.shape[-1])
+        out = F.scaled_dot_product_attention(q, k, v, hidden, dropout, scale=scale)
+        return out.reshape(len(q), heads, 1, -1)
+    return F.scaled_dot_product_attention(q, k, v, hidden, dropout, is_causal, scale=scale, enable_gqa=True)
 
 
 def _four_axes(x: Tensor, batch: torch.Size) -> Tensor:
@@ -191,14 +210,14 @@ def _attended_keys(allowed: Bool[Tensor, "... T S"], k: Tensor) -> Bool[Tensor, 
 
 
 def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
-    shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
+    wrong = None
     if not q.ndim == k.ndim == v.ndim or q.ndim < 2:
-        raise ValueError(f"q, k and v need the same number of axes, at least two; got {shapes}.")
-    if q.shape[-1] != k.shape[-1]:
-        raise ValueError(f"queries and keys must have the same width; got {shapes}.")
-    if k.shape[-2] != v.shape[-2]:
-        raise ValueError(f"every key needs a value; got {shapes}.")
-    if q.ndim > 2:
-        heads, key_heads, value_heads = q.shape[-3], k.shape[-3], v.shape[-3]
-        if key_heads != value_heads or heads % max(1, key_heads):
-            raise ValueError(f"the key/value heads must be the same number and divide the query heads; got {shapes}.")
+        wrong = "q, k and v need the same number of axes, at least two"
+    elif q.shape[-1] != k.shape[-1]:
+        wrong = "queries and keys must have the same width"
+    elif k.shape[-2] != v.shape[-2]:
+        wrong = "every key needs a value"
+    elif q.ndim > 2 and (k.shape[-3] != v.shape[-3] or q.shape[-3] % max(1, k.shape[-3])):
+        wrong = "the key/value heads must be the same number and divide the query heads"
+    if wrong is not None:
+        raise ValueError(f"{wrong}; got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}.")

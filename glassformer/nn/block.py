@@ -7,8 +7,6 @@ Shapes: ``T`` tokens of this sequence, ``S`` tokens of the memory, ``D`` model w
 """
 
 from collections.abc import Callable, Collection, Sequence
-from contextlib import nullcontext
-from functools import partial
 from typing import Any
 
 from jaxtyping import Float, Int
@@ -17,10 +15,11 @@ from torch import Tensor, nn
 from glassformer.config.checks import check_choice, check_probability
 from glassformer.config.parts import PLACEMENTS, Placement
 from glassformer.nn.attention import AnyMask, AttentionPath
+from glassformer.nn.cache import LayerCache
 from glassformer.nn.context import Context
+from glassformer.nn.dropout import dropout
 from glassformer.nn.feedforward import finite_in_half
 from glassformer.nn.heads import Attention
-from glassformer.nn.kernels import along
 from glassformer.nn.masks import as_mask
 
 Step = Callable[[Tensor], Tensor]
@@ -86,7 +85,7 @@ class Block(nn.Module):
         self.cross_norm = None if cross is None or one_norm else norm()
         self.ffn = ffn
         self.ffn_norm = None if one_norm else norm()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = dropout
         self.dropout_on = tuple(dropout_on)
 
     def forward(
@@ -99,42 +98,46 @@ class Block(nn.Module):
         token_positions: Int[Tensor, "... T"] | None = None,
         path: AttentionPath = "sdpa",
         context: Context | None = None,
+        cache: LayerCache | None = None,
     ) -> Float[Tensor, "... T D"]:
-        """Let every token look at its sequence, then at ``memory`` if the block has cross-attention, then think.
+        """Self-attention, cross-attention to ``memory`` (if the block has it), feed-forward, each with its residual.
 
         ``mask`` is a ``Mask``, or booleans ``(T, T)``, ``(batch, T, T)``, ``(batch, 1, 1, T)`` or
         ``(batch, heads, T, T)``; ``memory_mask`` the same with S for the last T. Which slots of a padded batch are
         real, ``(batch, T)``, is said by ``masks.padding(real)``, never by bare booleans: where batch and T are equal
         they would be read as ``(T, T)``. A ``context`` takes the place of all of these: a stack makes it once for all
-        of its layers.
+        of its layers. With it goes the ``cache`` of this layer.
         """
-        look_around: Step
-        # What a stack has said for all of its layers is said here again: on the way back a block may run by itself.
-        as_said = nullcontext() if context is None else along(context.path)
         if context is None:
-            context = Context(memory=memory, memory_mask=memory_mask, path=path)
             mask = as_mask(mask)
             x = x if mask is None else mask.quieten_padding(x)
-            look_around = partial(self.attention, mask=mask, token_positions=token_positions, path=path)
-            look_across = partial(self._look_across, memory=memory, mask=memory_mask, path=path)
+            around: dict[str, Any] = {"mask": mask, "token_positions": token_positions, "path": path}
+            across: dict[str, Any] = {"mask": memory_mask, "path": path}
         else:
-            look_around = partial(self.attention, key=context.source, context=context)
-            look_across = partial(self._look_across, memory=context.memory, context=context.across())
-        if (self.cross is None) != (context.memory is None):
+            memory = context.memory
+            own = {} if cache is None else {"cache": cache}
+            around = {"key": context.source, "context": context, **own}
+            across = {"context": context.across, **own}
+        if (self.cross is None) != (memory is None):
             has = "has no" if self.cross is None else "has"
-            given = "a memory was given" if context.memory is not None else "no memory was given"
+            given = "a memory was given" if memory is not None else "no memory was given"
             raise ValueError(f"this block {has} cross-attention, but {given}.")
-        steps: list[tuple[str, nn.Module | None, Step]] = [("attention", self.attention_norm, look_around)]
+
+        def self_attend(y: Tensor) -> Tensor:
+            return self._drop("attention", self.attention(y, **around))
+
+        def cross_attend(y: Tensor) -> Tensor:
+            assert self.cross is not None
+            return self._drop("cross", self.cross(y, memory, **across))
+
+        def feed_forward(y: Tensor) -> Tensor:
+            return self._drop("ffn", self.ffn(y))
+
+        shared = self.attention_norm  # the only norm of a parallel block
+        sublayers: list[tuple[Step, Step]] = [(shared, self_attend), (self.ffn_norm or shared, feed_forward)]
         if self.cross is not None:
-            steps.append(("cross", self.cross_norm, look_across))
-        steps.append(("ffn", self.ffn_norm, self.ffn))
-        sublayers = [(norm or self.attention_norm, self._drop_after(name, step)) for name, norm, step in steps]
-        with as_said:
-            return residual(x, sublayers, self.placement)
+            sublayers.insert(1, (self.cross_norm or shared, cross_attend))
+        return residual(x, sublayers, self.placement)
 
-    def _drop_after(self, name: str, step: Step) -> Step:
-        return (lambda y: self.dropout(step(y))) if name in self.dropout_on else step
-
-    def _look_across(self, y: Tensor, memory: Tensor | None, **surroundings: Any) -> Tensor:
-        assert self.cross is not None
-        return self.cross(y, memory, **surroundings)
+    def _drop(self, sublayer: str, y: Tensor) -> Tensor:
+        return dropout(y, self.dropout, self.training) if sublayer in self.dropout_on else y

@@ -4,20 +4,20 @@ Shapes: ``B`` batch, ``T`` tokens of this call, ``S`` tokens they may look at, `
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from glassformer.config import BlockSparse
 from glassformer.nn.attention import AnyMask, AttentionPath
-from glassformer.nn.cache import LayerCache
 from glassformer.nn.masks import Resolved
 from glassformer.nn.rotary import Turns
 
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """The surroundings in which a layer works; what it lacks plays no part."""
+    """The surroundings in which layers work; what it lacks plays no part."""
 
     mask: AnyMask | None = None
     turns: Turns | None = None  # rotary positions
@@ -29,8 +29,8 @@ class Context:
     source: Float[Tensor, "... S D"] | None = None  # what self-attention looks at, if not at its own input
     memory: Float[Tensor, "... M D"] | None = None  # what cross-attention looks at
     memory_mask: AnyMask | None = None
-    cache: LayerCache | None = None
-    remembers_memory: bool = False  # keys and values of the memory come from the cache
+    last: int | None = None  # one query with a window: it sees the last so many keys and needs no mask
+    is_cross: bool = False  # this is for cross-attention
     path: AttentionPath = "sdpa"
 
     def hiding(self) -> tuple[AnyMask | None, Float[Tensor, "... T S"] | None]:
@@ -39,13 +39,14 @@ class Context:
 
     def near(self, keys: int) -> "Context":
         """The same for the last ``keys`` slots alone: what a layer with a window has kept."""
-        if not isinstance(self.mask, Resolved) or self.mask.allowed is None or self.mask.allowed.shape[-1] == keys:
-            return self
-        assert self.cache is not None
-        assert self.mask.allowed.shape[-1] - keys == self.cache.forgotten
-        bias = None if self.bias is None else self.bias[..., -keys:]
-        return replace(self, mask=Resolved(self.mask.allowed[..., -keys:]), bias=bias)
+        mask, bias = self.mask, self.bias
+        if isinstance(mask, Resolved) and mask.allowed is not None and mask.allowed.shape[-1] > keys:
+            mask = Resolved(mask.allowed[..., -keys:])
+        if bias is not None and bias.shape[-1] > keys:
+            bias = bias[..., -keys:]
+        return self if mask is self.mask and bias is self.bias else replace(self, mask=mask, bias=bias)
 
+    @cached_property
     def across(self) -> "Context":
-        """The surroundings of the cross-attention: the memory's mask, no positions, keys computed once."""
-        return Context(mask=self.memory_mask, cache=self.cache, remembers_memory=self.cache is not None, path=self.path)
+        """The surroundings of the cross-attention: the memory's mask, no positions."""
+        return Context(mask=self.memory_mask, is_cross=True, path=self.path)

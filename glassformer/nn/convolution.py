@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from glassformer import config
+from glassformer.nn.dropout import dropout
 from glassformer.nn.feedforward import activation_named
 from glassformer.nn.linear import truncated_normal_
 from glassformer.nn.norm import make_norm
@@ -17,6 +18,8 @@ from glassformer.nn.norm import make_norm
 class Convolution(nn.Module):
     """norm(y + activation(dropout(convolution(x)))), where y is the output of the block that x went into."""
 
+    fused = False
+
     def __init__(self, facts: config.Convolution, norm: config.Norm, width: int) -> None:
         super().__init__()
         self.groups = facts.groups
@@ -24,7 +27,7 @@ class Convolution(nn.Module):
         self.weight = nn.Parameter(torch.empty(width, width // facts.groups, facts.kernel))  # out, in, neighbour
         self.bias = nn.Parameter(torch.empty(width))
         self.norm = make_norm(norm, width)
-        self.dropout = nn.Dropout(facts.dropout)
+        self.dropout = facts.dropout
         self.reset_parameters()
 
     def reset_parameters(self, std: float | None = None) -> None:
@@ -45,4 +48,5 @@ class Convolution(nn.Module):
         around = rearrange(around, "b t (g c) n -> b t g (c n)", g=self.groups)
         weight = rearrange(self.weight, "(g o) c n -> g (c n) o", g=self.groups)
         seen = rearrange(torch.einsum("btgi,gio->btgo", around, weight), "b t g o -> b t (g o)") + self.bias
-        return self.norm(y + activation_named(self.activation)(self.dropout(seen)))
+        activation = activation_named(self.activation, fused=self.fused)
+        return self.norm(y + activation(dropout(seen, self.dropout, self.training)))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from glassformer.config.checks import check_choice, check_positive, check_probability
 from glassformer.nn import kernels
+from glassformer.nn.dropout import dropout
 from glassformer.nn.linear import Linear
 from glassformer.nn.norm import at_least_float32
 
@@ -57,23 +58,19 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def activation_named(name: str) -> Callable[[Tensor], Tensor]:
-    """The activation of this name, as a formula or as a kernel."""
-    return kernels.ACTIVATIONS[name] if kernels.in_use() else ACTIVATIONS[name]
+def activation_named(name: str, *, fused: bool = False) -> Callable[[Tensor], Tensor]:
+    """The activation of this name, as a formula or as a kernel; see ``nn.kernels``."""
+    return kernels.ACTIVATIONS[name] if fused else ACTIVATIONS[name]
 
 
-def feed_forward(
-    x: Float[Tensor, "... d"],
-    up: Callable[[Tensor], Tensor],
-    down: Callable[[Tensor], Tensor],
+def hidden_vector(
+    up: Float[Tensor, "... f"],
     activation: Callable[[Tensor], Tensor],
-    gate: Callable[[Tensor], Tensor] | None = None,
-    dropout: Callable[[Tensor], Tensor] = lambda hidden: hidden,
-) -> Float[Tensor, "... d"]:
-    """down(activation(up(x))), or with a gate down(activation(gate(x)) · up(x)); dropout on the hidden vector."""
-    hidden = finite_in_half(up(x))  # ... f
-    hidden = activation(hidden) if gate is None else activation(finite_in_half(gate(x))) * hidden
-    return down(dropout(finite_in_half(hidden)))
+    gate: Float[Tensor, "... f"] | None = None,
+) -> Float[Tensor, "... f"]:
+    """activation(up), or with a gate activation(gate) · up."""
+    up = finite_in_half(up)
+    return finite_in_half(activation(up) if gate is None else activation(finite_in_half(gate)) * up)
 
 
 def finite_in_half(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -85,11 +82,13 @@ def finite_in_half(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 
 
 class FeedForward(nn.Module):
-    """The feed-forward network with any activation, gated or not, with or without biases.
+    """down(activation(up(x))), or gated down(activation(gate(x)) · up(x)), with or without biases.
 
     ``dropout`` acts on the output, as in the 2017 paper, ``inner_dropout`` on the hidden vector; both only while
     training.
     """
+
+    fused = False
 
     def __init__(
         self,
@@ -111,13 +110,16 @@ class FeedForward(nn.Module):
         self.up = Linear(d_model, d_ff, device, dtype, bias=bias)
         self.gate = Linear(d_model, d_ff, device, dtype, bias=bias) if gated else None
         self.down = Linear(d_ff, d_model, device, dtype, bias=bias)
-        self.dropout = nn.Dropout(dropout)
-        self.inner_dropout = nn.Dropout(inner_dropout)
+        self.dropout = dropout
+        self.inner_dropout = inner_dropout
 
     def forward(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
         """Transform every vector of ``x`` by itself."""
-        bend = activation_named(self.activation)
-        return self.dropout(feed_forward(x, self.up, self.down, bend, self.gate, self.inner_dropout))
+        activation = activation_named(self.activation, fused=self.fused)
+        gate = None if self.gate is None else self.gate(x)
+        hidden = hidden_vector(self.up(x), activation, gate)  # ... f
+        y = self.down(dropout(hidden, self.inner_dropout, self.training))
+        return dropout(y, self.dropout, self.training)
 
 
 class SwiGLU(nn.Module):
@@ -125,6 +127,8 @@ class SwiGLU(nn.Module):
 
     Without ``d_ff`` the hidden width is ``swiglu_width`` of ``d_model``.
     """
+
+    fused = False
 
     def __init__(
         self,
@@ -142,7 +146,7 @@ class SwiGLU(nn.Module):
 
     def forward(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
         """Transform every vector of ``x`` by itself."""
-        return feed_forward(x, up=self.w3, down=self.w2, activation=activation_named("silu"), gate=self.w1)
+        return self.w2(hidden_vector(self.w3(x), activation_named("silu", fused=self.fused), self.w1(x)))
 
 
 def swiglu_width(d_model: int, multiple: int = 64) -> int:

@@ -11,14 +11,15 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from glassformer import config
 from glassformer.config.checks import check_divides, check_positive, check_probability
 from glassformer.nn.attention import AnyMask, AttentionPath, MaybeWeights, batch_axes, scaled_dot_product_attention
+from glassformer.nn.cache import LayerCache
 from glassformer.nn.context import Context
+from glassformer.nn.dropout import dropout
 from glassformer.nn.linear import Linear
 from glassformer.nn.masks import Mask, Resolved, as_mask, causal
 from glassformer.nn.relative import disentangled_bias
@@ -33,6 +34,7 @@ def multi_head(
     k: Float[Tensor, "... S GK"],
     v: Float[Tensor, "... S GV"],
     context: Context,
+    cache: LayerCache | None = None,
     *,
     heads: int,
     kv_heads: int | None = None,
@@ -44,17 +46,16 @@ def multi_head(
     """Cut projected queries, keys and values into heads, attend in each, put the results side by side.
 
     Heads are slices of the last axis, so one matrix product per projection serves all of them. ``score_bias`` computes
-    a bias from the queries and keys of all heads, already scaled.
+    a bias from the queries and keys of all heads, already scaled. ``cache`` adds keys and values of earlier calls.
     """
     kv_heads = heads if kv_heads is None else kv_heads
-    q = rearrange(q, "... t (h k) -> ... t h k", h=heads)
-    k, v = (rearrange(x, "... s (g k) -> ... s g k", g=kv_heads) for x in (k, v))
-    if context.turns is not None:  # values are not turned: position decides who is looked at, not what is seen
-        turns = context.turns.for_heads()
-        q, k = turns.rotate(q), turns.rotate(k)
-    q, k, v = (rearrange(x, "... t h k -> ... h t k") for x in (q, k, v))
-    if context.cache is not None and not context.remembers_memory:
-        k, v = context.cache.extend(k, v)
+    q, k, v = split_heads(q, heads), split_heads(k, kv_heads), split_heads(v, kv_heads)
+    if context.turns is not None:  # values are not rotated: position decides the weights, not what is averaged
+        q, k = context.turns.rotate(q), context.turns.rotate(k)
+    if cache is not None:
+        k, v = cache.extend(k, v)
+        if context.last is not None:
+            k, v = k[..., -context.last :, :], v[..., -context.last :, :]
         context = context.near(k.shape[-2])
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     if context.pattern is not None:
@@ -67,9 +68,19 @@ def multi_head(
             q, k, v, mask,
             bias=bias, scale=scale, dropout=dropout, path=context.path, return_weights=return_weights,
         )  # fmt: skip
-    out, weights = result if isinstance(result, tuple) else (result, None)
-    merged = rearrange(out, "... h t v -> ... t (h v)")
-    return merged if weights is None else (merged, weights)
+    if isinstance(result, tuple):
+        return merge_heads(result[0]), result[1]
+    return merge_heads(result)
+
+
+def split_heads(x: Float[Tensor, "... T HK"], heads: int) -> Float[Tensor, "... H T K"]:
+    """Vectors cut into heads, which become an axis before the sequence."""
+    return x.view(*x.shape[:-1], heads, x.shape[-1] // heads).transpose(-3, -2)
+
+
+def merge_heads(x: Float[Tensor, "... H T K"]) -> Float[Tensor, "... T HK"]:
+    """The reverse of ``split_heads``."""
+    return x.transpose(-3, -2).flatten(-2)
 
 
 class AttentionHead(nn.Module):
@@ -162,13 +173,15 @@ class Attention(nn.Module):
         path: AttentionPath = "sdpa",
         return_weights: bool = False,
         context: Context | None = None,
+        cache: LayerCache | None = None,
     ) -> MaybeWeights:
         """Attend from ``query`` to ``key`` (default: itself) and average ``value`` (default: the keys' input).
 
         Booleans as ``mask`` may be ``(T, S)``, ``(batch, T, S)`` or ``(batch, heads, T, S)``. With ``return_weights``
         the answer is the pair (output, weights ``(..., heads, T, S)``). A ``context`` takes the place of mask,
-        positions and path: a stack makes it once for all of its layers.
+        positions and path: a stack makes it once for all of its layers. With it goes the ``cache`` of this layer.
         """
+        shares_rows = context is not None
         if context is None:
             if self.rope is not None and key is not None and key is not query:
                 raise ValueError(
@@ -176,13 +189,22 @@ class Attention(nn.Module):
                 )
             query, key, value, mask = _prepare(query, key, value, mask, self.num_heads)
             context = Context(mask=mask, turns=_turns(self.rope, query, token_positions), path=path)
-        source = query if key is None else key
-        k, v = self._keys_and_values(source, source if value is None else value, context)
+        key = query if key is None else key
+        value = key if value is None else value
+        q = self.q(query)
+        if cache is not None and context.is_cross:  # a memory does not change
+            k, v = cache.memory_once(lambda: (self.k(key), self.v(value)))
+            cache = None
+        else:
+            k, v = self.k(key), self.v(value)
+        if shares_rows and len(k) != len(q):  # rows that share a memory attend to it together
+            q = q.reshape(len(k), -1, q.shape[-1])
         result = multi_head(
-            self.q(query),
+            q,
             k,
             v,
             context,
+            cache,
             heads=self.num_heads,
             kv_heads=self.kv_heads,
             scale=self.scale,
@@ -192,24 +214,19 @@ class Attention(nn.Module):
         )
         if isinstance(result, tuple):
             return self.o(result[0]), result[1]
+        if shares_rows:
+            result = result.reshape(*query.shape[:-1], result.shape[-1])
         return self.o(result)
-
-    def _keys_and_values(self, key: Tensor, value: Tensor, context: Context) -> tuple[Tensor, Tensor]:
-        if context.cache is not None and context.remembers_memory:
-            return context.cache.memory_once(lambda: (self.k(key), self.v(value)))
-        return self.k(key), self.v(value)
 
     def _relative_scores(self, context: Context, q: Tensor, k: Tensor) -> Tensor:
         """The part of the scores that knows positions; they share the projections of the content or have their own."""
         if context.relative is None:
             raise ValueError("disentangled attention needs the relative positions that its stack hands it.")
         vectors, rows = context.relative
-        vectors = nn.functional.dropout(vectors, self.position_dropout, self.training)
+        vectors = dropout(vectors, self.position_dropout, self.training)
         as_query = (self.position_q or self.q)(vectors) if "p2c" in self.terms else None
         as_key = (self.position_k or self.k)(vectors) if "c2p" in self.terms else None
-        as_query, as_key = (
-            None if x is None else rearrange(x, "r (h k) -> h r k", h=self.num_heads) for x in (as_query, as_key)
-        )
+        as_query, as_key = (None if x is None else split_heads(x, self.num_heads) for x in (as_query, as_key))  # H R K
         scale = 1 / math.sqrt(q.shape[-1]) if self.scale is None else self.scale
         # Scaled before they are multiplied: products in half precision overflow at 65,504.
         return disentangled_bias(q * scale, k * scale, as_query, as_key, rows)
@@ -300,7 +317,7 @@ def _turns(
 ) -> Turns | None:
     if rope is None and token_positions is not None:
         raise ValueError("token_positions were given, but this attention has no rotary positions to use them.")
-    return None if rope is None else rope.turns(x.shape[:-1], token_positions, x.device)
+    return None if rope is None else rope.turns(x.shape[:-1], token_positions, x.device).for_heads(x.dtype)
 
 
 def _prepare(

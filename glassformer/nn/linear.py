@@ -21,11 +21,17 @@ def truncated_normal_(weight: Tensor, std: float) -> None:
 
 
 def linear(
-    x: Float[Tensor, "... d_in"], weight: Float[Tensor, "d_out d_in"], bias: Float[Tensor, "d_out"] | None
+    x: Float[Tensor, "... d_in"],
+    weight: Float[Tensor, "d_out d_in"],
+    bias: Float[Tensor, "d_out"] | None,
+    *,
+    fused: bool = False,
 ) -> Float[Tensor, "... d_out"]:
-    """W x (+ b)."""
-    if kernels.in_use():
-        return kernels.linear(x, weight, None if bias is None else bias.to(weight.dtype))
+    """W x (+ b); see ``nn.kernels`` for ``fused``."""
+    if fused:
+        if bias is not None and bias.dtype != weight.dtype:
+            bias = bias.to(weight.dtype)
+        return kernels.linear(x, weight, bias)
     # The same as einsum(x, W, "... d_in, d_out d_in -> ... d_out"); written as one plain product because its
     # backward then yields W's gradient in W's own memory order, without a transposing copy.
     y = x @ rearrange(weight, "d_out d_in -> d_in d_out")
@@ -37,6 +43,8 @@ class Linear(nn.Module):
 
     W starts from N(0, 2 / (in_features + out_features)) cut at ±3σ (Glorot and Bengio, 2010), b at zero.
     """
+
+    fused = False
 
     def __init__(
         self,
@@ -69,7 +77,7 @@ class Linear(nn.Module):
                 f"Linear({self.in_features}, {self.out_features}) needs vectors of width {self.in_features}; "
                 f"the input has shape {tuple(x.shape)}."
             )
-        return linear(x, self.weight, self.bias)
+        return linear(x, self.weight, self.bias, fused=self.fused)
 
     def extra_repr(self) -> str:
         """What print(model) shows in the brackets."""
@@ -78,6 +86,8 @@ class Linear(nn.Module):
 
 class Embedding(nn.Module):
     """A table of ``num_embeddings`` vectors, looked up by id. Starts from N(0, 1) cut at ±3."""
+
+    fused = False
 
     def __init__(
         self,
@@ -99,15 +109,17 @@ class Embedding(nn.Module):
 
     def forward(self, token_ids: Integer[Tensor, "..."]) -> Float[Tensor, "... d"]:
         """Return the row of each id. An id outside the table raises an error that names it."""
-        return look_up(self.weight, token_ids, what="token id")
+        return look_up(self.weight, token_ids, what="token id", fused=self.fused)
 
     def extra_repr(self) -> str:
         """What print(model) shows in the brackets."""
         return f"{self.num_embeddings}, {self.embedding_dim}"
 
 
-def look_up(table: Float[Tensor, "V d"], ids: Integer[Tensor, "..."], *, what: str) -> Float[Tensor, "... d"]:
-    """Rows of ``table`` at ``ids``; ``what`` names the ids in errors.
+def look_up(
+    table: Float[Tensor, "V d"], ids: Integer[Tensor, "..."], *, what: str, fused: bool = False
+) -> Float[Tensor, "... d"]:
+    """Rows of ``table`` at ``ids``; ``what`` names the ids in errors; see ``nn.kernels`` for ``fused``.
 
     ``index_select`` and not ``table[ids]``: its backward adds up repeated rows in a fixed order, so that training is
     reproducible on many threads, and it refuses negative ids where indexing would silently count from the end.
@@ -116,7 +128,7 @@ def look_up(table: Float[Tensor, "V d"], ids: Integer[Tensor, "..."], *, what: s
         raise TypeError(f"a {what} must be a whole number; got a tensor of {ids.dtype}.")
     flat = ids.reshape(-1)
     flat = flat if flat.dtype in (torch.int32, torch.int64) else flat.long()
-    fused = kernels.in_use() and not (table.is_cpu and kernels.lose_sums(table))
+    fused = fused and not (table.is_cpu and kernels.lose_sums(table))
     try:
         rows = kernels.look_up(table, flat) if fused else table.index_select(0, flat)
     except IndexError:

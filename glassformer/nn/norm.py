@@ -14,17 +14,26 @@ from glassformer.config import Norm
 from glassformer.config.checks import check_eps, check_positive
 from glassformer.nn import kernels
 
+_NOTHING = nullcontext()
+
 
 def at_least_float32(x: Tensor) -> Tensor:
     """``x`` in float32, or untouched where it is float32 or float64 already."""
+    if x.dtype == torch.float32 or x.dtype == torch.float64:
+        return x
     if not x.is_floating_point():
         raise TypeError(f"floating-point numbers are needed here; got a tensor of {x.dtype}.")
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+    return x.to(torch.float32)
+
+
+def is_autocast(x: Tensor) -> bool:
+    """Whether ``torch.autocast`` is on for the device of ``x``."""
+    return not x.is_meta and torch.is_autocast_enabled(x.device.type)
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager[None]:
     """A context in which ``torch.autocast`` does not narrow products on the device of ``x``."""
-    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
+    return torch.autocast(x.device.type, enabled=False) if is_autocast(x) else _NOTHING
 
 
 def rms_norm(x: Float[Tensor, "... d"], weight: Float[Tensor, "d"], eps: float) -> Float[Tensor, "... d"]:
@@ -34,11 +43,19 @@ def rms_norm(x: Float[Tensor, "... d"], weight: Float[Tensor, "d"], eps: float) 
 
 
 def layer_norm(
-    x: Float[Tensor, "... d"], weight: Float[Tensor, "d"], bias: Float[Tensor, "d"] | None, eps: float
+    x: Float[Tensor, "... d"],
+    weight: Float[Tensor, "d"],
+    bias: Float[Tensor, "d"] | None,
+    eps: float,
+    *,
+    fused: bool = False,
 ) -> Float[Tensor, "... d"]:
-    """(x − mean) / √(variance + eps) · weight (+ bias); the variance divides by d, not by d − 1."""
-    # As a kernel, unless it would stay narrow and lose sums; on every device, so that memory is the same on each.
-    if kernels.in_use() and not (x.dtype == weight.dtype and kernels.lose_sums(x, weight, bias)):
+    """(x − mean) / √(variance + eps) · weight (+ bias); the variance divides by d, not by d − 1.
+
+    See ``nn.kernels`` for ``fused``.
+    """
+    # The kernel, unless it would lose sums in half precision; the same on every device, so that memory is, too.
+    if fused and not (x.dtype == weight.dtype and kernels.lose_sums(x, weight, bias)):
         return _by_kernel(x, weight, bias, eps)
     wide = at_least_float32(x)
     centred = wide - wide.mean(-1, keepdim=True)
@@ -47,6 +64,8 @@ def layer_norm(
 
 
 def _by_kernel(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    if x.dtype == weight.dtype and (bias is None or bias.dtype == x.dtype) and not is_autocast(x):
+        return kernels.layer_norm(x, weight, bias, eps)
     wide = x if x.dtype == weight.dtype else at_least_float32(x)
     weight, bias = weight.to(wide.dtype), None if bias is None else bias.to(wide.dtype)
     with without_autocast(x):  # it would widen what comes out
@@ -98,6 +117,8 @@ class RMSNorm(nn.Module):
 class LayerNorm(nn.Module):
     """Shift each vector to mean 0, scale it to variance 1, then apply a learned gain and (optional) bias."""
 
+    fused = False
+
     def __init__(
         self,
         dim: int,
@@ -123,7 +144,7 @@ class LayerNorm(nn.Module):
     def forward(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
         """Normalise the last axis of ``x``."""
         _check_width(x, self.weight)
-        return layer_norm(x, self.weight, self.bias, self.eps)
+        return layer_norm(x, self.weight, self.bias, self.eps, fused=self.fused)
 
     def extra_repr(self) -> str:
         """What print(model) shows in the brackets."""
@@ -134,4 +155,6 @@ def make_norm(facts: Norm, width: int) -> nn.Module:
     """A fresh norm as a page of facts says."""
     if facts.kind == "rms":
         return RMSNorm(width, facts.eps)
-    return LayerNorm(width, facts.eps, facts.bias)
+    if facts.kind == "layer":
+        return LayerNorm(width, facts.eps, facts.bias)
+    raise ValueError(f"there is no norm of kind {facts.kind!r}.")

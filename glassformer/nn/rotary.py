@@ -34,9 +34,13 @@ class Turns:
     sin: Float[Tensor, "... P"]
     pairing: Pairing
 
-    def for_heads(self) -> "Turns":
-        """The same for vectors that stand as ``(..., T, H, d)``: every head turns alike."""
-        return Turns(self.cos.unsqueeze(-2), self.sin.unsqueeze(-2), self.pairing)
+    def for_heads(self, dtype: torch.dtype) -> "Turns":
+        """The same for vectors ``(..., H, T, d)`` of a model of this type: every head turns alike."""
+        wide = torch.promote_types(dtype, torch.float32)
+        cos, sin = self.cos.to(wide), self.sin.to(wide)
+        if cos.ndim > 2:
+            cos, sin = cos.unsqueeze(-3), sin.unsqueeze(-3)
+        return Turns(cos, sin, self.pairing)
 
     def rotate(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
         """Turn each pair (a, b) of ``x`` to (a·cos − b·sin, a·sin + b·cos), in at least float32."""
@@ -48,6 +52,8 @@ class Turns:
         if self.pairing == "halves":
             a, b = wide.chunk(2, dim=-1)
             return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1).to(x.dtype)
+        if self.pairing != "interleaved":
+            raise ValueError(f"there is no pairing {self.pairing!r} of rotary coordinates.")
         pairs = rearrange(wide, "... (p two) -> ... p two", two=2)
         if torch.compiler.is_compiling():  # the compiler fuses real arithmetic and cannot generate complex code
             a, b = pairs.unbind(-1)
@@ -80,7 +86,7 @@ def scaled(waves: Float[Tensor, "P"], facts: Rotary, scaling: RotaryScaling) -> 
     length = scaling.original_length or facts.length
     if scaling.kind == "smooth":  # keep the share that grows with how often the wave fits the original context
         kept = (length * waves / (2 * math.pi) - scaling.low) / (scaling.high - scaling.low)
-    else:  # yarn: the same between the pairs that make ``high`` and ``low`` turns in the original context
+    elif scaling.kind == "yarn":  # the same between the pairs that turn ``high`` and ``low`` times in that context
         first, last = (
             facts.dim * math.log(length / (2 * math.pi * turns)) / (2 * math.log(facts.theta))
             for turns in (scaling.high, scaling.low)
@@ -88,6 +94,8 @@ def scaled(waves: Float[Tensor, "P"], facts: Rotary, scaling: RotaryScaling) -> 
         first, last = max(math.floor(first), 0), min(math.ceil(last), facts.dim - 1)
         pair = torch.arange(waves.shape[-1], device=waves.device, dtype=waves.dtype)
         kept = 1 - (pair - first) / max(last - first, 1e-3)
+    else:
+        raise ValueError(f"there is no rotary scaling of kind {scaling.kind!r}.")
     kept = kept.clamp(0, 1)
     return waves * (kept + (1 - kept) / scaling.factor)
 

@@ -66,7 +66,7 @@ def block_sparse_attention(
         if return_weights:
             out, weights = _attend(q, k, v, _bias_of_rows(real, pattern, q), dropout)
         else:
-            attend = _each_row_alone if pattern.semantics == "set" else _all_rows_alike
+            attend = {"set": _each_row_alone, "reference": _all_rows_alike}[pattern.semantics]
             out = attend(q, k, v, real, pattern, dropout)
     out = out if slots is None else out.where(slots, 0.0)
     return out if weights is None else (out, weights)

@@ -13,6 +13,7 @@ from torch import Tensor
 from glassformer.config.checks import check_positive
 from glassformer.generate.prompts import check_texts
 from glassformer.hub import Loaded
+from glassformer.models.transformer import Transformer
 from glassformer.nn.norm import at_least_float32
 from glassformer.tasks.batches import Batch, Progress, ask_in_batches, vectors
 from glassformer.tasks.texts import Framed, Pair, check_head, check_pair, frame, trim
@@ -90,7 +91,7 @@ def answer(
     asked = [(one, window) for one, some in zip(framed, windows, strict=True) for window in some]
     rows = [replace(one, second=one.second[window.start : window.end]).row for one, window in asked]
 
-    def ask(batch: Batch) -> list[Float[Tensor, "T 2"]]:
+    def ask(model: Transformer, batch: Batch) -> list[Float[Tensor, "T 2"]]:
         scores = at_least_float32(model.answer(*vectors(model, batch))).cpu()  # B T 2
         return list(scores)
 

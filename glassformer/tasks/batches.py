@@ -15,7 +15,7 @@ from torch import Tensor
 from glassformer import config
 from glassformer.config.checks import check_positive
 from glassformer.models.transformer import Transformer
-from glassformer.nn.modes import Evaluating
+from glassformer.nn.modes import evaluation_view
 
 Answer = TypeVar("Answer")
 
@@ -56,16 +56,16 @@ class Batch(NamedTuple):
 def ask_in_batches(
     model: Transformer,
     rows: Rows,
-    ask: Callable[[Batch], Sequence[Answer]],
+    ask: Callable[[Transformer, Batch], Sequence[Answer]],
     batch_size: int,
     progress: Progress | None = None,
 ) -> list[Answer]:
     """What ``ask`` gives for each row, in the order of the rows.
 
     Args:
-        model: is in evaluation mode during the call, and afterwards as it was before.
+        model: in whatever mode; ``ask`` gets it in evaluation mode.
         rows: what to ask about; looked up one by one, a first time for their lengths.
-        ask: one answer per row of a batch; runs without gradients.
+        ask: the model and a batch in, one answer per row out; runs without gradients.
         batch_size: rows at a time; those of about the same length come together, the longest first.
         progress: called with how many rows are done, and of how many.
     """
@@ -73,10 +73,11 @@ def ask_in_batches(
     lengths = [len(rows[number].ids) for number in range(len(rows))]
     order = sorted(range(len(lengths)), key=lambda number: -lengths[number])
     found: dict[int, Answer] = {}
-    with Evaluating(model), torch.inference_mode():
+    model = evaluation_view(model)
+    with torch.inference_mode():
         for first in range(0, len(order), batch_size):
             batch = _make_batch(model, rows, tuple(order[first : first + batch_size]))
-            found.update(zip(batch.numbers, ask(batch), strict=True))
+            found.update(zip(batch.numbers, ask(model, batch), strict=True))
             if progress is not None:
                 progress(len(found), len(order))
     return [found[number] for number in range(len(lengths))]

@@ -8,6 +8,7 @@ import torch
 from glassformer.config import TaskHead
 from glassformer.generate.prompts import Side, check_texts
 from glassformer.hub import Loaded
+from glassformer.models.transformer import Transformer
 from glassformer.nn.norm import at_least_float32
 from glassformer.tasks.batches import Batch, Progress, ask_in_batches, vectors
 from glassformer.tasks.texts import Framed, Pair, check_head, check_text_or_pair, fit, frame
@@ -65,7 +66,7 @@ def classify(
     framed = [_frame(loaded.tokenizer, given, number, head.task) for number, given in enumerate(texts)]
     rows = [fit(one, model.config.longest, truncate).row for one in framed]
 
-    def ask(batch: Batch) -> list[tuple[Label, ...]]:
+    def ask(model: Transformer, batch: Batch) -> list[tuple[Label, ...]]:
         hidden, mask = vectors(model, batch)
         scores = at_least_float32(model.answer(hidden, mask))
         chances = scores.sigmoid() if several else scores.softmax(-1)

@@ -15,6 +15,7 @@ from torch import Tensor
 from glassformer.config.checks import check_positive
 from glassformer.generate.prompts import Side, check_texts
 from glassformer.hub import Loaded
+from glassformer.models.transformer import Transformer
 from glassformer.nn.norm import at_least_float32
 from glassformer.tasks.batches import Batch, Progress, ask_in_batches, encoded
 from glassformer.tasks.texts import Framed, check_head, fit, frame, trim
@@ -96,7 +97,7 @@ def fill(
         _check_blanks(before, after, tokenizer)
     rows = [one.row for one in framed]
 
-    def ask(batch: Batch) -> list[Candidates]:
+    def ask(model: Transformer, batch: Batch) -> list[Candidates]:
         found = []
         for hidden, number in zip(encoded(model, batch), batch.numbers, strict=True):
             places = _places(rows[number].ids, tokenizer)

@@ -145,7 +145,7 @@ def score_masked(
     framed = [frame(tokenizer, text, name=f"text {number}") for number, text in enumerate(texts)]
     rows = _Masked([fit(one, model.config.longest, None) for one in framed], tokenizer.mask)
 
-    def ask(batch: Batch) -> list[float]:
+    def ask(model: Transformer, batch: Batch) -> list[float]:
         places, wanted = zip(*(rows.hidden(number) for number in batch.numbers), strict=True)
         hidden = encoded(model, batch)[torch.arange(len(places)), torch.tensor(places)]  # B D
         return _log_probabilities(model, hidden, wanted)
@@ -212,7 +212,7 @@ def _score_streams(
     size, step = check_windows(*sizes, model.config.longest, max(map(len, streams), default=0))
     windows = [(number, one) for number, stream in enumerate(streams) for one in sliding(len(stream), size, step)]
 
-    def ask(batch: Batch) -> list[list[float]]:
+    def ask(model: Transformer, batch: Batch) -> list[list[float]]:
         found = []
         for hidden, number in zip(encoded(model, batch), batch.numbers, strict=True):
             stream, (start, new, end) = windows[number]
@@ -247,7 +247,7 @@ def _score_pairs(
     start = start_token(model.config)
     rows = [source.row._replace(target=[start, *ids[:-1]]) for source, ids in zip(sources, wanted, strict=True)]
 
-    def ask(batch: Batch) -> list[list[float]]:
+    def ask(model: Transformer, batch: Batch) -> list[list[float]]:
         hidden, _ = vectors(model, batch)
         both = [(row, wanted[number]) for row, number in zip(hidden, batch.numbers, strict=True)]
         return [_log_probabilities(model, row[: len(ids)], ids) for row, ids in both]

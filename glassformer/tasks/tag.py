@@ -13,6 +13,7 @@ from glassformer.config import TaskHead
 from glassformer.config.checks import check_count
 from glassformer.generate.prompts import check_text, check_texts
 from glassformer.hub import Loaded
+from glassformer.models.transformer import Transformer
 from glassformer.nn.norm import at_least_float32
 from glassformer.tasks.batches import Batch, Progress, Row, ask_in_batches, vectors
 from glassformer.tasks.entities import Entity, Word, join_entities
@@ -109,7 +110,7 @@ def tag(
     parts = [_parts(whole, model.config.longest, overlap) for whole in wholes]
     asked = [part for some in parts for part in some]
 
-    def ask(batch: Batch) -> list[list[tuple[str, float]]]:
+    def ask(model: Transformer, batch: Batch) -> list[list[tuple[str, float]]]:
         chances = at_least_float32(model.answer(*vectors(model, batch))).softmax(-1)  # B T C
         found = []
         for row, number in zip(chances, batch.numbers, strict=True):

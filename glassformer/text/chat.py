@@ -61,8 +61,12 @@ def _jinja() -> tuple[Callable[[str], Any], tuple[type[Exception], ...]]:
     )
     environment.filters["tojson"] = _to_json
     environment.globals |= {"raise_exception": raise_exception, "strftime_now": _now}
-    # Not only Jinja's own errors: a template can divide by zero, index past an end, or call itself for ever.
-    caused = (TemplateError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RecursionError)
+    # Not only Jinja's own errors: a template can divide by zero, index past an end, call itself for ever, ask for more
+    # memory than there is, or become Python that does not compile ({% break %} outside a loop).
+    caused = (
+        TemplateError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RecursionError, MemoryError,
+        SyntaxError, AssertionError, NotImplementedError,
+    )  # fmt: skip
     return lru_cache(maxsize=16)(environment.from_string), caused
 
 

@@ -6,7 +6,8 @@
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from difflib import get_close_matches
 from pathlib import Path
@@ -22,6 +23,45 @@ from glassformer.text.vocabularies import ROLES, Vocabulary
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+HIGHEST_ID = 2**24  # a vocabulary of more is damaged, not large
+
+
+@contextmanager
+def damaged(where: Path | str) -> Iterator[None]:
+    """Let whatever a damaged vocabulary leads to be a ``TokenizerError`` that names where it lies.
+
+    Its files hold data of many shapes, written by others: what is not where it should be shows as errors of Python's
+    own, and what the library cannot read as its bare ``Exception`` or, where it panics, not even that.
+    """
+    try:
+        yield
+    except TokenizerError as error:
+        raise TokenizerError(str(error) if str(where) in str(error) else f"{where}: {error}") from error
+    except (OSError, MemoryError, ImportError):
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and not _is_panic(error):
+            raise
+        told = f"{type(error).__name__}: {error}"
+        raise TokenizerError(f"{where}: the vocabulary is damaged ({told:.300}). Fetch or save it again.") from error
+
+
+@contextmanager
+def _library() -> Iterator[None]:
+    """Let a failure of the library itself be a ``TokenizerError``: a vocabulary that was read may still not work."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error) is not Exception and not _is_panic(error):
+            raise
+        raise TokenizerError(f"the tokenizer's files do not fit together: {error}. Fetch them again.") from error
+
+
+def _is_panic(error: BaseException) -> bool:
+    """Whether the library gave up on what it took to be impossible; its class cannot be imported."""
+    return type(error).__name__ == "PanicException"
 
 
 class Encoded(NamedTuple):
@@ -56,7 +96,13 @@ class Tokenizer:
         self.chat_template = vocabulary.chat_template
         # Pieces from this number on cut a text, but are unknown to the model.
         self._known = vocabulary.known
-        self.vocab_size = vocabulary.known or 1 + max(self.backend.get_vocab(with_added_tokens=True).values())
+        highest = max(self.backend.get_vocab(with_added_tokens=True).values(), default=-1)
+        if not 0 <= highest <= HIGHEST_ID:  # the library counts up to it, whatever lies between
+            raise TokenizerError(f"the highest id of the vocabulary is {highest}; it must be from 0 to {HIGHEST_ID}.")
+        own = self.backend.get_vocab(with_added_tokens=False)
+        if len(set(own.values())) < len(own):
+            raise TokenizerError(f"{len(own)} tokens share {len(set(own.values()))} ids; each needs one of its own.")
+        self.vocab_size = vocabulary.known or 1 + highest
         for role in ROLES:
             setattr(self, role, self.id_of(self.special[role]) if role in self.special else None)
         self._plain: tokenizers.Tokenizer | None = None
@@ -71,18 +117,21 @@ class Tokenizer:
         if not where.exists():
             raise TokenizerError(f"{where} does not exist; expected a folder with tokenizer files or a tokenizer.json.")
         path = where / "tokenizer.json" if where.is_dir() else where
-        folder = read_folder(path.parent)
-        return cls(read_complete(path, folder) if path.exists() else tokenizer_kinds.read(folder, kind))
+        with damaged(where):
+            folder = read_folder(path.parent)
+            return cls(read_complete(path, folder) if path.exists() else tokenizer_kinds.read(folder, kind))
 
     @classmethod
     def from_llama2c(cls, path: Path | str) -> "Tokenizer":
         """Read llama2.c's ``tokenizer.bin``."""
-        return cls(vocabularies.from_llama2c(Path(path)))
+        with damaged(path):
+            return cls(vocabularies.from_llama2c(Path(path)))
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> "Tokenizer":
         """Take the vocabulary out of a GGUF file's key/value pairs."""
-        return cls(vocabularies.from_gguf(metadata))
+        with damaged("the GGUF file"):
+            return cls(vocabularies.from_gguf(metadata))
 
     def encode(
         self, text: str, pair: str | None = None, *, special: bool = True, allow_special: bool = True
@@ -99,7 +148,8 @@ class Tokenizer:
         self, texts: Sequence[str], *, special: bool = True, allow_special: bool = True
     ) -> list[list[int]]:
         """``encode`` of many texts, on all cores."""
-        found = self._backend(allow_special).encode_batch(list(texts), add_special_tokens=special)
+        with _library():
+            found = self._backend(allow_special).encode_batch(list(texts), add_special_tokens=special)
         return [self._read(one).ids for one in found]
 
     def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
@@ -111,7 +161,8 @@ class Tokenizer:
         self, text: str, pair: str | None = None, *, special: bool = True, allow_special: bool = True
     ) -> Encoded:
         """``encode``, with the segment and the characters of each token."""
-        return self._read(self._backend(allow_special).encode(text, pair, add_special_tokens=special))
+        with _library():
+            return self._read(self._backend(allow_special).encode(text, pair, add_special_tokens=special))
 
     def offsets(self, text: str, *, special: bool = True) -> list[tuple[int, int]]:
         """For each token of ``encode(text)`` the characters ``[start, end)`` it covers; (0, 0) if it is not in it."""
@@ -119,7 +170,8 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
         """The text of ids; bytes that are not (yet) a character show as U+FFFD."""
-        return self.backend.decode(self._checked(ids), skip_special_tokens=skip_special)
+        with _library():
+            return self.backend.decode(self._checked(ids), skip_special_tokens=skip_special)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The tokens behind ids, as the vocabulary writes them."""
@@ -224,7 +276,8 @@ class Tokenizer:
         if allow_special:
             return self.backend
         if self._plain is None:
-            self._plain = _without_special(self.backend)
+            with damaged("the tokenizer"):
+                self._plain = _without_special(self.backend)
         return self._plain
 
 

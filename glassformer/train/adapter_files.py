@@ -7,10 +7,11 @@ The names are ours, and maps that other libraries keep as one matrix (queries, k
 one; so these are not PEFT's files, and no renaming would make them so. For other libraries, merge first.
 """
 
+import copy
 import hashlib
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.config import Init
-from glassformer.models.transformer import unwrapped
-from glassformer.train.adapters import adapted, add_adapters
+from glassformer.models.transformer import Transformer, unwrapped
+from glassformer.train.adapters import adapted, add_adapters, merged
 from glassformer.weights.files import WeightsError, open_weights, some
-from glassformer.weights.saving import write_weights
+from glassformer.weights.saving import naming_file, write_weights
 
 FACTS, TENSORS = "adapters.json", "adapters.safetensors"
 KEYS = {"format", "rank", "alpha", "dropout", "targets", "also", "base"}
@@ -72,8 +73,8 @@ def _stated(facts: Any) -> Any:
     return page
 
 
-def save_adapters(model: nn.Module, folder: Path) -> None:
-    """Write what an adapted model has learned."""
+def save_adapters(model: nn.Module, folder: Path, *, base: str | None = None) -> None:
+    """Write what an adapted model has learned; ``base`` is the fingerprint of its frozen weights, if it is known."""
     tensors, parts = adapter_state(model), adapted(unwrapped(model))
     first = next(iter(parts.values()))
     own = {f"{name}.{leaf}" for name in parts for leaf in ("lora_a", "lora_b")}
@@ -84,13 +85,17 @@ def save_adapters(model: nn.Module, folder: Path) -> None:
         "dropout": first.dropout.p,
         "targets": list(parts),
         "also": [name for name in tensors if name not in own],
-        "base": fingerprint(model, tensors.keys()),
+        "base": fingerprint(model, tensors.keys()) if base is None else base,
     }
     folder.mkdir(parents=True, exist_ok=True)
     beside = folder / f".{FACTS}.new"  # ready before the tensors change, so that the two change together
-    beside.write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
-    write_weights(folder, tensors, file_name=TENSORS)
-    os.replace(beside, folder / FACTS)
+    try:
+        with naming_file(folder / FACTS):
+            beside.write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
+        write_weights(folder, tensors, file_name=TENSORS)
+        os.replace(beside, folder / FACTS)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def load_adapters(model: nn.Module, folder: Path, *, any_base: bool = False) -> list[str]:
@@ -99,9 +104,7 @@ def load_adapters(model: nn.Module, folder: Path, *, any_base: bool = False) -> 
     The model must be the one they were trained on, to the bit; with ``any_base`` another will do, the same in half
     precision, say. Nothing is changed before everything fits.
     """
-    inner, said = unwrapped(model), _read(folder / FACTS)
-    with open_weights(folder / TENSORS) as stored:
-        tensors = {name: stored.read(name) for name in stored.entries}
+    inner, said, tensors = unwrapped(model), _read(folder / FACTS), _tensors(folder)
     parameters = dict(inner.named_parameters())
     wanted = {name: parameters[name].shape for name in said["also"] if name in parameters}
     for name in said["targets"]:
@@ -117,6 +120,33 @@ def load_adapters(model: nn.Module, folder: Path, *, any_base: bool = False) -> 
     chosen = add_adapters(inner, **{key: said[key] for key in ("rank", "alpha", "dropout", "targets", "also")})
     restore_adapters(inner, tensors)
     return chosen
+
+
+@torch.no_grad()
+def merged_with(model: nn.Module, folders: Sequence[Path]) -> Transformer:
+    """A plain copy of an adapted model, with the adapters of a folder merged in place of its own.
+
+    Of several folders it is the mean of the models that they make, summed in float64 as ``averaging`` does.
+    """
+    twin = copy.deepcopy(unwrapped(model))
+    names = [*adapter_state(twin), *(f"{name}.weight" for name in adapted(twin))]
+    restore_adapters(twin, _tensors(folders[0]))
+    result = merged(twin)
+    weights = {name: one for name, one in result.named_parameters() if name in names}
+    totals = {name: one.double() for name, one in weights.items()}
+    for folder in folders[1:]:
+        restore_adapters(twin, _tensors(folder))
+        other = dict(merged(twin).named_parameters())
+        for name, total in totals.items():
+            total += other[name]
+    for name, one in weights.items():
+        one.copy_(totals[name] / len(folders))
+    return result
+
+
+def _tensors(folder: Path) -> dict[str, Tensor]:
+    with open_weights(folder / TENSORS) as stored:
+        return {name: stored.read(name) for name in stored.entries}
 
 
 def _read(path: Path) -> dict[str, Any]:

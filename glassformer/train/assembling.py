@@ -18,8 +18,9 @@ from glassformer.data.loader import Dataset, Loader
 from glassformer.data.objectives.base import Batch, Objective
 from glassformer.data.token_files import tokenizer_fingerprint
 from glassformer.train import parallel
+from glassformer.train.adapter_files import adapter_state, fingerprint
 from glassformer.train.building import Started, check_new, make_facts, make_model, make_tokenizer, started
-from glassformer.train.checkpoint import check
+from glassformer.train.checkpoint import CheckpointError, check
 from glassformer.train.compiling import compile_model
 from glassformer.train.jobs import job_of
 from glassformer.train.jobs.base import Job, Kit, Measured, without_smoothing
@@ -29,7 +30,7 @@ from glassformer.train.optim import adamw, muon_and_adamw
 from glassformer.train.processes import by_first, first_then_all, gathered
 from glassformer.train.reading import PARTS, Records, read_parts
 from glassformer.train.recipe import Aligned, Files, Optimisation, Recipe
-from glassformer.train.resume import compare, identity_of
+from glassformer.train.resume import compare, identity_of, needs_base
 from glassformer.train.schedules import Schedule, schedule
 from glassformer.weights.files import WeightsError
 from glassformer.weights.source import find_place
@@ -61,6 +62,7 @@ class Run:
     examples: dict[str, Dataset[Any]]
     trainer: Trainer
     identity: dict[str, Any]
+    base: str | None  # the fingerprint of the start's frozen weights, of which a checkpoint has none; None: it has all
     begins: list[str]  # what is to be told of the model to start from
 
     def batches(self, part: str, *, whole: bool = False) -> Iterator[Batch]:
@@ -114,8 +116,8 @@ def assemble(
     _check(recipe, job, process)
     parts: dict[str, Records[Any]] = read_parts(recipe.data, job.record, hold_out=job.holds_out_rows)
     labels = job.labels(parts["train"])
-    start = None if recipe.model.start is None else started(recipe.model.start, job, labels)
-    identity = _identity(recipe, parts, start, checkpoint) | job.identity()
+    start = _start(recipe, job, labels, checkpoint)
+    identity = _identity(recipe, parts, start) | job.identity()
     _compare(checkpoint, identity, recipe)
     by_first(begin)
     tokenizer = first_then_all(lambda: make_tokenizer(recipe, job, parts["train"], folder / "tokenizer", start))
@@ -127,6 +129,7 @@ def assemble(
     torch.manual_seed(recipe.run.seed)
     random.seed(recipe.run.seed)  # remembered with a run, whether or not anybody draws from it
     model = make_model(kit, job, start).to(process.device)
+    is_adapted = start is not None and recipe.model.adapters is not None
     objective = job.objective(kit)
     return Run(
         recipe=recipe,
@@ -140,15 +143,25 @@ def assemble(
         examples=examples,
         trainer=_trainer(recipe, model, objective, examples["train"], process),
         identity=identity,
+        base=fingerprint(model, adapter_state(model)) if is_adapted else None,
         begins=[] if start is None else start.notes,
     )
 
 
 def _at_hand(recipe: Recipe, checkpoint: Path) -> Recipe:
-    """The recipe of a run that goes on. What it began from and is gone is taken from its checkpoint, which has all."""
+    """The recipe of a run that goes on. What it began from and is gone is taken from its checkpoint.
+
+    A checkpoint of adapters does not have the weights that they belong to; without these it is an error.
+    """
     places = recipe.model.start, recipe.tokenizer.load
     every = gathered([place is not None and not _is_there(place) for place in places])  # processes may differ in it
     gone = [any(said) for said in zip(*every, strict=True)]
+    if gone[0] and needs_base(checkpoint):
+        raise CheckpointError(
+            f"model.start={recipe.model.start} is not there, and {checkpoint} holds adapters alone, which need its "
+            f"weights (SHA-256 {identity_of(checkpoint)['recipe']['model']['start']}). Put it back, or say where it is "
+            f"now: model.start=FOLDER."
+        )
     if any(gone):
         by_first(partial(check, checkpoint))
     start, load = (str(checkpoint) if is_gone else place for is_gone, place in zip(gone, places, strict=True))
@@ -241,18 +254,24 @@ def _loader(
     )
 
 
-def _identity(
-    recipe: Recipe, parts: dict[str, Records[Any]], start: Started | None, checkpoint: Path | None
-) -> dict[str, Any]:
+def _start(recipe: Recipe, job: Job[Any], labels: tuple[str, ...], checkpoint: Path | None) -> Started | None:
+    """The model to start from, if there is one; a checkpoint that stands in for it knows its fingerprint."""
+    folder = recipe.model.start
+    if folder is None:
+        return None
+    stands_in = checkpoint is not None and folder == str(checkpoint)
+    known_by = identity_of(Path(folder))["recipe"]["model"]["start"] if stands_in else None
+    return started(folder, job, labels, known_by)
+
+
+def _identity(recipe: Recipe, parts: dict[str, Records[Any]], start: Started | None) -> dict[str, Any]:
     """What may not change while a run goes on, as far as it is known before anything is made: recipe, rows, start."""
     page = to_dict(recipe)
     for section, names in FREE.items():
         for name in names:
             (page[section] if section else page).pop(name)
     page["tokenizer"]["load"] = recipe.tokenizer.load is not None
-    if start is not None and start.place == checkpoint:  # which knows what it began from
-        page["model"]["start"] = identity_of(start.place)["recipe"]["model"]["start"]
-    elif start is not None:
+    if start is not None:
         page["model"]["start"] = start.fingerprint
     return {
         "recipe": page,

@@ -164,10 +164,13 @@ class Started(hub.Loaded):
     notes: list[str] = field(default_factory=list)  # what is to be told of it
 
 
-def started(folder: str, job: Job[Any], labels: tuple[str, ...]) -> Started:
-    """The model of a folder with the head that the job needs: its own, with its labels in their order, or a new one."""
+def started(folder: str, job: Job[Any], labels: tuple[str, ...], known_by: str | None = None) -> Started:
+    """The model of a folder with the head that the job needs: its own, with its labels in their order, or a new one.
+
+    ``known_by``: its fingerprint, where the folder stands in for one that is gone; else its weights are hashed.
+    """
     own = hub.load(folder, dtype=torch.float32)  # as stored, steps would be lost to rounding
-    old, known_by = own.config.head, fingerprint(own.model)
+    old, known_by = own.config.head, fingerprint(own.model) if known_by is None else known_by
     if job.keeps(old, labels):
         return Started(**vars(own), fingerprint=known_by)
     new = _new_head(own, job, labels)

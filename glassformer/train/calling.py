@@ -14,8 +14,6 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from glassformer.nn.block import Block
-from glassformer.nn.context import Context
-from glassformer.nn.kernels import as_now
 from glassformer.nn.layers import TransformerBlock
 
 
@@ -29,12 +27,11 @@ class Call:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What the module answers."""
-        context = kwargs.get("context")
-        if kwargs.get("cache") is not None or (isinstance(context, Context) and context.cache is not None):
+        if kwargs.get("cache") is not None:
             return self.plain(*args, **kwargs)
         call = self.plain if self.compiled is None else self.compiled
         if self.recomputes and torch.is_grad_enabled():
-            return checkpoint(call, *args, use_reentrant=False, context_fn=as_now, **kwargs)
+            return checkpoint(call, *args, use_reentrant=False, **kwargs)
         return call(*args, **kwargs)
 
 

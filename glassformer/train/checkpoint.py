@@ -209,4 +209,5 @@ def _explained(place: Path) -> Iterator[None]:
     except OSError as error:
         last = Checkpoints(place.parent).latest()
         stands = "No earlier one exists" if last is None else f"The one before stands: {last}"
-        raise CheckpointError(f"{place} could not be written: {error.strerror or error}. {stands}.") from error
+        file = "" if error.filename is None else f"{Path(error.filename).name}: "
+        raise CheckpointError(f"{place} could not be written: {file}{error.strerror or error}. {stands}.") from error

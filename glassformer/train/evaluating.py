@@ -13,6 +13,7 @@ from glassformer.data.records import Text
 from glassformer.hub import JOB, Loaded
 from glassformer.models.transformer import Transformer
 from glassformer.train.assembling import batch_plan
+from glassformer.train.file_formats import ENDINGS, ending_of
 from glassformer.train.jobs import job_of
 from glassformer.train.jobs.base import Job, Kit, without_smoothing
 from glassformer.train.jobs.documents import read_note
@@ -38,7 +39,6 @@ _SAID_BY = {  # keys that nothing goes by here, and what does the same
     "evaluation.rows": "data.limit",
     "model.teacher": "job=distillation besides",
 }
-_ENDINGS = {".txt": "text", ".jsonl": "jsonl", ".csv": "csv", ".tsv": "tsv", ".conll": "conll", ".json": "squad"}
 _TASKS = {"classify": "classify", "pair": "classify", "tag": "tag", "span": "answer"}
 
 
@@ -172,8 +172,8 @@ def _losses(
 
 def format_of(loaded: Loaded, given: Sequence[str]) -> str:
     """The format of files by how their names end; where that says nothing, the one that the model learned from."""
-    endings = {Path(file.removesuffix(".gz")).suffix for file in given}
-    found = _ENDINGS.get(*endings) if len(endings) == 1 else None
+    endings = {ending_of(file) for file in given}
+    found = ENDINGS.get(*endings) if len(endings) == 1 else None
     said = _noted(loaded).get("data", {}).get("format")
     fits = len(given) == 2 if said == "parallel" else len(endings) == 1
     if fits and found in (None, "text") and said not in (None, "toy", "documentation"):  # those two are in no files
@@ -182,7 +182,7 @@ def format_of(loaded: Loaded, given: Sequence[str]) -> str:
     if found is None:
         raise ValueError(
             f"what kind of files {', '.join(given) or 'none'} are cannot be told; say --format, one of "
-            f"{', '.join([*_ENDINGS.values(), 'parallel', 'dataset'])}."
+            f"{', '.join([*ENDINGS.values(), 'parallel', 'dataset'])}."
         )
     return found
 

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from glassformer.config.facts import for_json
-from glassformer.weights.saving import write_text
+from glassformer.weights.saving import naming_file, write_text
 
 
 class RunLog:
@@ -32,12 +32,18 @@ class RunLog:
     def write(self, kind: str, step: int, facts: dict[str, Any], measured: dict[str, Any] | None = None) -> None:
         """One line."""
         said = {"kind": kind, "step": step, **facts} | ({"measured": measured} if measured else {})
-        self._file.write(json.dumps(for_json(said), ensure_ascii=False) + "\n")
-        self._file.flush()
+        with naming_file(self.path):
+            self._file.write(json.dumps(for_json(said), ensure_ascii=False) + "\n")
+            self._file.flush()
 
     def close(self) -> None:
-        """Nothing more will come."""
-        self._file.close()
+        """Nothing more will come. A log without a line is taken away."""
+        try:
+            with naming_file(self.path):
+                self._file.close()
+        finally:
+            if self.path.is_file() and not self.path.stat().st_size:
+                self.path.unlink()
 
     def __enter__(self) -> "RunLog":
         return self

@@ -30,6 +30,8 @@ _FORMATS = {
     "conll": (Tagged,),
     "squad": (Question,),
     "toy": (Pair,),
+    "csv": (Text, Pair, Labelled),  # a cell is a text, not a list of words or answers
+    "tsv": (Text, Pair, Labelled),
 }  # the others hold any kind of row
 # Words of a small world, as the books have it: thanks, and who one is.
 TOY = (("merci", "thanks"), ("je suis étudiant", "i am a student"))
@@ -87,13 +89,17 @@ def read_part(data: Data, part: str, kind: type[R]) -> Records[R]:
 
 def check_format(data: Data, kind: type[Any]) -> None:
     """Raise unless files of this format hold rows of this kind."""
-    kinds = _FORMATS.get(data.format)
-    if kinds is not None and kind not in kinds:
-        able = sorted({"jsonl", "csv", "tsv", "dataset"} | {name for name, some in _FORMATS.items() if kind in some})
+    if not holds(data.format, kind):
+        able = sorted({"jsonl", "dataset"} | {name for name in _FORMATS if holds(name, kind)})
         raise ValueError(
             f"rows of the kind {kind.__name__} are wanted, and data.format={data.format} has none; use one of "
             f"{', '.join(able)}."
         )
+
+
+def holds(format_: str, kind: type[Any]) -> bool:
+    """Whether files of a format can hold rows of a kind."""
+    return format_ not in _FORMATS or kind in _FORMATS[format_]
 
 
 def _wanted(data: Data) -> str:

@@ -242,6 +242,11 @@ class Recipe:
             raise ValueError(
                 f"optimizer.warmup={self.optimizer.warmup} steps do not end within run.steps={self.run.steps}."
             )
+        if self.optimizer.schedule == "inverse-sqrt" and self.optimizer.warmup == 0:
+            raise ValueError(
+                "optimizer.schedule=inverse-sqrt falls from the end of the warm-up: say optimizer.warmup of at least 1 "
+                "(with run.steps of at least 2), or another schedule such as optimizer.schedule=constant."
+            )
         if self.evaluation.last > self.run.keep:
             raise ValueError(
                 f"evaluation.last={self.evaluation.last} checkpoints are averaged, and run.keep={self.run.keep} stay; "

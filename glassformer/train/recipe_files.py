@@ -4,7 +4,7 @@
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from copy import deepcopy
 from difflib import get_close_matches
 from importlib import resources
@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from glassformer.config import from_dict, to_dict
+from glassformer.train.file_formats import settle_format
 from glassformer.train.recipe import Recipe
 
 _HOME = resources.files("glassformer.train") / "recipes"
@@ -58,12 +59,54 @@ def recipe_names() -> list[str]:
     return sorted(entry.name.removesuffix(".yaml") for entry in _HOME.iterdir() if entry.name.endswith(".yaml"))
 
 
-def read_recipe(where: str | Path, changes: Iterable[str] = (), **values: Any) -> Recipe:
+def read_recipe(
+    where: str | Path, changes: Iterable[str] = (), *, told: list[str] | None = None, **values: Any
+) -> Recipe:
     """A recipe of the package by its name, or a YAML file by its path, with ``key=value`` changes on top.
 
-    ``values`` are changes, too, as they are and not as texts: ``**{"model.start": folder}``.
+    Args:
+        where: the name or the path.
+        changes: what is to be different. What follows from it is set as well: the format from the files' endings, a
+            shorter warm-up in a run that is shorter than it.
+        told: gets a sentence for everything that followed from the changes.
+        **values: changes, too, as they are and not as texts: ``**{"model.start": folder}``.
     """
-    return recipe_of(*_page(where), changes, **values)
+    name, page = _page(where)
+    steps = _number(page, "run", "steps")
+    made = [*map(_parsed, changes), *values.items()]
+    for path, value in made:
+        _set(page, path, value)
+    changed = {path for path, _ in made}
+    notes = [_fit_warmup(page, changed, steps)]
+    try:
+        notes.append(settle_format(page, changed, is_default=str(where) in recipe_names()))
+    except (TypeError, ValueError) as error:
+        raise RecipeError(f"recipe {name}: {error}") from error
+    if told is not None:
+        told += [note for note in notes if note is not None]
+    return recipe_of(name, page)
+
+
+def _fit_warmup(page: dict[str, Any], changed: Set[str], usual: int | None) -> str | None:
+    """Give the warm-up its share of a run that was made so short that it would not end; return what to tell of it.
+
+    ``usual``: the steps that the recipe states.
+    """
+    steps, warmup = _number(page, "run", "steps"), _number(page, "optimizer", "warmup")
+    if usual is None or steps is None or warmup is None or changed & {"optimizer", "optimizer.warmup"}:
+        return None
+    if not 1 <= steps <= warmup < usual:
+        return None
+    fitted = min(max(1, steps * warmup // usual), steps - 1)
+    _set(page, "optimizer.warmup", fitted)
+    shares = f"{warmup} of {usual:,} steps"
+    return f"optimizer.warmup={fitted}: the recipe warms up for {shares}, and run.steps={steps} is shorter"
+
+
+def _number(page: Mapping[str, Any], section: str, name: str) -> int | None:
+    inner = page.get(section)
+    value = inner.get(name) if isinstance(inner, Mapping) else None
+    return value if isinstance(value, int) else None
 
 
 def recipe_of(name: str, page: dict[str, Any], changes: Iterable[str] = (), **values: Any) -> Recipe:

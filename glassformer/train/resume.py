@@ -3,6 +3,9 @@
 What a run is of (data, settings, model) is written down with it. Going on with something else is an error that shows
 the difference; starting from a checkpoint's weights is another thing, and needs none of this.
 
+A run that trains adapters keeps those alone: ``base`` is the fingerprint of the frozen weights, which it needs again to
+go on.
+
 Everything is stored whole, however many processes wrote it, so any number of them can go on. How many there are is no
 part of what a run is of; how many micro-batches all of them read in a step is, and is noted for every run as
 ``identity["batch"]["micro_batches"]``. With several processes all of them call these functions.
@@ -22,6 +25,7 @@ from glassformer import hub
 from glassformer.config import shapes
 from glassformer.models.transformer import Transformer, unwrapped
 from glassformer.text.tokenizer import Tokenizer
+from glassformer.train.adapter_files import adapter_state
 from glassformer.train.checkpoint import CheckpointError, check
 from glassformer.train.loop import Trainer
 from glassformer.train.processes import by_first, gathered, rank, seed_apart, world
@@ -29,7 +33,7 @@ from glassformer.train.shards import collected, is_shard, put, shared_out
 from glassformer.train.state import Stateful, optimizer_state, random_state, restore_optimizer, restore_random
 from glassformer.weights.convert import plain_names
 from glassformer.weights.files import WeightFiles, open_weights, some
-from glassformer.weights.saving import write_weights
+from glassformer.weights.saving import write_text, write_weights
 
 INSIDE = "run"
 
@@ -43,6 +47,7 @@ def write_run(
     lineage: str | None = None,
     extras: Mapping[str, Stateful] | None = None,
     show: Callable[[Path], None] | None = None,
+    base: str | None = None,
 ) -> None:
     """Fill a checkpoint's folder.
 
@@ -55,6 +60,7 @@ def write_run(
         extras: what else the run must remember, by name.
         show: writes the model that the folder is to open as, where that is not the one that learns: its average, or
             the one with its adapters merged. The weights that learn are then kept in ``run/``.
+        base: the fingerprint of frozen weights that lie elsewhere and are not written; needs ``show``.
     """
     inside = folder / INSIDE
     of = _completed(identity, trainer)
@@ -62,7 +68,7 @@ def write_run(
         write_model(folder, trainer.model, tokenizer, lineage)
     else:
         show(folder)
-        _write(inside, "model", _by_plain_name(trainer.model))
+        _write(inside, "model", _by_plain_name(trainer.model) if base is None else adapter_state(trainer.model))
     optimizers = []
     for number, optimizer in enumerate(trainer.optimizers):
         tensors, facts = optimizer_state(optimizer, trainer.model)
@@ -83,15 +89,23 @@ def write_run(
         "extras": told,
         "processes": world(),
         "seed": torch.initial_seed(),
+        "base": base,
         "identity": of,
     }
-    by_first(partial((inside / "state.json").write_text, json.dumps(said, indent=2) + "\n", encoding="utf-8"))
+    by_first(partial(write_text, inside / "state.json", json.dumps(said, indent=2) + "\n"))
 
 
 def read_run(
-    path: Path, trainer: Trainer, identity: Mapping[str, Any], *, extras: Mapping[str, Stateful] | None = None
+    path: Path,
+    trainer: Trainer,
+    identity: Mapping[str, Any],
+    *,
+    extras: Mapping[str, Stateful] | None = None,
+    base: str | None = None,
 ) -> list[str]:
     """Put a run that has not begun into the state of a checkpoint; every file is checked before anything changes.
+
+    The arguments are those of ``write_run``; a checkpoint of adapters is refused by other frozen weights than its own.
 
     Returns what could not be taken up as it was, in words for a log: with another number of processes, random numbers
     start anew, from the run's seed, its step and the rank of each process. Otherwise that is nothing.
@@ -105,7 +119,7 @@ def read_run(
             f"{path} was written with the extras {sorted(said['extras'])}, and this run has {sorted(things)}: "
             f"{some(other)} would be lost or start anew. Go on with those it had."
         )
-    _read_model(path, trainer.model)
+    _read_model(path, trainer.model, said.get("base"), base)
     for number, optimizer in enumerate(trainer.optimizers):
         with open_weights(inside / f"optimizer{number}.safetensors") as stored:
             restore_optimizer(optimizer, trainer.model, _OneByOne(stored), said["optimizers"][number])
@@ -123,6 +137,11 @@ def identity_of(path: Path) -> dict[str, Any]:
     """What the run in a checkpoint is of."""
     identity: dict[str, Any] = _state(path)["identity"]
     return identity
+
+
+def needs_base(path: Path) -> bool:
+    """Whether a checkpoint holds adapters alone, and the weights that they belong to lie elsewhere."""
+    return _state(path).get("base") is not None
 
 
 def compare(path: Path, identity: Mapping[str, Any], places: Mapping[str, str] | None = None) -> None:
@@ -182,9 +201,15 @@ def _built(facts: Any, weights: Mapping[str, Tensor]) -> Transformer:
     return model
 
 
-def _read_model(path: Path, model: nn.Module) -> None:
+def _read_model(path: Path, model: nn.Module, written_for: str | None, base: str | None) -> None:
     """Weights into their places, one tensor at a time."""
-    places = _by_plain_name(model)
+    if written_for is not None and written_for != base:
+        raise CheckpointError(
+            f"{path} holds adapters for frozen weights with the SHA-256 {written_for}, and those of this run have "
+            f"{base}: the parts that are new in the model are drawn differently here. Go on where the run began, with "
+            f"the same version of PyTorch."
+        )
+    places = _by_plain_name(model) if written_for is None else adapter_state(model)
     own = path / INSIDE / "model.safetensors"
     with open_weights(own if own.is_file() else path) as stored:
         sizes = {name: entry.shape for name, entry in stored.entries.items()}
@@ -256,9 +281,10 @@ def _check_same(path: Path, changed: Iterable[tuple[str, Any, Any]], places: Map
         lines.append(f"  {key}{where}: was {before!r}, is {now!r}")
     if lines:
         told = "\n".join(lines)
+        again = f"; where its job can start from weights, from these with --init-from {path}"
         raise CheckpointError(
-            f"{path} is of another run:\n{told}\nGo on with what it was, or say another --out for a new run; where its "
-            f"job can start from weights, from these with --init-from {path}."
+            f"{path} is of another run:\n{told}\nGo on with what it was, or say another --out for a new run"
+            f"{'' if needs_base(path) else again}."
         )
 
 

@@ -7,35 +7,35 @@ The folder::
     tokens/         text as ids, where a job works from files
     log.jsonl       every step, validation and checkpoint
     checkpoints/    the newest ones and the best
-    model/          what came out: glassformer.load opens it
+    model/          what came out, or the best so far where the run was stopped: glassformer.load opens it
     results.json    how good it is
     loss.svg        how it learned
 """
 
 import json
 import shutil
-from collections.abc import Collection
-from contextlib import ExitStack
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from glassformer import hub
 from glassformer.config.facts import for_json
 from glassformer.models.transformer import Transformer
 from glassformer.train import parallel
 from glassformer.train.assembling import Run, assemble
-from glassformer.train.averaging import MovingAverage, load_average
-from glassformer.train.checkpoint import CheckpointError, Checkpoints
-from glassformer.train.evaluating import note_of
+from glassformer.train.averaging import MovingAverage
+from glassformer.train.checkpoint import CheckpointError, Checkpoints, step_of
 from glassformer.train.folder_lock import FolderLock
 from glassformer.train.judging import Judge
+from glassformer.train.keeping import chosen, export_note, keep_model, write_shown
 from glassformer.train.log import RunLog
 from glassformer.train.loop import Report
 from glassformer.train.processes import by_first, gathered
 from glassformer.train.recipe import Recipe
 from glassformer.train.recipe_files import write_recipe
-from glassformer.train.resume import read_run, write_model, write_run
+from glassformer.train.resume import read_run, write_run
 from glassformer.train.stop_signals import StopSignals
 from glassformer.train.stopping import EarlyStopping
 from glassformer.train.watching.curve import draw_curve
@@ -48,16 +48,23 @@ SMALLER = ("loss", "perplexity")
 RECIPE = "recipe.yaml"
 PREPARED = ("tokenizer", "tokens")
 ON_THE_WAY = ("log.jsonl", "checkpoints")
-AT_THE_END = ("model", "results.json", "loss.svg")
+MODEL = "model"
+AT_THE_END = (MODEL, "results.json", "loss.svg")
+STOPPING = "stopping after this step, with a checkpoint; a second Ctrl-C stops now, without one"
 BEGUN = ".begun"  # says of which recipe the rest is, until the first checkpoint
 
 
 class StoppedError(Exception):
-    """Somebody asked the run to stop; a checkpoint was written after the step it names."""
+    """Somebody asked the run to stop; a checkpoint was written after the step it names, and a model of those so far.
 
-    def __init__(self, step: int) -> None:
+    Args:
+        step: the last one that was made.
+        kept: the steps of the checkpoints that the model is made of: the best, the newest, or several to average.
+    """
+
+    def __init__(self, step: int, kept: Sequence[int]) -> None:
         super().__init__(f"stopped after step {step:,}, from which the run can go on.")
-        self.step = step
+        self.step, self.kept = step, list(kept)
 
 
 @dataclass(frozen=True)
@@ -155,7 +162,8 @@ class Session:
     def _take_up(self, latest: Path | None, resume: bool) -> list[str]:
         """Go on from the last checkpoint, or see that all can begin. Returns what to tell."""
         if latest is not None:
-            told = read_run(latest, self.run.trainer, self.run.identity, extras=self._extras())
+            run = self.run
+            told = read_run(latest, run.trainer, run.identity, extras=self._extras(), base=run.base)
             plan, found = self.recipe, self.run.recipe
             pairs = ((plan.model.start, found.model.start), (plan.tokenizer.load, found.tokenizer.load))
             gone = [
@@ -164,7 +172,8 @@ class Session:
             return [f"going on after step {self.run.trainer.step:,}", *dict.fromkeys(gone), *told, *self.run.notes()]
         self.judge.rehearse(self.recipe.evaluation.by, self.recipe.evaluation.samples)
         begins = ["no checkpoint was written yet, so the run begins"] if resume else []
-        return [*begins, *self.run.begins, *self.run.notes()]
+        export = export_note(self.run)
+        return [*begins, *self.run.begins, *([] if export is None else [export]), *self.run.notes()]
 
     def _write_down(self) -> None:
         """From now on the folder holds a run, with all that was changed since it began."""
@@ -183,17 +192,22 @@ class Session:
             stack.enter_context(self.watch)
             by_first(self._write_down)
             log = stack.enter_context(RunLog(self.folder / "log.jsonl", after=trainer.step)) if self._is_first else None
-            signals = stack.enter_context(StopSignals()) if self.process.world == 1 else StopSignals()
             for note in self._notes:
                 self.watch.note(note)
             if plan.evaluation.untrained and trainer.step == 0:
                 self._show_samples(0)
-            for report in trainer if not self.stopping.is_over else ():
-                self._after(report, log, signals)
-                if self.stopping.is_over:
-                    self.watch.note(f"stopped early: {plan.evaluation.patience} evaluations in a row were no better.")
-                    break
+            signals = StopSignals(lambda: self.watch.note(STOPPING))
+            with signals if self.process.world == 1 else nullcontext():
+                self._make_steps(log, signals)
             return self._finish()
+
+    def _make_steps(self, log: RunLog | None, signals: StopSignals) -> None:
+        for report in self.run.trainer if not self.stopping.is_over else ():
+            self._after(report, log, signals)
+            if self.stopping.is_over:
+                patience = self.recipe.evaluation.patience
+                self.watch.note(f"stopped early: {patience} evaluations in a row were no better.")
+                break
 
     def _after(self, report: Report, log: RunLog | None, signals: StopSignals) -> None:
         """What follows a step: log lines, a validation and a checkpoint where they are due, a stop if it is wished."""
@@ -209,7 +223,9 @@ class Session:
         if is_judged:
             self._show_samples(report.step)
         if signals.came and not is_last:
-            raise StoppedError(report.step)
+            folders = chosen(self.checkpoints, self.recipe.evaluation.last)
+            keep_model(self.folder / MODEL, self.run, folders)
+            raise StoppedError(report.step, [step_of(folder) for folder in folders])
 
     def _start_watch(self) -> None:
         run = self.run
@@ -259,23 +275,21 @@ class Session:
             self.watch.checkpoint(step, path, better)
 
     def _fill(self, folder: Path) -> None:
-        is_plain = self.judge.average is None and self.judge.shown() is self.run.model
+        run, judge = self.run, self.judge
+        is_plain = run.base is None and judge.average is None and judge.shown() is run.model
         write_run(
             folder,
-            self.run.trainer,
-            self.run.identity,
-            tokenizer=self.run.kit.tokenizer,
-            lineage=self.run.lineage,
+            run.trainer,
+            run.identity,
+            tokenizer=run.kit.tokenizer,
+            lineage=run.lineage,
             extras=self._extras(),
-            show=None if is_plain else self._write_kept,
+            show=None if is_plain else partial(write_shown, run=run, judge=judge),
+            base=run.base,
         )
 
-    def _write_kept(self, folder: Path) -> None:
-        with self.judge.averaged():
-            write_model(folder, self.judge.shown(), self.run.kit.tokenizer, self.run.lineage)
-
     def _finish(self) -> Outcome:
-        place = self.folder / "model"
+        place = self.folder / MODEL
         was_finished = self.run.trainer.step == self._first_step and (self.folder / "results.json").exists()
         if not any(gathered(was_finished and place.is_dir())):  # else it may hold what somebody has added since
             by_first(lambda: self._keep(place))
@@ -291,13 +305,7 @@ class Session:
 
     def _keep(self, place: Path) -> None:
         """Put the best model into its place, or the mean of the last few."""
-        last, best = self.checkpoints.all()[-self.recipe.evaluation.last :], self.checkpoints.best()
-        if best is None and "valid" in self.run.examples and self.recipe.evaluation.last == 1:
+        last = self.recipe.evaluation.last
+        if self.checkpoints.best() is None and "valid" in self.run.examples and last == 1:
             self.watch.note("the best checkpoint is not there any more; the model is the last one.")
-        chosen = best if best is not None and len(last) == 1 else last[-1]
-        loaded = hub.load(chosen)
-        if self.recipe.evaluation.last > 1:
-            load_average(loaded.model, last)
-        shutil.rmtree(place, ignore_errors=True)
-        hub.save(loaded, place, tokenizer=self.run.kit.tokenizer)
-        write_text(place / hub.JOB, json.dumps(note_of(self.run.job), indent=2, ensure_ascii=False) + "\n")
+        keep_model(place, self.run, chosen(self.checkpoints, last))

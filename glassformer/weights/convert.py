@@ -47,9 +47,11 @@ def plan(
 
     ``kind`` names the head; tensors of the lineage's other heads are spare.
     """
+    _check_depth(facts, found, wishes)
     stored, wanted = plain_names(found), shapes(facts)
     rules = expand(lineage, kind, _prefix(lineage, lineage.form(kind), stored), wanted)
-    missing = [f"(nothing tells how to fill {name})" for name in wanted if not any(name in r.ours for r in rules)]
+    served = {name for rule in rules for name in rule.ours}
+    missing = [f"(nothing tells how to fill {name})" for name in wanted if name not in served]
     rules, outgrown = fitting(rules, stored, found, wishes, wanted)
 
     def reason(name: str) -> str | None:
@@ -60,6 +62,7 @@ def plan(
 
 def plan_ours(facts: Model, found: Mapping[str, Shape], wishes: Wishes = Wishes()) -> Plan:  # noqa: B008
     """The same for a file under our own part names."""
+    _check_depth(facts, found, wishes)
     stored, wanted = plain_names(found), shapes(facts)
     rules, outgrown = fitting([Rule((name,), (name,)) for name in wanted], stored, found, wishes, wanted)
 
@@ -67,6 +70,39 @@ def plan_ours(facts: Model, found: Mapping[str, Shape], wishes: Wishes = Wishes(
         return outgrown.get(name, "belongs to a head that was not asked for" if name.startswith("head.") else None)
 
     return _match(rules, stored, found, wishes, reason, "the model", [])
+
+
+def _check_depth(facts: Model, found: Mapping[str, Shape], wishes: Wishes) -> None:
+    """Raise where there are fewer tensors than layers, each of which has some, before anything is done by layers."""
+    stacks = [stack for stack in (facts.encoder, facts.decoder) if stack is not None]
+    layers = sum(stack.unique_layers or stack.layers for stack in stacks)
+    if layers > len(found) and not wishes.fresh:
+        raise WeightsError(
+            f"the config asks for {layers} layers with weights of their own, and the file holds {len(found)} tensors. "
+            f"Config and weights are not of the same model."
+        )
+
+
+def check_sizes(plan: Plan, facts: Model, found: Mapping[str, Shape]) -> None:
+    """Raise unless what a rule reads and what it fills are of one size: no change of form adds or drops numbers.
+
+    So a model is built only if the file holds its numbers: what a config promises alone may be beyond all memory.
+    """
+    wanted, faults = shapes(facts), []
+    for rule in plan.rules:
+        theirs = [tuple(found[plan.stored[name]]) for name in rule.theirs]
+        ours = [wanted[name] for name in rule.ours]
+        if sum(map(prod, theirs)) != sum(map(prod, ours)) or (isinstance(rule.how, Same) and theirs != ours):
+            asked, given = (" + ".join(map(str, sizes)) for sizes in (ours, theirs))
+            faults.append(_mismatch(rule, rule.ours, asked, given))
+    if faults:
+        more = f"; and {len(faults) - 4} more" if len(faults) > 4 else ""
+        raise WeightsError(f"{'; '.join(faults[:4])}{more}. Config and weights are not of the same model.")
+
+
+def _mismatch(rule: Rule, ours: Iterable[str], asked: object, given: object) -> str:
+    names = f"{' + '.join(rule.theirs)} has the wrong shape for {' + '.join(ours)}"
+    return f"{names}: the config asks for {asked}, the file gives {given}"
 
 
 def _match(
@@ -193,7 +229,6 @@ def carry(
         _check_copies(plan, rule, shelf)
         if isinstance(rule.how, Same):
             for name, theirs_name in zip(rule.ours, stored, strict=True):
-                _check_shape(rule, name, found[theirs_name], wanted)
                 shelf.copy_into(theirs_name, room(name, wanted[name]))
             continue
         theirs = [shelf.borrow(name) if len(stored) == 1 else shelf.read(name) for name in stored]
@@ -210,10 +245,8 @@ def carry(
 
 def _check_shape(rule: Rule, name: str, shape: Shape, wanted: Mapping[str, Shape]) -> None:
     if tuple(shape) != wanted[name]:
-        raise WeightsError(
-            f"{' + '.join(rule.theirs)} has the wrong shape for {name}: the config asks for {wanted[name]}, "
-            f"the file gives {tuple(shape)}. Config and weights are not of the same model."
-        )
+        fault = _mismatch(rule, [name], wanted[name], tuple(shape))
+        raise WeightsError(f"{fault}. Config and weights are not of the same model.")
 
 
 def _check_copies(plan: Plan, rule: Rule, shelf: Shelf) -> None:

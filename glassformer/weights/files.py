@@ -160,7 +160,7 @@ def _find(folder: Path) -> Path:
 def _open_pickle(path: Path, allowed: bool) -> _Opened:
     if not allowed:
         fault = "a pickle, which can run code when it is opened; look for the same weights as safetensors"
-        remedy = "If you trust its source, say --allow-pickle or allow_pickle=True: only its tensors are loaded"
+        remedy = "If you trust its source, say allow_pickle=True: only its tensors are loaded"
         raise WeightsError(f"{path}: {fault}. {remedy}.")
     with path.open("rb") as file:
         zipped = file.read(4) == b"PK\x03\x04"  # files older than the zip format cannot be mapped

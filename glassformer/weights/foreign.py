@@ -16,7 +16,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from glassformer.config.checks import check_choice, check_divides, check_eps, check_positive
+from glassformer.config.checks import check_choice, check_divides, check_eps, check_layers, check_positive
 
 _CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
 
@@ -54,7 +54,8 @@ class LlamaFacts:
 
     def __post_init__(self) -> None:
         check_choice("model_type", self.model_type, _CLASSES)
-        sizes = """hidden_size num_hidden_layers num_attention_heads num_key_value_heads intermediate_size vocab_size
+        check_layers(num_hidden_layers=self.num_hidden_layers)
+        sizes = """hidden_size num_attention_heads num_key_value_heads intermediate_size vocab_size
             max_position_embeddings"""
         check_positive(**{name: getattr(self, name) for name in sizes.split()})
         check_eps(self.rms_norm_eps)

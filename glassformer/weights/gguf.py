@@ -38,6 +38,7 @@ _KEYS = {
     "rope.freq_base", "rope.dimension_count", "rope.scaling.type", "rope.scaling.factor",
     "rope.scaling.original_context_length", "rope.scaling.finetuned", "tensor_data_layout",
 }  # fmt: skip
+_LONGEST_LIST = 2**22  # values; the longest are vocabularies and their merges
 _FREQUENCIES = "rope_freqs.weight"
 _ROWS_AT_ONCE = 256  # what is dequantised in one go: the working memory, where all rows would double the tensor
 _SAFETENSORS = "Use the same model in Hugging Face's form (config.json and safetensors)."
@@ -70,17 +71,13 @@ def read_gguf(path: Path) -> ForeignModel:
 def _open(path: Path) -> tuple[dict[str, object], dict[str, _Stored]]:
     """The key/values of the file as plain Python, and its tensors under their own names."""
     try:
-        from gguf import GGUFReader
-    except ImportError as error:
-        raise ImportError(f"{path}: reading GGUF needs one more package: pip install 'glassformer[gguf]'.") from error
-    try:
-        reader = GGUFReader(path)
+        reader = _reader()(path)
         # GGUF.version and the like are the package's own: they are not keys of the file.
         fields = {key: field for key, field in reader.fields.items() if not key.startswith("GGUF.")}
         metadata: dict[str, object] = {key: field.contents() for key, field in fields.items()}
         # Places instead of the reader's own arrays: pages that it mapped would stay beside what is made of them.
         tensors = {tensor.name: _stored(tensor) for tensor in reader.tensors}
-    except (ValueError, IndexError, KeyError, TypeError, OverflowError) as error:
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
         raise WeightsError(
             f"{path}: expected a whole GGUF file of version 2 or 3; the gguf package found: {error}. "
             f"Download it again, or convert the model anew."
@@ -88,6 +85,30 @@ def _open(path: Path) -> tuple[dict[str, object], dict[str, _Stored]]:
     if reader.byte_order != "I":
         raise WeightsError(f"{path}: the file is written for machines of the other byte order. {_SAFETENSORS}")
     return metadata, tensors
+
+
+def _reader() -> Any:
+    """The gguf package's reader, which by itself takes what lies behind the end of a file for empty, and goes on."""
+    try:
+        from gguf import GGUFReader, GGUFValueType
+    except ImportError as error:
+        raise ImportError("reading GGUF needs one more package: pip install 'glassformer[gguf]'.") from error
+
+    class Reader(GGUFReader):
+        def _get(self, offset: int, dtype: Any, count: int = 1, *rest: Any, **more: Any) -> Any:
+            found = super()._get(offset, dtype, count, *rest, **more)
+            if len(found) < count:
+                raise ValueError(f"the file ends at byte {len(self.data)}, before {count} items at byte {offset}")
+            return found
+
+        def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
+            if raw_type == GGUFValueType.ARRAY:
+                length = int(self._get(orig_offs + 4, np.uint64)[0])  # after the type of its items
+                if length > _LONGEST_LIST:
+                    raise ValueError(f"a list of {length} values, where {_LONGEST_LIST} is the most that is read")
+            return super()._get_field_parts(orig_offs, raw_type)
+
+    return Reader
 
 
 def _stored(tensor: Any) -> _Stored:

@@ -93,7 +93,8 @@ class Lineage:
             return replace(model, head=form.head(reader), decoder=None if form.only_encoder else model.decoder)
         except ConfigError:
             raise
-        except (TypeError, ValueError) as error:  # a value that makes no sense: the fault is the file's
+        except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
+            # a value that makes no sense, or of another kind than is expected there: the fault is the file's
             raise ConfigError(f"config.json does not make sense: {error}") from error
 
     def kind_of(self, model: Model) -> str:
@@ -186,9 +187,17 @@ def _ending(architecture: str) -> str:
     return "a language model" if ending in language else ending
 
 
+def class_names(config: Mapping[str, Any]) -> list[str]:
+    """The classes that a config.json names, without the marks of other tensor libraries."""
+    said = config.get("architectures") or []
+    if not isinstance(said, list):
+        raise ConfigError(f"config.json says architectures={said!r:.80}; it must be a list of names.")
+    return [str(name).removeprefix("TF").removeprefix("Flax") for name in said]
+
+
 def choose_kind(lineage: Lineage, config: Mapping[str, Any]) -> str:
     """The kind of head that a config.json names by its class; the lineage's usual one where it names none."""
-    names = [str(name).removeprefix("TF").removeprefix("Flax") for name in config.get("architectures") or []]
+    names = class_names(config)
     for kind, form in lineage.heads.items():
         if form.architecture in names:
             return kind
@@ -197,7 +206,7 @@ def choose_kind(lineage: Lineage, config: Mapping[str, Any]) -> str:
         if _ending(name) in endings:
             return endings[_ending(name)]
     if names:
-        known = ", ".join(form.architecture for form in lineage.heads.values())
+        known = ", ".join(dict.fromkeys(form.architecture for form in lineage.heads.values()))
         raise ConfigError(
             f"config.json says architectures={names!r}; of this lineage, {known} are known. "
             f"Choose one of their heads with head=: {', '.join(lineage.heads)}."

@@ -20,6 +20,8 @@ from glassformer.weights.foreign import ForeignModel, LlamaFacts
 _HEADER = struct.Struct("<7i")
 _FLOAT = np.dtype("<f4")
 _LATER_MAGIC = 0x616B3432  # "ak42": versions 1 and 2 of the format begin with it
+_LARGEST = 2**24  # a larger size is noise, not a model
+_PICKLES = (b"PK\x03\x04", b"\x80\x02\x8a")  # how files of torch begin, of today and of years ago
 # In the order of the file; {} stands for every layer in turn.
 _ORDER = [
     "model.embed_tokens.weight",
@@ -51,6 +53,22 @@ def looks_like_llama2c(path: Path) -> bool:
     try:
         _survey(path)
     except (OSError, WeightsError):
+        return False
+    return True
+
+
+def begins_like_llama2c(path: Path) -> bool:
+    """Whether the file begins with seven sizes of a model, however long it is; a pickle does not."""
+    with path.open("rb") as file:
+        header = file.read(_HEADER.size)
+    if len(header) < _HEADER.size or header.startswith(_PICKLES):
+        return False
+    numbers = _HEADER.unpack(header)
+    if not all(1 <= abs(number) <= _LARGEST for number in numbers):
+        return False
+    try:
+        _facts(path, numbers)
+    except WeightsError:
         return False
     return True
 

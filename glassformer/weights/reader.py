@@ -5,12 +5,13 @@ refused by name.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from glassformer.config import Tokens
-from glassformer.config.checks import check_divides, check_positive
+from glassformer.config import Model, Tokens, from_dict
+from glassformer.config.checks import MOST_LAYERS, check_divides, check_positive
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -24,10 +25,13 @@ ACTIVATIONS = {
     "swish": "silu",
 }  # theirs: ours; of several, the first is the one written
 THEIR_ACTIVATION = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+LARGEST = 2**31 - 1  # of any size in a config.json: products of two fit into the 64 bits of a tensor's size
+MOST_LABELS = 10**6  # of a task head; each has a name
 OWN_CONFIG = "glassformer.json"  # beside the weights in a folder of our own format
 _REASONS = {
     "read to choose the lineage and the head": "architectures model_type",
-    "read as the labels of a task head": "id2label label2id num_labels _num_labels",
+    "read as the labels of a task head": "id2label label2id num_labels",
+    "an old name of num_labels that transformers does not read either": "_num_labels",
     "says who wrote the file, and from what": "transformers_version _name_or_path name_or_path finetuning_task "
     "_commit_hash",
     "the weights file knows its own types": "torch_dtype dtype use_bfloat16",
@@ -79,6 +83,10 @@ class Reader:
     def _checked(self, key: str, value: Any) -> Any:
         """A value of the kind that the usual value has; the usual value itself says what that is."""
         usual = self._defaults.get(key)
+        if isinstance(value, int) and not isinstance(usual, float):
+            most = MOST_LAYERS if "layer" in key else LARGEST
+            if abs(value) > most:
+                raise ConfigError(f"config.json says {key}={value!r:.40}; no model has more than {most}.")
         kinds = {bool: (bool,), int: (int,), float: (int, float), str: (str,)}.get(type(usual))
         if kinds is None or value is None or (key.endswith("_token_id") and isinstance(value, (int, list, tuple))):
             return value
@@ -95,7 +103,7 @@ class Reader:
         """The value of a key whose usual value follows from others; null means the same as silence."""
         self.used.add(key)
         value = self._config.get(key)
-        return otherwise if value is None else value
+        return otherwise if value is None else self._checked(key, value)
 
     def per_head(self, width: str, heads: str) -> int:
         """The width of a head, where all together are as wide as the model; the two keys are given by name."""
@@ -120,19 +128,54 @@ class Reader:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Names of the classes of a task head; without names, as many as usual, if the file says nothing."""
-        named = self._config.get("id2label")
-        if named:
-            return tuple(str(named[key]) for key in sorted(named, key=int))
-        usual = self._defaults.get("num_labels", 2)
-        number = self._config.get("num_labels", self._config.get("_num_labels", usual))
-        return tuple(f"LABEL_{index}" for index in range(number))
+        """Names of the classes of a task head: those of id2label, unless num_labels states another number of them."""
+        named, number = self._label_names(), self._config.get("num_labels")
+        if number is None:
+            number = len(named) or self._defaults.get("num_labels", 2)
+        if type(number) is not int or not 1 <= number <= MOST_LABELS:
+            raise ConfigError(
+                f"config.json says num_labels={number!r:.40}; it must be a positive integer of at most {MOST_LABELS}."
+            )
+        if len(named) == number:
+            return named
+        return tuple(f"LABEL_{index}" for index in range(number))  # as transformers names them, whatever id2label says
+
+    def _label_names(self) -> tuple[str, ...]:
+        """The values of id2label in the order of its keys, which are numbers written as text."""
+        named = self._config.get("id2label") or {}
+        try:
+            return tuple(str(name) for _, name in sorted(named.items(), key=lambda item: int(item[0])))
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"config.json says id2label={named!r:.200}; it must map the numbers of the classes to their names."
+            ) from error
 
     @property
     def tokens(self) -> Tokens:
         """The ids that begin, end and pad a text; several may end it."""
         eos = self.eos_token_id
         return Tokens(bos=self.bos_token_id, eos=tuple(eos) if isinstance(eos, list) else eos, pad=self.pad_token_id)
+
+
+@contextmanager
+def naming(place: Path, *kinds: type[ValueError]) -> Iterator[None]:
+    """Let errors of these kinds begin with where the model lies."""
+    try:
+        yield
+    except kinds as error:
+        if str(place) in str(error):
+            raise
+        raise type(error)(f"{place}: {error}") from error
+
+
+def read_own(said: Mapping[str, Any]) -> Model:
+    """The page of facts in a glassformer.json."""
+    if said.get("format") != 1 or "model" not in said:
+        raise ConfigError(f"{OWN_CONFIG} must say format 1 and hold a model; this is of another version, or damaged.")
+    try:
+        return from_dict(Model, said["model"])
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{OWN_CONFIG}: {error}") from error
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -5,7 +5,8 @@ import os
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -41,12 +42,14 @@ def write_weights(
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as staging:
         for name, shard in files.items():
-            _write_file(Path(staging, name), shard, facts)
+            with naming_file(folder / name, Path(staging, name)):
+                _write_file(Path(staging, name), shard, facts)
         if len(files) > 1:
             total = sum(tensor.nbytes for tensor in tensors.values())
             homes = {tensor: name for name, shard in files.items() for tensor in shard}
             text = json.dumps({"metadata": {"total_size": total}, "weight_map": homes}, indent=2, sort_keys=True)
-            Path(staging, index).write_text(text, encoding="utf-8")
+            with naming_file(folder / index, Path(staging, index)):
+                Path(staging, index).write_text(text, encoding="utf-8")
         names = [*files, index] if len(files) > 1 else [*files]
         _publish(Path(staging), folder, names, stem)
     return [folder / name for name in names]
@@ -115,11 +118,33 @@ def _publish(staging: Path, folder: Path, names: list[str], stem: str) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """A text file, all or nothing: whoever reads it finds what stood there before, or all of this."""
+    with replacing(path) as beside:
+        beside.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file to write, which takes the place of ``path`` at the end; after a failure nothing of it is left."""
     beside = path.with_name(f".{path.name}.new")
-    beside.write_text(text, encoding="utf-8")
-    sync(beside)
-    os.replace(beside, path)
-    sync(path.parent)
+    try:
+        with naming_file(path, beside):
+            yield beside
+            sync(beside)
+            os.replace(beside, path)
+            sync(path.parent)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def naming_file(path: Path, written: Path | None = None) -> Iterator[None]:
+    """Let errors of the system name the file that was to be, not the one ``written`` in its stead or none at all."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or (written is not None and error.filename not in (None, str(written))):
+            raise
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
 def sync(path: Path) -> None:

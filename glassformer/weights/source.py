@@ -16,7 +16,7 @@ from torch import Tensor
 from glassformer.weights.files import WeightsError, check_finite, open_weights
 from glassformer.weights.foreign import ForeignModel
 from glassformer.weights.gguf import read_gguf
-from glassformer.weights.llama2c import looks_like_llama2c, read_llama2c
+from glassformer.weights.llama2c import begins_like_llama2c, looks_like_llama2c, read_llama2c
 from glassformer.weights.reader import OWN_CONFIG, read_config
 
 
@@ -73,6 +73,9 @@ def find_place(where: str | os.PathLike[str], *, download: bool = False, allow_p
 def open_source(place: Path, *, allow_pickle: bool = False, finite: bool = False) -> Source:
     """Open a folder, a GGUF file or a llama2.c file. ``finite`` checks every tensor for NaN and infinities."""
     if place.is_dir():
+        alone = None if _config_in(place).is_file() else _only_llama2c(place)
+        if alone is not None:
+            return _foreign(read_llama2c(alone), finite)
         return open_parts(_config_in(place), place, allow_pickle=allow_pickle, finite=finite)
     if not place.exists():
         raise WeightsError(f"{place}: there is no such folder or file.")
@@ -82,6 +85,8 @@ def open_source(place: Path, *, allow_pickle: bool = False, finite: bool = False
         return _foreign(read_llama2c(place), finite)
     config = _config_in(place.parent)
     if not config.is_file():
+        if begins_like_llama2c(place):
+            read_llama2c(place)  # raises, and says how much of it is missing
         raise WeightsError(
             f"{place}: weights alone do not say what model they are of. Load their folder, or hand in the config as "
             f"well: load(config=..., weights=...)."
@@ -105,6 +110,12 @@ def open_parts(
     source.is_ours = "glassformer" in said
     source.opened.callback(files.close)
     return source
+
+
+def _only_llama2c(folder: Path) -> Path | None:
+    """The only model of llama2.c in a folder, whole or cut short; None where there is none, or several."""
+    found = [path for path in sorted(folder.glob("*.bin")) if path.is_file() and begins_like_llama2c(path)]
+    return found[0] if len(found) == 1 else None
 
 
 def _config_in(folder: Path) -> Path:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from glassformer import Transformer, hub, preset
 from glassformer.cli.main import app
 from glassformer.config import change
-from tests.cli.test_cli import run
+from tests.cli.test_cli import run_alone
 from tests.inspect.test_plot import words
 
 REPOSITORY = Path(__file__).parents[2]
@@ -351,7 +351,7 @@ def test_nothing_heavy_is_imported(arguments: list[str]) -> None:
 
 
 def test_in_a_process_of_its_own() -> None:
-    shown = run("account", "cs336-xl", "--depth", "1")
+    shown = run_alone("account", "cs336-xl", "--depth", "1")
     assert (shown.returncode, shown.stderr) == (0, "")
     assert "4,513,336,524,800" in shown.stdout
     assert "\x1b" not in shown.stdout

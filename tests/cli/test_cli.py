@@ -1,31 +1,36 @@
-"""The program as a user meets it: in a process of its own."""
+"""The program as a user meets it: in this process where its start and its end are not at stake."""
 
 import re
 import subprocess
 import sys
 
 import pytest
+from typer.testing import CliRunner, Result
 
 import glassformer
+from glassformer.cli.main import app
 from tests.helpers import on_screen
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments), color=False)
+
+
+def run_alone(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own."""
     command = [sys.executable, "-m", "glassformer", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
 
 
 def test_help_and_version() -> None:
-    helped = run("--help")
-    assert helped.returncode == 0
-    assert "demo" in helped.stdout
-    assert run("--version").stdout.strip() == f"glassformer {glassformer.__version__}"
+    assert run_alone("--version").stdout.strip() == f"glassformer {glassformer.__version__}"
+    assert "demo" in run("--help").stdout
     assert "demo" in run().stdout  # no verb: the help
 
 
 def test_demo_trains_and_writes_and_repeats_itself() -> None:
     first, again = (run("demo", "--steps", "8", "--length", "40", "--seed", "3") for _ in range(2))
-    assert (first.returncode, first.stderr) == (0, "")
+    assert (first.exit_code, first.stderr) == (0, "")
     assert "705,408 parameters" in first.stdout
     before, after = map(float, re.search(r"seen: (\S+) → (\S+)", " ".join(first.stdout.split())).groups())
     assert after < before
@@ -36,6 +41,7 @@ def test_demo_trains_and_writes_and_repeats_itself() -> None:
 
 def test_output_that_is_not_a_terminal_has_no_control_codes() -> None:
     output = run("demo", "--steps", "2", "--length", "200", "--temperature", "9").stdout
+    assert "It writes:" in output
     assert "\x1b" not in output
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", output)
 
@@ -51,7 +57,7 @@ def test_output_that_is_not_a_terminal_has_no_control_codes() -> None:
 )
 def test_nonsense_is_refused(arguments: tuple[str, ...], message: str) -> None:
     result = run(*arguments)
-    assert result.returncode == 2
+    assert result.exit_code == 2
     assert message in " ".join(result.stderr.replace("│", " ").split())
     assert "Traceback" not in result.stderr
 

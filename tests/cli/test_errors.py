@@ -28,7 +28,7 @@ from glassformer.train.processes import FailedElsewhereError
         ("no room at temperature 0", "no room at temperature 0"),
         ("Another prefix: Task('words: ').", "Another prefix: --prefix 'words: '."),
         ("no next token; score_masked is its measure.", "no next token; score it with --masked."),
-        ("kind none. glassformer.load(..., head='lm') can choose another if the folder has its weights.", "kind none."),
+        ("kind none. glassformer.load(..., head='lm') can choose another.", "kind none. --head lm chooses another."),
         (
             "a/b: neither here nor in the cache. To fetch it from the hub, say download=True.",
             "a/b: neither here nor in the cache. Fetch it first: hf download a/b.",

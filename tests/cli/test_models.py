@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from glassformer import hub
 from glassformer.cli.main import app
-from tests.cli.test_cli import run as run_alone
+from glassformer.families import presets
 from tests.helpers import randomise
 from tests.weights.test_foreign import llama, write_llama2c
 
@@ -50,6 +50,24 @@ def test_info_draws_one_model_as_a_tree(folder: Path) -> None:
     assert "2 layers" in run("info", str(folder)).stdout
 
 
+def test_one_of_a_thing_is_not_many(tmp_path: Path) -> None:
+    sizes = {**SIZES, "n_layer": 1, "n_head": 1, "num_labels": 1}
+    transformers.GPT2ForSequenceClassification(transformers.GPT2Config(**sizes)).save_pretrained(tmp_path)
+    drawn = run("info", str(tmp_path)).stdout
+    for words in ("1 layer,", "1 head of 12", "1 label,"):
+        assert words in drawn
+
+
+def test_tables_in_a_pipe_are_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    listed = run("info").stdout
+    for one in presets().values():
+        assert any(line.startswith(one.name) and f"{one.parameters:,}" in line for line in listed.splitlines())
+        assert one.paper.title in listed
+    assert "…" not in listed
+    assert all("│" not in line.rsplit("  ", 1)[-1] for line in run("info", str(folder)).stdout.splitlines())
+
+
 def test_info_reads_the_facts_of_a_single_file(tmp_path: Path) -> None:
     path = write_llama2c(tmp_path / "model.bin", llama(tied=True))
     said = json.loads(run("info", str(path), "--json").stdout)
@@ -70,8 +88,8 @@ def test_info_of_nonsense_names_the_nearest() -> None:
 
 def test_convert_there_and_back(folder: Path, tmp_path: Path) -> None:
     ours = str(tmp_path / "ours")
-    there = run_alone("convert", str(folder), ours, "--to", "glassformer", "--check-finite", "--strict")
-    assert there.returncode == 0, there.stderr
+    there = run("convert", str(folder), ours, "--to", "glassformer", "--check-finite", "--strict")
+    assert there.exit_code == 0, there.stderr
     assert "no tokenizer is written" in there.stderr
     back = run("convert", ours, str(tmp_path / "hf"), "--to", "hf")
     assert back.exit_code == 0, back.stderr

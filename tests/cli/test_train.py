@@ -1,5 +1,6 @@
 """``glassformer train`` and ``evaluate`` as programs: killed, starved of disk, asked for nonsense, run side by side."""
 
+import ctypes
 import json
 import os
 import random
@@ -8,7 +9,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +21,9 @@ import glassformer
 from glassformer.cli.main import app
 from glassformer.train.checkpoint import Checkpoints, check
 from glassformer.train.log import read_log
+from glassformer.train.loop import Report
 from glassformer.train.stop_signals import StopSignals
+from glassformer.train.watching.watch import Watch
 from tests.helpers import some_at_once
 from tests.train.tiny_recipes import tiny
 
@@ -54,15 +59,23 @@ def language(folder: Path, *changes: str) -> list[str]:
     return ["train", "lm-bytes", *tiny("lm-bytes", folder, "bytes"), *SOME, "model.sizes.resid_pdrop=0.1", *changes]
 
 
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("unbroken")
-    begun = time.perf_counter()
-    done = call(*language(folder), "--out", str(folder / "out"))
+def to_its_end(folder: Path) -> None:
+    begun, arguments = time.perf_counter(), language(folder)
+    done = call(*arguments, "--out", str(folder / "out"))
+    (folder / "arguments").write_text(json.dumps(arguments))
     (folder / "seconds").write_text(str(time.perf_counter() - begun))
     assert done.returncode == 0, done.stderr
     assert "The model:" in done.stdout
-    return folder
+
+
+@pytest.fixture(scope="module")
+def unbroken(made_once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
+    return made_once("unbroken-program", to_its_end)
+
+
+def again(unbroken: Path, *changes: str) -> list[str]:
+    """The same run, without its rows being written anew where others read them."""
+    return [*json.loads((unbroken / "arguments").read_text()), *changes]
 
 
 def log_of(out: Path) -> list[dict[str, object]]:
@@ -95,28 +108,28 @@ def kill_at_random(arguments: list[str], out: Path, seed: int, kills: int, longe
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", some_at_once([1, 20], {1}.__contains__))
 def test_a_run_that_is_killed_ends_as_if_it_had_not_been(unbroken: Path, tmp_path: Path, kills: int) -> None:
     longest = float((unbroken / "seconds").read_text())
-    kill_at_random(language(unbroken), tmp_path / "out", seed=kills, kills=kills, longest=longest)
+    kill_at_random(again(unbroken), tmp_path / "out", seed=kills, kills=kills, longest=longest)
     assert_same(unbroken / "out", tmp_path / "out")
 
 
 @pytest.mark.slow  # of the others, the run after a full disk shows it: it begins anew
 def test_two_runs_of_the_same_thing_are_the_same(unbroken: Path, tmp_path: Path) -> None:
-    again = call(*language(unbroken), "--out", str(tmp_path / "again"))
-    assert again.returncode == 0, again.stderr
+    done = call(*again(unbroken), "--out", str(tmp_path / "again"))
+    assert done.returncode == 0, done.stderr
     assert_same(unbroken / "out", tmp_path / "again")
 
 
 def test_an_unfinished_run_goes_on_without_its_recipe_being_said_again(unbroken: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     shutil.copytree(unbroken / "out", out)
-    done = ask(*language(unbroken, "optimizer.lr=1e-3"), "--out", str(out), "--resume")
+    done = ask(*again(unbroken, "optimizer.lr=1e-3"), "--out", str(out), "--resume")
     assert done.exit_code == 2
     assert "  optimizer.lr: was 0.005, is 0.001" in done.stderr
     kept: list[bool] = []
-    done = ask(*language(unbroken), "--out", str(out), "--resume", kept=kept)
+    done = ask(*again(unbroken), "--out", str(out), "--resume", kept=kept)
     assert done.exit_code == 0, done.stderr
     assert len(kept) == 1
     done = ask("train", "run.keep_memory=false", "--out", str(out), "--resume", kept=kept)  # it may be another
@@ -138,12 +151,50 @@ def test_both_signals_are_heard(how: signal.Signals) -> None:
     assert signal.getsignal(how) == before
 
 
+def test_a_signal_is_answered_while_python_waits_for_a_long_computation() -> None:
+    """Python's own handlers run when the call has returned; the call here returns by the answer alone."""
+    read, written = os.pipe()
+    late = threading.Timer(60, os.write, (written, b"-"))  # so that a failure is no endless wait
+    found = ctypes.create_string_buffer(1)
+    with StopSignals(lambda: os.write(written, b"+")):
+        signal.siginterrupt(signal.SIGINT, False)  # let the system go on with the call
+        late.start()
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        ctypes.CDLL(None).read(read, found, 1)
+    late.cancel()
+    assert found.value == b"+"
+
+
+def test_a_run_that_is_stopped_twice_says_what_its_checkpoints_are_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+
+    def stop_at(step: int) -> None:
+        def told(_: Watch, report: Report, *__: object) -> dict[str, object]:
+            if report.step == step:
+                raise KeyboardInterrupt
+            return {}
+
+        monkeypatch.setattr(Watch, "step", told)
+
+    stop_at(7)
+    done = ask(*language(tmp_path), "--out", str(out))
+    assert done.exit_code == 130
+    last = out / "checkpoints" / "step-00000005"
+    assert f"can be used as a model: {last}. Go on with: glassformer train --out {out} --resume" in done.stdout
+    glassformer.load(last)
+    stop_at(1)
+    done = ask(*language(tmp_path), "--out", str(tmp_path / "none"))
+    assert "Stopped before the first checkpoint. Go on with" in done.stdout
+
+
 @pytest.mark.parametrize("how", some_at_once([signal.SIGINT, signal.SIGTERM], {signal.SIGINT}.__contains__))
 def test_a_run_that_is_asked_to_stop_writes_a_checkpoint_first(
     unbroken: Path, tmp_path: Path, how: signal.Signals
 ) -> None:
     out = tmp_path / "out"
-    arguments = [sys.executable, "-u", "-m", "glassformer", *language(unbroken), "--out", str(out)]
+    arguments = [sys.executable, "-u", "-m", "glassformer", *again(unbroken), "--out", str(out)]
     environment = os.environ | ALONE
     with subprocess.Popen(
         arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -156,8 +207,13 @@ def test_a_run_that_is_asked_to_stop_writes_a_checkpoint_first(
                 it.send_signal(how)
     assert it.returncode == 130, "".join(lines)
     assert f"--out {out} --resume" in lines[-1]
+    assert any("stopping after this step" in line for line in lines)
     last = Checkpoints(out / "checkpoints").latest()
     assert last is not None
+    best = Checkpoints(out / "checkpoints").best() or last
+    assert f"of step {int(best.name.removeprefix('step-'))}: {out / 'model'}" in lines[-1]
+    assert (out / "model" / "model.safetensors").read_bytes() == (best / "model.safetensors").read_bytes()
+    glassformer.load(out / "model")
     assert read_log(out / "log.jsonl")[-1]["step"] == int(last.name.removeprefix("step-")) < 24
     done = call("train", "--out", str(out), "--resume")
     assert done.returncode == 0, done.stderr
@@ -172,7 +228,7 @@ def limited(most: int) -> None:
 
 def test_a_full_disk_is_told_and_what_was_there_stays(unbroken: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    large = (*language(unbroken), "--out", str(out), "--quiet")
+    large = (*again(unbroken), "--out", str(out), "--quiet")
     done = call(*large, preexec_fn=lambda: limited(40_000))
     assert done.returncode == 2
     assert "could not be written" in done.stderr
@@ -186,7 +242,7 @@ def test_a_full_disk_is_told_and_what_was_there_stays(unbroken: Path, tmp_path: 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write into read-only folders")
 def test_a_folder_that_may_not_be_written_to_is_told(unbroken: Path, tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    done = call(*language(unbroken), "--out", str(tmp_path / "out"))
+    done = call(*again(unbroken), "--out", str(tmp_path / "out"))
     tmp_path.chmod(0o700)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
@@ -278,6 +334,17 @@ def test_bad_rows_are_told_or_left_out(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "b" / "results.json").read_text())["notes"] == [counted]
 
 
+@pytest.mark.parametrize("stated", [["data.format=csv"], []])
+def test_commas_are_read_by_a_recipe_whose_own_files_have_semicolons(stated: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "train.csv"
+    path.write_text("sentence,emotion\n" + "".join(f'"word {n}, word",{"ab"[n % 2]}\n' for n in range(12)))
+    own = [change for change in tiny("classify", tmp_path, "wordpiece") if not change.startswith("data.")]
+    columns = ["data.columns={text: sentence, label: emotion}", f"data.train={path}"]
+    done = ask("train", "classify", *own, *columns, *stated, "run.steps=6", "--out", str(tmp_path / "out"))
+    assert done.exit_code == 0, done.stderr
+    assert ("note: the files are read as data.format=csv, by their ending" in done.stderr) == (not stated)
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -349,7 +416,8 @@ def torchrun(processes: int, arguments: list[str]) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-@pytest.mark.parametrize("kind", some_at_once(["ddp", "fsdp"], {"fsdp"}.__contains__))
+@pytest.mark.slow  # that two processes are one is tested in tests/train/test_parallel.py
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_two_processes_do_what_one_does(kind: str, tmp_path: Path) -> None:
     still = [f"model.sizes.{where}_pdrop=0.0" for where in ("resid", "embd", "attn")]  # processes draw for themselves
     arguments = language(tmp_path, *still, "run.device=cpu", f"run.parallel={kind}", "run.steps=8")

@@ -149,7 +149,7 @@ def test_texts_are_printed_as_they_are_finished_in_the_order_of_the_input(
 ) -> None:
     printed: list[int] = []
     before: list[int] = []
-    monkeypatch.setattr(printing, "print_json", lambda row: printed.append(row["number"]))
+    monkeypatch.setattr(printing, "print_computed", lambda row: printed.append(row["number"]))
 
     def remember(loaded: hub.Loaded, given: Any, **options: Any) -> Any:
         before.append(len(printed))
@@ -397,6 +397,16 @@ def test_chat_from_a_pipe_line_by_line(chatty: Path) -> None:
     assert told[0]["prompt_tokens"] > found[0]["prompt_tokens"]
     whole = run("chat", chatty, "--no-stream", given="Hi\n")
     assert whole.stdout == "Hello 😀\n"
+
+
+def test_commands_of_a_chat_never_reach_the_model(chatty: Path) -> None:
+    plain = run("chat", chatty, "--json", given="Hi\n")
+    for command, words in (("/help", "/reset begins anew"), ("/rest", "/rest is no command: /reset begins anew")):
+        found = run("chat", chatty, "--json", given=f"{command}\nHi\n")
+        assert found.stdout == plain.stdout
+        assert words in found.stderr
+        assert "/exit" in found.stderr
+    assert len(rows(run("chat", chatty, "--json", "--max-new-tokens", "2", given="/home/me is a path\n"))) == 1
 
 
 @pytest.mark.parametrize(

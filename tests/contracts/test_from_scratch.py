@@ -2,16 +2,16 @@
 
 import ast
 import re
-from pathlib import Path
 
 import pytest
 
-import glassformer
+from tests.contracts.rules import PACKAGE, offenders, source
 
-ROOT = Path(glassformer.__file__).parent
-KERNELS = ROOT / "nn" / "kernels.py"  # PyTorch's, for whoever asks for them; without being asked nn computes formulas
-MATHEMATICS = sorted({*(ROOT / "nn").glob("*.py")} - {KERNELS})
-GENERAL = [p for package in ("nn", "models", "generate", "train") for p in sorted((ROOT / package).rglob("*.py"))]
+KERNELS = (
+    PACKAGE / "nn" / "kernels.py"
+)  # PyTorch's, for whoever asks for them; without being asked nn computes formulas
+MATHEMATICS = sorted({*(PACKAGE / "nn").glob("*.py")} - {KERNELS})
+GENERAL = [p for package in ("nn", "models", "generate", "train") for p in sorted((PACKAGE / package).rglob("*.py"))]
 READY_MADE = {
     "Linear", "Embedding", "LayerNorm", "RMSNorm", "MultiheadAttention", "Softmax", "GELU", "SiLU", "Transformer",
     "linear", "embedding", "softmax", "layer_norm", "rms_norm", "gelu", "silu", "multi_head_attention_forward",
@@ -23,10 +23,10 @@ MODEL_NAMES = re.compile(
 )
 
 
-def ready_made_parts(source: str) -> list[str]:
+def ready_made_parts(code: str) -> list[str]:
     """Uses of torch's own layers: attributes of torch, torch.nn and torch.nn.functional, and tensor.softmax."""
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Attribute) and node.attr in READY_MADE:
             owner = ast.unparse(node.value)
             if (
@@ -39,9 +39,8 @@ def ready_made_parts(source: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("path", MATHEMATICS, ids=lambda p: p.stem)
-def test_blocks_are_written_from_scratch(path: Path) -> None:
-    assert ready_made_parts(path.read_text(encoding="utf-8")) == []
+def test_blocks_are_written_from_scratch() -> None:
+    assert offenders(MATHEMATICS, lambda path: ready_made_parts(source(path))) == {}
 
 
 @pytest.mark.parametrize("line", ["nn.Linear(2, 3)", "F.softmax(x, -1)", "x.softmax(-1)", "from torch.nn import GELU"])
@@ -49,22 +48,31 @@ def test_a_ready_made_part_would_be_seen(line: str) -> None:
     assert ready_made_parts(line)
 
 
-@pytest.mark.parametrize("path", GENERAL, ids=lambda p: f"{p.parent.name}-{p.stem}")
-def test_no_model_names_in_general_code(path: Path) -> None:
-    assert MODEL_NAMES.findall(path.read_text(encoding="utf-8")) == []
+def test_no_model_names_in_general_code() -> None:
+    assert offenders(GENERAL, lambda path: MODEL_NAMES.findall(source(path))) == {}
 
 
 def test_a_model_name_would_be_seen() -> None:
     assert MODEL_NAMES.findall('if name == "gpt2" or config.is_llama') == ["gpt", "llama"]
 
 
+def too_large(code: str) -> list[str]:
+    """What of a file is larger than one job needs: the file itself, functions, lists of arguments."""
+    lines = len(code.splitlines())
+    found = [f"{lines} lines"] if lines > 350 else []
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.FunctionDef):
+            lines, arguments = (node.end_lineno or 0) - node.lineno + 1, len(node.args.args) + len(node.args.kwonlyargs)
+            found += [f"{node.name} has {lines} lines"] if lines > 60 else []
+            found += [f"{node.name} has {arguments} arguments"] if arguments > 10 else []
+    return found
+
+
 def test_modules_and_functions_stay_small() -> None:
-    for path in ROOT.rglob("*.py"):
-        source = path.read_text(encoding="utf-8")
-        assert len(source.splitlines()) <= 350, f"{path} is too long for one job"
-        for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.FunctionDef):
-                assert (node.end_lineno or 0) - node.lineno < 60, f"{path}: {node.name} is too long"
-                assert len(node.args.args) + len(node.args.kwonlyargs) <= 10, (
-                    f"{path}: {node.name} has too many arguments"
-                )
+    assert offenders(sorted(PACKAGE.rglob("*.py")), lambda path: too_large(source(path))) == {}
+
+
+def test_what_is_too_large_would_be_seen() -> None:
+    arguments = ", ".join(f"a{number}" for number in range(11))
+    code = f"def f({arguments}):\n" + "    pass\n" * 350
+    assert too_large(code) == ["351 lines", "f has 351 lines", "f has 11 arguments"]

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 import glassformer
-from tests.conftest import TENSORS
+from tests.conftest import TENSORS, TYPED
+from tests.contracts.rules import PACKAGE, REPOSITORY, offenders, source
 
-ROOT = Path(glassformer.__file__).parent
 # Each package imports only from those to its left (and from itself).
 ORDER = [
     "config", "nn", "models", "weights", "families", "text", "hub",
     "data", "generate", "tasks", "inspect", "train", "viewer", "cli",
 ]  # fmt: skip
-MODULES = sorted(ROOT.rglob("*.py"))
+MODULES = sorted(PACKAGE.rglob("*.py"))
 COURSE_NAMES = """
     Linear Embedding RMSNorm LayerNorm SwiGLU FeedForward RotaryPositionalEmbedding SinusoidalPositionalEncoding
     softmax silu gelu scaled_dot_product_attention MultiHeadAttention CausalMultiHeadSelfAttention AttentionHead
@@ -29,7 +29,7 @@ COURSE_NAMES = """
 def imported(path: Path) -> set[str]:
     """Dotted names of glassformer modules that a file imports, wherever in the file."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(source(path))):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -46,44 +46,52 @@ def run(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize("path", [m for m in MODULES if m.parent != ROOT], ids=lambda p: p.stem)
-def test_imports_go_one_way(path: Path) -> None:
-    own = path.relative_to(ROOT).parts[0].removesuffix(".py")
-    for name in imported(path):
-        target = package_of(name)
-        if target == "__version__" or name == "glassformer":
-            continue
-        assert ORDER.index(target) <= ORDER.index(own), f"{own} imports {name}, which lies to its right"
+def imports_to_the_right(path: Path) -> list[str]:
+    """What a file imports of packages to the right of its own."""
+    own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    of_packages = {name for name in imported(path) if package_of(name) not in ("", "__version__")}
+    return sorted(name for name in of_packages if ORDER.index(package_of(name)) > ORDER.index(own))
 
 
-LINEAGES = [path for path in sorted((ROOT / "families").glob("*.py")) if path.stem != "__init__"]
+def test_imports_go_one_way() -> None:
+    assert offenders([path for path in MODULES if path.parent != PACKAGE], imports_to_the_right) == {}
 
 
-@pytest.mark.parametrize("path", LINEAGES, ids=lambda p: p.stem)
-def test_lineage_files_are_data(path: Path) -> None:
-    """They import facts, rules and what their parents say; no tensor library, no model, nothing from outside."""
-    allowed = ("glassformer.config", "glassformer.families", "glassformer.weights.")
-    for name in imported(path):
-        assert name.startswith(allowed), f"{path.stem} imports {name}"
-        if name.startswith("glassformer.weights."):
-            assert name.split(".")[2] in ("lineage", "reader", "rope", "rules"), f"{path.stem} imports {name}"
-    others = {n.names[0].name for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Import)}
-    assert {name.split(".")[0] for name in others} <= {"math"}
+def imports_beyond_data(path: Path) -> list[str]:
+    """What a lineage file imports beyond facts, rules and what its parents say: a tensor library, a model, others."""
+    allowed = ("glassformer.config.", "glassformer.families.")
+    allowed += tuple(f"glassformer.weights.{name}." for name in ("lineage", "reader", "rope", "rules"))
+    others = [n for n in ast.walk(ast.parse(source(path))) if isinstance(n, ast.Import)]
+    names = imported(path) | {alias.name for node in others for alias in node.names if alias.name != "math"}
+    return sorted(name for name in names if not f"{name}.".startswith(allowed))
+
+
+def test_lineage_files_are_data() -> None:
+    files = [path for path in sorted((PACKAGE / "families").glob("*.py")) if path.stem != "__init__"]
+    assert offenders(files, imports_beyond_data) == {}
 
 
 def test_the_order_test_sees_a_wrong_import(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.py"
     wrong.write_text("def f():\n    from glassformer.train.loop import train\n")
     assert {package_of(name) for name in imported(wrong)} == {"train"}
+    wrong.write_text(
+        "import torch, math\nfrom glassformer.weights.files import read\nfrom glassformer.nn import Linear\n"
+    )
+    assert imports_beyond_data(wrong) == ["glassformer.nn.Linear", "glassformer.weights.files.read", "torch"]
+
+
+def imports_from_outside(path: Path) -> list[str]:
+    """What a file of config imports beyond its own package and the standard library."""
+    tree = ast.parse(source(path))
+    modules = {str(n.module) for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+    modules |= {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
+    modules = {name for name in modules if not name.startswith("glassformer.config.")}
+    return sorted(name for name in modules if name.split(".")[0] not in sys.stdlib_module_names)
 
 
 def test_config_needs_the_standard_library_alone() -> None:
-    for path in (ROOT / "config").glob("*.py"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        modules = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
-        modules |= {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
-        own = {str(m) for m in modules if str(m).startswith("glassformer.config.")}
-        assert {str(m).split(".")[0] for m in modules - own} <= sys.stdlib_module_names
+    assert offenders((PACKAGE / "config").glob("*.py"), imports_from_outside) == {}
 
 
 @pytest.mark.parametrize(
@@ -101,7 +109,7 @@ def test_torch_is_not_imported_before_it_is_needed(code: str) -> None:
 
 
 def test_every_root_name_loads_and_is_where_the_types_say() -> None:
-    tree = ast.parse((ROOT / "__init__.py").read_text(encoding="utf-8"))
+    tree = ast.parse(source(PACKAGE / "__init__.py"))
     typed = {
         alias.name: node.module
         for node in ast.walk(tree)
@@ -119,7 +127,9 @@ def test_every_root_name_loads_and_is_where_the_types_say() -> None:
 
 def test_everything_imports_in_a_fresh_interpreter() -> None:
     names = [
-        ".".join(("glassformer", *m.relative_to(ROOT).with_suffix("").parts)) for m in MODULES if m.stem != "__main__"
+        ".".join(("glassformer", *m.relative_to(PACKAGE).with_suffix("").parts))
+        for m in MODULES
+        if m.stem != "__main__"
     ]
     names = [name.removesuffix(".__init__") for name in names]
     run(f"import importlib\nfor name in {json.dumps(names)}: importlib.import_module(name)")
@@ -135,7 +145,10 @@ def test_nothing_heavy_comes_along() -> None:
 
 
 def test_every_module_that_states_shapes_is_checked_at_run_time() -> None:
-    stated = [path for path in MODULES if "from jaxtyping import" in path.read_text(encoding="utf-8")]
-    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in stated]
+    stated = [path for path in MODULES if "from jaxtyping import" in source(path)]
+    names = [".".join(path.relative_to(PACKAGE).with_suffix("").parts) for path in stated]
     assert len(names) > 40
     assert [name for name in names if not any(f"{name}.".startswith(f"{part}.") for part in TENSORS)] == []
+    assert [place for place in TYPED if not (REPOSITORY / place).exists()] == []
+    folders = [f"tests/{part.replace('.', '/test_')}" for part in TENSORS]  # in `make test`, too
+    assert [folder for folder in folders if not any(place.startswith(folder) for place in TYPED)] == []

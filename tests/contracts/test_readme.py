@@ -6,28 +6,29 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from tests.contracts.rules import PACKAGE, REPOSITORY, offenders, source
 
-REPOSITORY = Path(__file__).parents[2]
-README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+README = source(REPOSITORY / "README.md")
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
-SNIPPETS = {
-    page.name: re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL) for page in PAGES
-}
-# One process for a page, so that torch is imported once; each snippet knows nothing of those before it.
+SNIPPETS = {page.name: re.findall(r"```python\n(.*?)```", source(page), re.DOTALL) for page in PAGES}
+# One process for all, so that torch is imported once; each snippet knows nothing of those before it.
 RUN = """
-import json, sys
-page, snippets = json.load(sys.stdin)
-for number, code in enumerate(snippets, 1):
-    exec(compile(code, f"{page}, snippet {number}", "exec"), {"__name__": "__main__"})
+import json, sys, traceback
+failed = []
+for page, snippets in json.load(sys.stdin).items():
+    for number, code in enumerate(snippets, 1):
+        try:
+            exec(compile(code, f"{page}, snippet {number}", "exec"), {"__name__": "__main__"})
+        except Exception:
+            failed.append(f"{page}, snippet {number}:\\n{traceback.format_exc(limit=-3)}")
+sys.exit("\\n".join(failed) or 0)
 """
 
 
-@pytest.mark.parametrize("page", [name for name, snippets in SNIPPETS.items() if snippets])
-def test_python_in_the_documentation_runs(page: str) -> None:
-    command, given = [sys.executable, "-W", "error", "-c", RUN], json.dumps((page, SNIPPETS[page]))
+def test_python_in_the_documentation_runs() -> None:
+    command, given = [sys.executable, "-W", "error", "-c", RUN], json.dumps(SNIPPETS)
     result = subprocess.run(command, input=given, text=True, capture_output=True, check=False, cwd=REPOSITORY)
-    assert result.returncode == 0, result.stderr[-2000:]
+    assert result.returncode == 0, result.stderr
 
 
 def test_the_readme_has_snippets_to_run() -> None:
@@ -42,28 +43,25 @@ def test_five_lines_of_python_come_early() -> None:
 
 
 def test_make_commands_exist() -> None:
-    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
-    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", source(REPOSITORY / "Makefile"), re.MULTILINE))
     assert {"demo", "test", "test-all", "check", "bench", "docs", "clean"} <= targets
-    for page in PAGES:
-        for command in re.findall(r"`make ([a-z-]+)", page.read_text(encoding="utf-8")):
-            assert command in targets, f"{page.name} speaks of make {command}"
+    assert offenders(PAGES, lambda page: set(re.findall(r"`make ([a-z-]+)", source(page))) - targets) == {}
 
 
 def test_links_and_pictures_exist() -> None:
-    for page in PAGES:
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    def broken(page: Path) -> list[str]:
+        links = re.findall(r"\]\(([^)#:]+)\)", source(page))
+        return [target for target in links if not (page.parent / target).exists()]
+
+    assert offenders(PAGES, broken) == {}
 
 
 def test_the_file_tree_is_complete() -> None:
     tree = README.split("```text\n")[1].split("```")[0]
     named = set(re.findall(r"[\w/]+\.py", tree))
-    package = REPOSITORY / "glassformer"
-    for path in package.rglob("*.py"):
-        inside = path.relative_to(package)
-        if path.stem in {"__init__", "__main__"} or inside.parts[0] == "cli":
-            continue
-        assert path.name in named or str(inside) in named, f"the README's tree leaves out {inside}"
-    for name in named:
-        assert list(package.rglob(Path(name).name)), f"the README's tree names {name}, which does not exist"
+    files = [path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py")]
+    shown = [path for path in files if path.stem not in {"__init__", "__main__"} and path.parts[0] != "cli"]
+    assert [str(path) for path in shown if not {path.name, str(path)} & named] == [], (
+        "the README's tree leaves these out"
+    )
+    assert named - {path.name for path in files} - {str(path) for path in files} == set(), "these do not exist"

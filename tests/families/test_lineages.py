@@ -10,9 +10,10 @@ import torch
 import transformers
 
 import glassformer.families
-from glassformer.config import Init, Model, TaskHead, count, from_dict, look, shapes, to_dict
+from glassformer.config import Init, Model, TaskHead, buffers, count, from_dict, look, shapes, to_dict
 from glassformer.families import lineages, preset, presets
 from glassformer.models.transformer import Transformer
+from glassformer.weights.convert import expand
 from glassformer.weights.lineage import Lineage
 from glassformer.weights.reader import EVERYWHERE
 
@@ -114,7 +115,30 @@ def test_the_model_holds_what_the_facts_say(name: str) -> None:
     with torch.device("meta"):
         model = Transformer(facts)
     assert {key: tuple(value.shape) for key, value in model.state_dict().items()} == shapes(facts)
+    assert {key for key, _ in model.named_buffers() if key in model.state_dict()} == buffers(facts)
     assert sum(p.numel() for p in model.parameters()) == count(facts)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_what_is_trained_is_what_the_reference_trains(name: str) -> None:
+    """For every head: buffers of the reference that are stored are buffers here, and parameters are parameters."""
+    lineage = lineages()[name]
+    for kind, form in lineage.heads.items():
+        facts, cls = lineage.facts({}, kind), getattr(transformers, form.architecture)
+        with torch.device("meta"):
+            theirs = cls(cls.config_class())
+        frozen = {key for key, _ in theirs.named_buffers() if key in theirs.state_dict()}
+        rules = expand(lineage, kind, form.prefix if form.prefix is not None else lineage.prefix, shapes(facts))
+        ours = {our for rule in rules if {*rule.theirs} & frozen for our in rule.ours}
+        assert ours == buffers(facts), (kind, frozen)
+
+
+def test_bart_has_as_many_parameters_as_the_reference() -> None:
+    """Its final_logits_bias is a buffer: added to the logits, stored, and never trained."""
+    config = transformers.BartConfig(**lineages()["bart"].config(preset("bart-base")))
+    with torch.device("meta"):
+        theirs = transformers.BartForConditionalGeneration(config)
+    assert count(preset("bart-base")) == theirs.num_parameters() == 139_420_416
 
 
 def test_lineage_files_are_short_and_are_all_registered() -> None:

@@ -31,6 +31,7 @@ def highest(name: str, path: str) -> tuple[int, int]:
     """Bytes at a time in one pass without gradients, and in one with its backward pass."""
     facts = small(presets()[name].facts)
     made, given = Transformer(facts, dtype=torch.float32).train(), inputs(facts, *SHAPE)
+    made.fused = path == "sdpa"
     there = [*made.parameters(), *given.values()]
     with Live(there) as forward, torch.no_grad():
         made(**given, path=path)

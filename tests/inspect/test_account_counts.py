@@ -59,7 +59,7 @@ SPARSE = {semantics: blocks(semantics) for semantics in ("reference", "set")}
 
 def passed(built: Transformer, path: str, shape: tuple[int, int, int]) -> Products:
     """The products of one pass."""
-    given = inputs(built.config, *shape)
+    given, built.fused = inputs(built.config, *shape), path == "sdpa"
     with Products() as products, torch.no_grad():
         built(**given, path=path)
     return products
@@ -67,7 +67,7 @@ def passed(built: Transformer, path: str, shape: tuple[int, int, int]) -> Produc
 
 def trained(built: Transformer, path: str, shape: tuple[int, int, int]) -> tuple[int, Products]:
     """FLOPs of the pass forward in a step of training, and the products of the whole step."""
-    given = inputs(built.config, *shape)
+    given, built.fused = inputs(built.config, *shape), path == "sdpa"
     with Products() as products:
         answer = built(**given, path=path)
         forward = products.flops
@@ -193,13 +193,14 @@ def step(facts: Model, shape: tuple[int, int, int], path: str) -> Products:
     """The products of one new token, when all before it lie in the cache."""
     batch, tokens, source = shape
     built = Transformer(facts).eval()
+    built.fused = path == "sdpa"
     ids = torch.randint(facts.vocab, (batch, tokens))
     with torch.no_grad():
         memory = None if facts.encoder is None else built.encode(torch.randint(facts.vocab, (batch, source)))
         cache = KVCache(capacity=tokens)
         built.decode(ids[:, :-1], memory=memory, cache=cache, path=path)
         with Products() as products:
-            built.answer(built.decode(ids[:, -1:], memory=memory, cache=cache, path=path), path=path)
+            built.answer(built.decode(ids[:, -1:], memory=memory, cache=cache, path=path))
     return products
 
 

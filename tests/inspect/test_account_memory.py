@@ -46,6 +46,7 @@ def sizes(shape: Shape) -> dict[str, int]:
 def check_activations(facts: Model, shape: Shape, kernel: str, dtype: str) -> None:
     """What is held for the way back, to the byte."""
     made, given = built(facts, dtype), inputs(facts, *shape)
+    made.fused = kernel == "fused"
     with Kept([*made.parameters(), *given.values()]) as kept:
         loss(made(**given, path=PATHS[kernel]), kept)
     counted = account(facts, **sizes(shape), attention=kernel, dtype=dtype, mode="train")
@@ -148,6 +149,7 @@ def test_blocks_that_run_again(name, kernel):
     facts = without_dropout(PAGES[name])
     shape = (3, 6, 24) if facts.family == "encoder-decoder" else (3, 24, 24)  # the largest block is the encoder's
     made, given = built(facts, "float32"), inputs(facts, *shape)
+    made.fused = kernel == "fused"
     blocks = [part for part in made.modules() if isinstance(part, Block)]
     with Kept([*made.parameters(), *given.values()], blocks, given_to_block) as kept:
         loss(made(**given, path=PATHS[kernel]), kept)

@@ -52,8 +52,8 @@ def compile_with(backend: str, what: str, layers: int) -> str:
 
 @pytest.mark.parametrize("what", some_at_once(SCRIPTS, {"sdpa"}.__contains__))
 def test_no_graph_breaks(what: str) -> None:
-    """One layer, for the time that tracing takes: a second one is the same code. Cross-attention is also compiled in
-    tests/promises/test_half_precision.py, in an encoder-decoder."""
+    """One layer, for the time that tracing takes: a second one is the same code. Cross-attention is also compiled
+    by a long test of tests/promises/test_half_precision.py, in an encoder-decoder."""
     assert compile_with("aot_eager", what, layers=1) == "one graph"
 
 

@@ -6,6 +6,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import glassformer as gf
+from glassformer.families.cs336 import CS336
+from glassformer.generate.settings import Settings
+from glassformer.generate.writing import write
 from tests.helpers import FLOATS, PATHS, largest_difference, randomise, types_unchecked
 
 VOCABULARY, CONTEXT, WIDTH, LAYERS, HEADS, HIDDEN = 19, 12, 16, 2, 4, 24
@@ -132,3 +135,52 @@ def test_number_of_parameters_does_not_depend_on_the_heads(heads):
 def test_number_of_parameters_at_the_size_of_gpt2_xl():
     lm = gf.TransformerLM(50257, 1024, 1600, 48, 25, 6400, device="meta")
     assert gf.num_parameters(lm) == 2_127_057_600
+
+
+# ---- the same model as any other
+
+
+def test_it_is_a_transformer_made_of_the_same_parts():
+    lm = model()
+    same = lm.as_transformer()
+    assert {id(weight) for weight in same.parameters()} == {id(weight) for weight in lm.parameters()}
+    assert sum(1 for _ in same.parameters()) == sum(1 for _ in lm.parameters())
+    assert largest_difference(same(tokens(2, 5)), lm(tokens(2, 5))) < 1e-12
+    assert same.config == lm.config == CS336.facts(vars_of(lm), "lm")
+
+
+def vars_of(lm):
+    """The arguments that the model was built with, as the lineage reads them."""
+    facts = lm.config
+    return {
+        "vocab_size": facts.vocab,
+        "context_length": CONTEXT,
+        "d_model": WIDTH,
+        "num_layers": LAYERS,
+        "num_heads": HEADS,
+        "d_ff": HIDDEN,
+        "rope_theta": 10_000.0,
+    }
+
+
+def test_it_generates_and_its_hooks_and_changes_count():
+    lm, settings = model().train(), Settings(max_new_tokens=5)
+    [[text]] = write(lm, [[3, 4]], settings)
+    ids = [3, 4]
+    for _ in range(5):
+        ids.append(int(lm(torch.tensor(ids))[-1].argmax()))
+    assert text.ids == ids[2:]
+    seen = []
+    lm.layers[0].attn.q_proj.register_forward_hook(lambda *_: seen.append(1))
+    write(lm, [[3, 4]], settings)
+    assert len(seen) == 5
+    lm.lm_head.weight = torch.nn.Parameter(lm.lm_head.weight.flip(0))  # another tensor
+    assert write(lm, [[3, 4]], Settings(max_new_tokens=1))[0][0].ids == [VOCABULARY - 1 - text.ids[0]]
+    assert lm.training
+
+
+def test_it_is_saved_and_loaded_like_any_model(tmp_path):
+    lm = model()
+    loaded = gf.load(gf.save(lm, tmp_path, lineage="cs336"))
+    assert loaded.lineage == "cs336"
+    assert largest_difference(loaded.model(tokens(2, 5)), lm(tokens(2, 5))) < 1e-12

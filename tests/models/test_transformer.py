@@ -24,6 +24,7 @@ from glassformer.config import (
     Model,
     PretrainingHead,
     TaskHead,
+    buffers,
     change,
 )
 from glassformer.models.embed import count_real
@@ -250,7 +251,7 @@ def test_encode_once_and_decode_many(page, path):
         target, target_mask = tokens(2, 5, seed=seed), right_padded(5, 2 + seed, width=5)
         hidden = made.decode(target, target_mask, memory=memory, memory_mask=mask, path=path)
         whole = made(ids, mask, target=target, target_mask=target_mask, path=path)
-        assert largest_difference(made.answer(hidden, target_mask), whole) == 0
+        assert largest_difference(made.answer(hidden, target_mask, path=path), whole) < 1e-12
 
 
 @each_page
@@ -644,7 +645,7 @@ def test_row_20_the_tie_survives_saving_copying_casting_and_training(page):
         assert largest_difference(one.embed.token.weight, before - 0.01 * gradient) < 1e-12
         if one.decoder is not None and one.config.family == "decoder":
             hidden = one.decode(tokens(2, 5))
-            assert torch.equal(one.answer(hidden), hidden @ one.embed.token.weight.mT)
+            assert largest_difference(one.answer(hidden), hidden @ one.embed.token.weight.mT) < 1e-12
 
 
 def test_row_20_an_untied_head_is_not_tied():
@@ -806,7 +807,7 @@ def test_built_on_the_meta_device(page):
 def test_nothing_is_stored_besides_the_weights():
     for page in PAGES:
         made = built(page)
-        assert not [*made.named_buffers()], page
+        assert {name for name, _ in made.named_buffers()} == buffers(made.config), page
 
 
 def shallow(name: str) -> Model:

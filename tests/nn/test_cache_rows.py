@@ -194,7 +194,7 @@ def test_a_window_bounds_what_is_kept() -> None:
     assert forgetful.layer(1).held <= 6
     assert forgetful.layer(1).held + forgetful.layer(1).forgotten == 20
     assert forgetful.nbytes < faithful.nbytes
-    assert torch.equal(forgetful.layer(1).k[:, :, -3:], faithful.layer(1).k[:, :, -3:])
+    assert largest_difference(forgetful.layer(1).k[:, :, -3:], faithful.layer(1).k[:, :, -3:]) < 1e-12
 
 
 @pytest.mark.parametrize("since", [0, 4, 9])

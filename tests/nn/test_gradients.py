@@ -6,7 +6,7 @@ from torch.autograd import gradcheck
 
 import glassformer as gf
 from glassformer.nn import masks
-from glassformer.nn.feedforward import ACTIVATIONS, feed_forward
+from glassformer.nn.feedforward import ACTIVATIONS, hidden_vector
 from glassformer.nn.norm import layer_norm, rms_norm
 from tests.helpers import PATHS, normal, right_padded
 
@@ -67,6 +67,6 @@ def test_attention(path, mask, queries):
 
 def test_gated_feed_forward():
     def network(x, up, gate, down):
-        return feed_forward(x, lambda x: x @ up, lambda x: x @ down, gf.silu, lambda x: x @ gate)
+        return hidden_vector(x @ up, gf.silu, x @ gate) @ down
 
     assert gradcheck(network, (leaf(2, 3), leaf(3, 4, seed=1), leaf(3, 4, seed=2), leaf(4, 3, seed=3)))

@@ -70,8 +70,8 @@ def test_encoding_is_added(layout, dtype, device):
     assert torch.equal(counted, encoding(x, torch.arange(4, device=device)))
     assert torch.equal(counted, x + sinusoids(torch.arange(4, device=device), 6, layout=layout).to(dtype))
     own = encoding(x, torch.tensor([[0, 1, 2, 3], [5, 6, 7, 8]], device=device))
-    assert torch.equal(own[0], counted[0])
-    assert not torch.equal(own[1], counted[1])
+    assert largest_difference(own[0], counted[0]) <= 4 * torch.finfo(dtype).eps  # angles of another shape
+    assert largest_difference(own[1], counted[1]) > 0.1
     assert not encoding.state_dict()
 
 

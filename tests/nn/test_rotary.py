@@ -45,11 +45,12 @@ def test_turns_equal_the_formula_and_leave_the_rest(pairing, dim, device):
 @pytest.mark.parametrize("dim", [2, 4, 8])
 def test_every_head_turns_alike(pairing, dim, device):
     facts = Rotary(dim=dim, length=64, theta=50.0, pairing=pairing)
-    turns = rotary_turns(facts, torch.arange(5, device=device))
-    x = normal(2, 5, 3, 8, device=device)
-    turned = turns.for_heads().rotate(x)
-    for head in range(3):
-        assert largest_difference(turned[:, :, head], turns.rotate(x[:, :, head])) < 1e-15
+    x = normal(2, 3, 5, 8, device=device)
+    for positions in (torch.arange(5, device=device), torch.tensor([[0, 1, 2, 3, 4], [7, 5, 3, 1, 2]], device=device)):
+        turns = rotary_turns(facts, positions)
+        turned = turns.for_heads(x.dtype).rotate(x)
+        for head in range(3):
+            assert largest_difference(turned[:, head], turns.rotate(x[:, head])) < 1e-15
 
 
 @each_pairing

@@ -52,7 +52,7 @@ class Case:
 
 
 def reference(case: Case, seed: int = 0) -> Any:
-    """The reference in float64 with every parameter (and every trained buffer) randomised."""
+    """The reference in float64 with every parameter (and every stored buffer) randomised."""
     cls = getattr(transformers, case.architecture)
     config = cls.config_class(**case.config)
     config._attn_implementation = case.attention

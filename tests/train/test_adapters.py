@@ -13,7 +13,6 @@ from torch import nn
 
 from glassformer import TransformerLM, hub
 from glassformer.config import Init, Tokens, change
-from glassformer.generate.engine import is_plain
 from glassformer.generate.settings import Settings
 from glassformer.generate.writing import write
 from glassformer.models.transformer import Transformer
@@ -228,26 +227,11 @@ def test_an_adapted_model_writes_what_the_merged_one_writes() -> None:
     plain = [text[0].ids for text in write(model, [[3, 4, 5], [7]], Settings(max_new_tokens=8))]
     add_adapters(model, alpha=32.0)
     learn(model)
-    assert not is_plain(model)
     twin = merged(model)
-    assert is_plain(twin)
     found, expected = (
         [text[0].ids for text in write(one, [[3, 4, 5], [7]], Settings(max_new_tokens=8))] for one in (model, twin)
     )
     assert found == expected != plain
-
-
-def test_weights_that_lie_side_by_side_still_do_after_merging(tmp_path: Path) -> None:
-    hub.save(built("llama"), tmp_path)
-    model = hub.load(tmp_path).model
-    first = model.decoder.blocks[0].attention
-    add_adapters(model, targets=["attention.q", "attention.k"])
-    learn(model)
-    expected = answer(model)
-    merge(model)
-    places = [getattr(first, leaf).weight for leaf in "qkv"]
-    assert len({weight.untyped_storage().data_ptr() for weight in places}) == 1
-    assert largest_difference(answer(model), expected) < 1e-12
 
 
 def test_unmerged_models_are_not_saved_and_merged_ones_are(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ import torch._dynamo
 
 from glassformer import hub
 from glassformer.data.objectives.next_token import NextToken
-from glassformer.generate.engine import is_plain
 from glassformer.models.transformer import Transformer
 from glassformer.nn.cache import KVCache
 from glassformer.train.calling import Call
@@ -164,7 +163,7 @@ def elsewhere(call: str) -> str:
         pytest.param("settles_for_ragged_batches(5)", marks=pytest.mark.slow),
         pytest.param("serves_every_way_in()", marks=pytest.mark.slow),
         "serves_objectives()",
-        "recomputes_what_is_compiled('eager')",
+        pytest.param("recomputes_what_is_compiled('eager')", marks=pytest.mark.slow),
         pytest.param("recomputes_what_is_compiled('aot_eager')", marks=pytest.mark.slow),
         pytest.param("compiles_the_whole()", marks=pytest.mark.slow),
     ],
@@ -188,7 +187,6 @@ def test_names_types_and_files_stay(parts: Any, tmp_path: Path) -> None:
     compile_model(model, parts, backend="eager")
     assert list(model.state_dict()) == list(plain.state_dict())
     assert [type(part) for part in model.modules()] == [type(part) for part in plain.modules()]
-    assert is_plain(model)
     hub.save(model, tmp_path)
     assert torch.equal(hub.load(tmp_path).model(tokens(1, 4)), plain(tokens(1, 4)))
     twin = copy.deepcopy(model)

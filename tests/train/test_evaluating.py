@@ -47,11 +47,6 @@ def as_test(changes: list[str]) -> tuple[list[str], list[str]]:
     return said, [one.partition("=")[2] for one in said]
 
 
-@pytest.fixture(scope="module")
-def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trained("bert-mlm", tmp_path_factory.mktemp("teacher"), "model.sizes.num_hidden_layers=2").folder
-
-
 @pytest.mark.parametrize("name", [name for name in recipe_names() if name not in (*KEPT_IN_PART, "distil")])
 def test_a_model_of_each_recipe_is_judged_as_after_training(name: str, teacher: Path, tmp_path: Path) -> None:
     more = ["run.seed=3"]

@@ -15,7 +15,7 @@ if sys.argv[1] == "keep":
     assert keep_freed_memory()
 
 def steps():
-    for _ in range(20):
+    for _ in range(6):
         torch.ones(12_000_000) * 2
 
 steps()

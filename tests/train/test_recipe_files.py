@@ -69,6 +69,89 @@ def test_changes_go_on_top() -> None:
 
 
 @pytest.mark.parametrize(
+    ("recipe", "changes", "read_as"),
+    [
+        ("classify", ["data.train=a.csv"], ("csv", None, None)),
+        ("classify", ["data.format=csv", "data.train=a.txt"], ("csv", None, None)),
+        ("classify", ["data.format=csv", "data.separator=|"], ("csv", "|", None)),
+        ("classify", ["data.train=a.csv", "data.quoted=true"], ("csv", None, True)),
+        ("classify", ["data.train=a.txt", "data.valid=b.txt"], ("csv", ";", False)),  # plain text has no labels
+        ("classify", ["data.train=rows"], ("csv", ";", False)),
+        ("classify", ["data.train=[a.jsonl, b.jsonl.gz]"], ("jsonl", None, None)),
+        ("finetune", ["data.train=a.csv"], ("csv", None, None)),
+        ("finetune", ["data.train=a/*.tsv"], ("tsv", None, None)),
+        ("finetune", ["job=language", "data.train=a.txt"], ("text", None, None)),
+        ("finetune", ["job=answer", "data.train=a.json"], ("squad", None, None)),
+        ("finetune", ["job=tag", "data.train=a.conll"], ("conll", None, None)),
+        ("finetune", ["job=text-to-text", "data.train={source: a.en, target: a.de}"], ("parallel", None, None)),
+        ("tag", ["data.train=a.tsv"], ("conll", None, None)),  # no cell holds a list of words
+        ("lm-bytes", ["data.train=a.txt"], ("text", None, None)),
+        ("lm-bytes", ["data.test=a.jsonl"], ("jsonl", None, None)),
+        ("translate", ["data.train=a.tsv"], ("tsv", None, None)),
+        ("translate", ["data.train.source=a.csv", "data.train.target=b.csv"], ("parallel", None, None)),
+        ("finetune", ["data={format: jsonl, train: a.csv}"], ("jsonl", None, None)),
+    ],
+)
+def test_a_format_is_that_of_the_files_and_brings_its_own_separator(
+    recipe: str, changes: list[str], read_as: tuple[str, str | None, bool | None]
+) -> None:
+    told: list[str] = []
+    data = read_recipe(recipe, changes, told=told).data
+    assert (data.format, data.separator, data.quoted) == read_as
+    usual = read_recipe(recipe).data
+    is_new = data.format != usual.format or (data.separator, data.quoted) != (usual.separator, usual.quoted)
+    is_stated = any(change.startswith(("data.format=", "data=")) for change in changes)
+    assert told == ([f"the files are read as data.format={data.format}, by their ending"] if is_new > is_stated else [])
+
+
+def test_files_of_two_formats_are_refused() -> None:
+    with pytest.raises(RecipeError, match=r"data\.train as csv and data\.valid as jsonl .* say the one data\.format"):
+        read_recipe("finetune", ["data.train=a.csv", "data.valid=b.jsonl"])
+    assert read_recipe("finetune", ["data.train=a.csv", "data.valid=b.jsonl", "data.format=csv"]).data.format == "csv"
+
+
+def test_a_format_that_a_file_of_your_own_states_stays(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    text = write_recipe(read_recipe("classify"))
+    path.write_text(text)
+    data = read_recipe(path, ["data.train=a.jsonl"]).data
+    assert (data.format, data.separator) == ("csv", ";")
+    assert read_recipe(path, ["data.train=a.csv", "data.format=csv"]).data.separator is None
+    path.write_text(text.replace("  format: csv\n", ""))
+    data = read_recipe(path, ["data.train=a.tsv"]).data
+    assert (data.format, data.separator) == ("tsv", ";")  # the separator is the file's own word
+    with pytest.raises(RecipeError, match="format"):
+        read_recipe(path, ["data.train=rows"])
+
+
+@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize("steps", [2, 20])
+def test_a_run_shorter_than_the_warmup_has_a_shorter_one(name: str, steps: int) -> None:
+    usual, told = read_recipe(name), list[str]()
+    recipe = read_recipe(name, [f"run.steps={steps}"], told=told)
+    if usual.optimizer.warmup < steps:
+        assert (recipe.optimizer.warmup, told) == (usual.optimizer.warmup, [])
+        return
+    share = usual.optimizer.warmup / usual.run.steps
+    assert recipe.optimizer.warmup == pytest.approx(share * steps, abs=1)
+    assert 1 <= recipe.optimizer.warmup < steps
+    assert [one.partition(":")[0] for one in told] == [f"optimizer.warmup={recipe.optimizer.warmup}"]
+
+
+def test_a_warmup_that_is_stated_is_not_shortened(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"optimizer\.warmup=50 steps do not end within run\.steps=20"):
+        read_recipe("lm-bytes", ["run.steps=20", "optimizer.warmup=50"])
+    path = tmp_path / "mine.yaml"
+    path.write_text(write_recipe(read_recipe("lm-bytes")).replace("steps: 5000", "steps: 20"))
+    with pytest.raises(RecipeError, match=r"optimizer\.warmup=100 steps do not end within run\.steps=20"):
+        read_recipe(path)
+    assert read_recipe("translate", ["run.steps=8000"]).optimizer.warmup == 2000
+    assert read_recipe("classify", ["run.steps=1"]).optimizer.warmup == 0
+    with pytest.raises(RecipeError, match=r"run\.steps of at least 2.*optimizer\.schedule=constant"):
+        read_recipe("translate", ["run.steps=1"])
+
+
+@pytest.mark.parametrize(
     "text",
     ["1e5", "1E5", "1e-3", "1.e3", ".5", "7", "1_000", "0x1f", "null", "~", "true", "on", "2026-01-01", ""],
 )

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,14 @@ def started(folder: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-m", "tests.train.a_run", str(folder)], cwd=ROOT, env=environment)
 
 
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("unbroken")
+def to_its_end(folder: Path) -> None:
     with started(folder) as it:
         assert it.wait(300) == 0
-    return folder
+
+
+@pytest.fixture(scope="module")
+def unbroken(made_once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
+    return made_once("unbroken", to_its_end)
 
 
 def without_times(folder: Path) -> list[dict[str, Any]]:
@@ -71,11 +73,8 @@ def test_the_run_learns_and_its_checkpoint_is_a_model(unbroken: Path) -> None:
 def killed_and_resumed(folder: Path, seed: int, kills: int) -> None:
     """Kill −9 so many times at random moments, then let it finish."""
     generator = random.Random(seed)
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "JAXTYPING_DISABLE": "1"}
     for number in range(kills + 1):
-        with subprocess.Popen(
-            [sys.executable, "-m", "tests.train.a_run", str(folder)], cwd=ROOT, env=environment
-        ) as it:
+        with started(folder) as it:
             if number == kills:
                 assert it.wait(300) == 0
                 break

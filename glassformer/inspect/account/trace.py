@@ -46,7 +46,9 @@ def trace_model(model: Transformer, load: Load) -> Trace:
     """A Transformer at these sizes; in ``decode`` the last token of the context, the others being in the cache."""
     if load.mode == "decode":
         return _trace_step(model, load)
-    with _recording(model, training=load.mode == "train") as (recorder, made):
+    with _recording(model, training=load.mode == "train") as (recorder, found):
+        made: Any = found
+        made.fused = load.attention == "fused"
         with recorder.given():
             ids = _ids(model, load)
         with recorder.counting():
@@ -163,7 +165,7 @@ def _answer(recorder: OpRecorder, model: Any, ids: dict[str, Tensor], path: Atte
         positions = _positions(recorder, ids["decoder"])
         hidden = model.decode(ids["decoder"], memory=hidden, positions=positions, path=path)
         del positions
-    return model.answer(hidden, path=path)
+    return model.answer(hidden)
 
 
 def _trace_step(model: Transformer, load: Load) -> Trace:
@@ -171,6 +173,7 @@ def _trace_step(model: Transformer, load: Load) -> Trace:
     path = PATHS[load.attention]
     with _recording(model, training=False) as (recorder, found):
         made: Any = found
+        made.fused = load.attention == "fused"
         ids, memory = _ids(model, load), None
         if "encoder" in ids:
             memory = made.encode(ids["encoder"], positions=_positions(recorder, ids["encoder"]), path=path)
@@ -181,7 +184,7 @@ def _trace_step(model: Transformer, load: Load) -> Trace:
         recorder.storages.start()
         with recorder.counting():
             last = {"positions": positions[-1:], "cache": cache, "path": path}
-            made.answer(made.decode(tokens[:, -1:], memory=memory, **last), path=path)
+            made.answer(made.decode(tokens[:, -1:], memory=memory, **last))
         return _seen(recorder, found, cache.nbytes)
 
 

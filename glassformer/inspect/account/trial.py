@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from glassformer.models.transformer import Transformer
+    from glassformer.nn.attention import AttentionPath
 
 Step = Callable[[], object]
 
@@ -38,7 +39,8 @@ def measured_seconds(account: Account, *, device: str | None = None, repeats: in
     tokens = account.source if account.config.decoder is None else account.context
     ids = torch.zeros(account.batch, tokens, dtype=torch.long, device=place)
     source = torch.zeros(account.batch, account.source, dtype=torch.long, device=place)
-    path = "sdpa" if account.attention == "fused" else "eager"
+    path: AttentionPath = "sdpa" if account.attention == "fused" else "eager"
+    model.fused = account.attention == "fused"
     make = {"forward": _forward, "train": _training, "decode": _decoding}[account.mode]
     return measure_step(make(model, ids, source, path), repeats)
 
@@ -54,7 +56,7 @@ def _check_room(account: Account, place: "torch.device") -> None:
         )
 
 
-def _answer(model: "Transformer", ids: "Tensor", source: "Tensor", path: str) -> "Tensor":
+def _answer(model: "Transformer", ids: "Tensor", source: "Tensor", path: "AttentionPath") -> "Tensor":
     """The scores of every token: logits, or those of labels."""
     both = model.config.family == "encoder-decoder"
     answer = model(source, target=ids, path=path) if both else model(ids, path=path)
@@ -62,14 +64,14 @@ def _answer(model: "Transformer", ids: "Tensor", source: "Tensor", path: str) ->
     return scores
 
 
-def _forward(model: "Transformer", ids: "Tensor", source: "Tensor", path: str) -> Step:
+def _forward(model: "Transformer", ids: "Tensor", source: "Tensor", path: "AttentionPath") -> Step:
     import torch
 
     model.eval()
     return torch.inference_mode()(lambda: _answer(model, ids, source, path))
 
 
-def _training(model: "Transformer", ids: "Tensor", source: "Tensor", path: str) -> Step:
+def _training(model: "Transformer", ids: "Tensor", source: "Tensor", path: "AttentionPath") -> Step:
     import torch
     from torch.nn import functional
 
@@ -84,7 +86,7 @@ def _training(model: "Transformer", ids: "Tensor", source: "Tensor", path: str) 
     return step
 
 
-def _decoding(model: "Transformer", ids: "Tensor", source: "Tensor", path: str) -> Step:
+def _decoding(model: "Transformer", ids: "Tensor", source: "Tensor", path: "AttentionPath") -> Step:
     """One token more, again and again: what it adds to the cache is taken back."""
     import torch
 
@@ -92,16 +94,16 @@ def _decoding(model: "Transformer", ids: "Tensor", source: "Tensor", path: str) 
 
     model.eval()
     length = ids.shape[1] - 1
-    cache, given = KVCache(capacity=length + 1), {"path": path}
+    cache = KVCache(capacity=length + 1)
     with torch.inference_mode():
-        memory = None if model.encoder is None else model.encode(source, **given)  # type: ignore[arg-type]
-        model.decode(ids[:, : max(1, length)], memory=memory, cache=cache, **given)  # type: ignore[arg-type]
+        memory = None if model.encoder is None else model.encode(source, path=path)
+        model.decode(ids[:, : max(1, length)], memory=memory, cache=cache, path=path)
         cache.crop(length)
 
     def step() -> None:
         with torch.inference_mode():
-            hidden = model.decode(ids[:, -1:], memory=memory, cache=cache, **given)  # type: ignore[arg-type]
-            model.answer(hidden, **given)  # type: ignore[arg-type]
+            hidden = model.decode(ids[:, -1:], memory=memory, cache=cache, path=path)
+            model.answer(hidden)
             cache.crop(length)
 
     return step

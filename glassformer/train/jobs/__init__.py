@@ -30,10 +30,21 @@ _JOBS = {
 
 def job_of(recipe: Recipe) -> Job[Any]:
     """The job that a recipe names, with its options."""
-    check_choice("job", recipe.job, _JOBS)
-    module, _, name = _JOBS[recipe.job].partition(".")
-    made: Job[Any] = getattr(import_module(f"glassformer.train.jobs.{module}"), name)(recipe)
+    made: Job[Any] = _class_of(recipe.job)(recipe)
     return made
+
+
+def record_of(job: str) -> type:
+    """What a row of a job is: one of ``data.records``."""
+    record: type = _class_of(job).record
+    return record
+
+
+def _class_of(job: str) -> type[Job[Any]]:
+    check_choice("job", job, _JOBS)
+    module, _, name = _JOBS[job].partition(".")
+    found: type[Job[Any]] = getattr(import_module(f"glassformer.train.jobs.{module}"), name)
+    return found
 
 
 def with_all_options(recipe: Recipe) -> Recipe:

@@ -125,6 +125,10 @@ class Job(ABC, Generic[R]):
         """A last word on the facts of a new model."""
         return facts
 
+    def export_remedy(self) -> str | None:
+        """What makes the model one that Hugging Face has, where the job is the reason that it is not."""
+        return None
+
     def build(self, kit: Kit) -> nn.Module:
         """The model that is trained, with fresh weights."""
         return Transformer(kit.facts)

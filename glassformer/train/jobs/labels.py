@@ -102,6 +102,10 @@ class Classification(Job[Labelled]):
             return facts
         return replace(facts, head=replace(head, pool=self.options.pool))
 
+    def export_remedy(self) -> str | None:
+        """Models of Hugging Face pool as their lineage does."""
+        return None if self.options.pool is None else "With objective.pool=null it can."
+
     def objective(self, kit: Kit) -> Classify:
         """Cross-entropy of the class, of each class apart, or the squared error of a number."""
         del kit

@@ -55,6 +55,10 @@ class Replaced(HiddenWords):
         head = TaskHead(task="replaced", labels=("replaced",), hidden=facts.encoder.ffn.activation)
         return replace(facts, head=head)
 
+    def export_remedy(self) -> str | None:
+        """Not every lineage has a head that tells replaced tokens, and what is taught later gets another."""
+        return "Without its head it can: glassformer convert --head none."
+
     def build(self, kit: Kit) -> nn.Module:
         """Both models as one."""
         plan = self.recipe.model

@@ -1,13 +1,14 @@
-"""The engine beside the model: the same vectors for every lineage and any page of facts, and who may not use it."""
+"""A step of decoding is the model's own modules with a cache: equal to the model without one, hooks and all."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from glassformer import load, save
 from glassformer.config import LMHead
-from glassformer.generate.engine import Engine, is_plain
 from glassformer.generate.settings import Settings
 from glassformer.generate.steps import Steps
 from glassformer.generate.writing import write
@@ -40,47 +41,46 @@ def memory_of(model: Transformer, rows: int, vocabulary: int) -> dict[str, Tenso
 
 @torch.inference_mode()
 def worst_gap(model: Transformer, *, padded: bool, shared: int = 1, vocabulary: int = VOCAB) -> float:
-    """The engine's vectors against those of the model, step by step; ``shared`` rows read each memory."""
+    """Steps with a cache that forgets against the whole text at once; ``shared`` rows read each memory."""
     rows = len(LENGTHS) if padded else 2
     width = max(LENGTHS)
     mask = (torch.arange(width) >= width - torch.tensor(LENGTHS)[:, None]) if padded else None
-    prompt = tokens(rows, width, seed=1) % vocabulary
+    text = tokens(rows, width, seed=1) % vocabulary
     memory = memory_of(model, rows, vocabulary)
-    mine, theirs = KVCache(width + sum(PIECES), forgets=True), KVCache()
-    for cache in (mine, theirs):
-        model.decode(prompt, mask, cache=cache, **memory)
+    cache, worst = KVCache(width + sum(PIECES), forgets=True), 0.0
+    model.decode(text, mask, cache=cache, **memory)
     every = torch.arange(rows).repeat_interleave(shared)
-    mine.select(every, memory_rows=torch.arange(rows))
-    theirs.select(every, memory_rows=every)
-    own = {name: value[every] for name, value in memory.items()}
-    engine, worst = Engine(model, width + sum(PIECES)), 0.0
+    cache.select(every, memory_rows=torch.arange(rows))
+    text, own = text[every], {name: value[every] for name, value in memory.items()}
+    mask = None if mask is None else mask[every]
     for number, new in enumerate(PIECES):
         ids = tokens(rows * shared, new, seed=10 + number) % vocabulary
-        expected = model.decode(ids, cache=theirs, **own)
-        got = engine.step(ids, mine, memory.get("memory_mask"))
+        text = torch.cat((text, ids), dim=1)
+        mask = None if mask is None else torch.cat((mask, torch.ones_like(ids, dtype=torch.bool)), dim=1)
+        expected = model.decode(text, mask, **own)[:, -new:]
+        got = model.decode(ids, cache=cache, **memory)
         assert got.dtype == expected.dtype
-        assert mine.length == theirs.length
+        assert cache.length == text.shape[1]
         worst = max(worst, relative_difference(got, expected))
-        worst = max(worst, relative_difference(engine.answer(got), model.answer(expected)))
+        worst = max(worst, relative_difference(model.answer(got), model.answer(expected)))
     return worst
 
 
 @pytest.mark.parametrize("case", one_of_each(WRITERS))
-def test_the_engine_equals_the_model(case: Case) -> None:
+def test_steps_equal_the_whole_text(case: Case) -> None:
     model = built_case(case)
-    assert is_plain(model)
     assert worst_gap(model, padded=False) < BOUNDS[torch.float64]
     assert worst_gap(model, padded=True, shared=1 if model.encoder is None else 3) < BOUNDS[torch.float64]
 
 
 @pytest.mark.parametrize("case", [case for case in WRITERS if case.id in FIRST], ids=lambda case: case.id)
 @pytest.mark.parametrize("dtype", [dtype for dtype in BOUNDS if dtype != torch.float64], ids=str)
-def test_the_engine_equals_the_model_in_narrower_types(case: Case, dtype: torch.dtype) -> None:
+def test_steps_equal_the_whole_text_in_narrower_types(case: Case, dtype: torch.dtype) -> None:
     model = built_case(case, dtype)
     assert worst_gap(model, padded=True) < BOUNDS[dtype]
 
 
-def test_the_engine_equals_the_model_for_any_page_of_facts() -> None:
+def test_steps_equal_the_whole_text_for_any_page_of_facts() -> None:
     """Dozens of pages: every fact that a decoder can have, alone and together."""
     seen = 0
     for seed in range(150):
@@ -89,11 +89,9 @@ def test_the_engine_equals_the_model_for_any_page_of_facts() -> None:
             continue
         if facts.longest is not None and facts.longest < max(LENGTHS) + sum(PIECES):
             continue
-        model = built(facts)
-        if is_plain(model):  # an encoder may have parts that only the model itself runs
-            seen += 1
-            gap = worst_gap(model, padded=seed % 2 == 0, shared=1 + seed % 3, vocabulary=facts.vocab)
-            assert gap < BOUNDS[torch.float64], (seed, facts)
+        seen += 1
+        gap = worst_gap(built(facts), padded=seed % 2 == 0, shared=1 + seed % 3, vocabulary=facts.vocab)
+        assert gap < BOUNDS[torch.float64], (seed, facts)
     assert seen > 8, seen
 
 
@@ -107,11 +105,18 @@ def test_what_stands_in_padding_does_not_matter(page: str) -> None:
         for fill in (0, 17):
             cache, ids = KVCache(10, forgets=True), tokens(2, 7).where(mask, fill)
             model.decode(ids, mask, cache=cache, **memory)
-            found.append(Engine(model, 10).step(tokens(2, 3, seed=2), cache, memory.get("memory_mask")))
+            found.append(model.decode(tokens(2, 3, seed=2), cache=cache, **memory))
     assert torch.equal(*found)
 
 
-# --- models that are not what their facts say ------------------------------------------------------------------------
+def test_rows_of_memory_must_serve_evenly() -> None:
+    model = built("bart")
+    memory = memory_of(model, 2, 31)
+    with pytest.raises(ValueError, match="2 rows of memory cannot be shared evenly by 3 rows"):
+        model.decode(tokens(3, 2), **memory)
+
+
+# --- models that someone has changed ---------------------------------------------------------------------------------
 
 
 class Slow(nn.Module):
@@ -156,17 +161,15 @@ CHANGES = {"hook": _hook, "pre-hook": _hook_before, "replaced": _replace, "patch
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("page", ["gpt2", "bart"])
-def test_a_changed_model_is_asked_itself(page: str, change: str) -> None:
-    model, asked = built(page), Settings(max_new_tokens=6)
+def test_a_changed_model_writes_as_it_now_computes(page: str, change: str, tmp_path: Path) -> None:
+    model, asked = load(save(built(page), tmp_path)).model, Settings(max_new_tokens=6)
     start = None if model.encoder is None else [2]
     before = write(model, [[3, 4, 5], [6, 1]], asked, start=start)
-    assert is_plain(model)
     CHANGES[change](model)
-    assert not is_plain(model)
-    fast, slow = (write(model, [[3, 4, 5], [6, 1]], asked, start=start, path=path) for path in ("fast", "sdpa"))
-    assert [text.ids for [text] in fast] == [text.ids for [text] in slow]
-    assert [text.ids for [text] in fast] != [text.ids for [text] in before]
-    assert [t.score for [t] in fast] == pytest.approx([t.score for [t] in slow], abs=1e-10)
+    after, eager = (write(model, [[3, 4, 5], [6, 1]], asked, start=start, path=path) for path in ("sdpa", "eager"))
+    assert [text.ids for [text] in after] == [text.ids for [text] in eager]
+    assert [text.ids for [text] in after] != [text.ids for [text] in before]
+    assert [t.score for [t] in after] == pytest.approx([t.score for [t] in eager], abs=1e-10)
 
 
 def test_a_hook_sees_every_step_and_is_free_to_go() -> None:
@@ -175,7 +178,6 @@ def test_a_hook_sees_every_step_and_is_free_to_go() -> None:
     write(model, [[3, 4, 5]], Settings(max_new_tokens=4))
     assert seen == [(1, 3), (1, 1), (1, 1), (1, 1)]
     hook.remove()
-    assert is_plain(model)
     write(model, [[3, 4, 5]], Settings(max_new_tokens=4))
     assert len(seen) == 4
 
@@ -202,18 +204,15 @@ def test_changed_weights_are_seen_by_the_next_text(page: str) -> None:
             parameter.add_(torch.randn_like(parameter) * 0.2)
     second = write(model, [[3, 4, 5]], asked, start=start)
     assert first != second
-    sdpa = write(model, [[3, 4, 5]], asked, start=start, path="sdpa")
-    assert second[0][0].ids == sdpa[0][0].ids
-    assert second[0][0].log_probs == pytest.approx(sdpa[0][0].log_probs, abs=1e-12)
+    eager = write(model, [[3, 4, 5]], asked, start=start, path="eager")
+    assert second[0][0].ids == eager[0][0].ids
+    assert second[0][0].log_probs == pytest.approx(eager[0][0].log_probs, abs=1e-12)
     model.decoder.blocks[0].ffn.up.weight = nn.Parameter(model.decoder.blocks[0].ffn.up.weight * 2)  # another tensor
     third = write(model, [[3, 4, 5]], asked, start=start)
     assert third[0][0].log_probs != pytest.approx(second[0][0].log_probs, abs=1e-6)
 
 
-def test_steps_say_which_path_they_take() -> None:
-    model = built("gpt2")
-    assert Steps(model).is_fast
-    assert not Steps(model, path="eager").is_fast
+def test_models_that_cannot_write_are_refused() -> None:
     with pytest.raises(ValueError, match="needs a source"):
         Steps(built("bart"))
     with pytest.raises(ValueError, match="another head"):

@@ -1,0 +1,116 @@
+"""One model used from several threads: each gets what it gets alone, and the model is left as it was."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from glassformer.config import Model
+from glassformer.generate.settings import Settings
+from glassformer.generate.writing import write, write_stream
+from glassformer.models.transformer import Transformer
+from glassformer.nn.modes import evaluation_view
+from tests.pages import PAGES, built, tokens
+
+THREADS, ROUNDS = 8, 3
+SEARCHES: list[dict[str, Any]] = [
+    {},
+    {"temperature": 1.0, "seed": 3},
+    {"beam_size": 3},
+    {"contrastive_alpha": 0.5, "top_k": 3},
+    {"temperature": 0.7, "top_p": 0.9, "seed": 5},
+    {"repetition_penalty": 1.3},
+    {"beam_size": 2, "length_penalty": 0.5},
+    {"temperature": 1.3, "top_k": 4, "seed": 1},
+]
+
+
+def with_dropout(facts: Model) -> Model:
+    """Dropout in every place that a page of facts has for it."""
+    stacks = {
+        name: replace(
+            stack,
+            dropout=0.3,
+            final_dropout=0.2,
+            attention=replace(stack.attention, dropout=0.3),
+            ffn=replace(stack.ffn, dropout=0.3),
+        )
+        for name, stack in (("encoder", facts.encoder), ("decoder", facts.decoder))
+        if stack is not None
+    }
+    return replace(facts, embed=replace(facts.embed, dropout=0.3), **stacks)
+
+
+def state(model: nn.Module) -> list[Any]:
+    """All that calls could leave changed."""
+    modes = [(name, part.training, sorted(part.__dict__)) for name, part in model.named_modules()]
+    return [modes, [(name, id(weight), weight._version) for name, weight in model.named_parameters()]]
+
+
+def job(model: Transformer, number: int) -> Any:
+    """One of several uses: a search, token by token or not, by one of the paths of attention, or a plain forward."""
+    settings = Settings(max_new_tokens=6, **SEARCHES[number % len(SEARCHES)])
+    how = {"path": ("sdpa", "eager")[number % 2], "start": None if model.encoder is None else [1]}
+    prompts = [[3, 4, 5], [1 + number, 2]]
+    if settings.mode != "beam" and number % 3 == 0:
+        return [(token.prompt, token.token) for token in write_stream(model, prompts, settings, **how)]
+    return [[text.ids for text in texts] for texts in write(model, prompts, settings, **how)]
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+@pytest.mark.parametrize("page", ["gpt2", "llama", "t5"])
+def test_each_thread_gets_what_it_gets_alone(page: str, training: bool) -> None:
+    model = built(with_dropout(PAGES[page])).train(training)
+    before = state(model)
+    alone = [job(built(with_dropout(PAGES[page])), number) for number in range(THREADS)]
+    with ThreadPoolExecutor(THREADS) as pool:
+        together = list(pool.map(lambda number: job(model, number % THREADS), range(THREADS * ROUNDS)))
+    assert together == alone * ROUNDS
+    assert state(model) == before
+
+
+def test_a_view_shares_weights_buffers_and_hooks_and_has_no_dropout() -> None:
+    model = built(with_dropout(PAGES["gpt2"]))
+    assert evaluation_view(model) is model
+    model.decoder.blocks[1].train()  # a part is enough
+    view, ids = evaluation_view(model), tokens(2, 5)
+    assert view is not model
+    assert not any(part.training for part in view.modules())
+    assert model.decoder.blocks[1].training
+    assert [id(weight) for weight in view.parameters()] == [id(weight) for weight in model.parameters()]
+    expected = built(with_dropout(PAGES["gpt2"]))(ids)
+    assert torch.equal(view(ids), expected)
+    seen: list[int] = []
+    model.decoder.blocks[0].register_forward_hook(lambda *_: seen.append(1))  # later than the view
+    model.decoder.norm.weight = nn.Parameter(torch.zeros_like(model.decoder.norm.weight))
+    model.decoder.norm.bias = nn.Parameter(torch.zeros_like(model.decoder.norm.bias))
+    assert torch.equal(view.decode(ids), torch.zeros(2, 5, model.config.width, dtype=torch.float64))
+    assert seen == [1]
+
+
+def test_a_stream_survives_training_between_two_tokens() -> None:
+    model, settings = built(with_dropout(PAGES["gpt2"])), Settings(max_new_tokens=6)
+    [[expected]] = write(model, [[3, 4, 5]], settings)
+    stream = write_stream(model, [[3, 4, 5]], settings)
+    found = []
+    for token in stream:
+        found.append(token.token)
+        model.train()
+    assert found == expected.ids
+
+
+def test_a_forward_method_set_on_an_instance() -> None:
+    model = built(with_dropout(PAGES["gpt2"])).train()
+    ffn = model.decoder.blocks[0].ffn
+    ffn.forward = ffn.forward  # a bound method goes over to the view
+    assert torch.equal(evaluation_view(model)(tokens(1, 3)), built(with_dropout(PAGES["gpt2"]))(tokens(1, 3)))
+    plain = ffn.forward
+    ffn.forward = lambda x: plain(x) * 2  # a function that knows this very module cannot
+    with pytest.raises(ValueError, match=r"forward method of a FeedForward was replaced.*call model.eval\(\) first"):
+        evaluation_view(model)
+    model.eval()
+    assert evaluation_view(model) is model
+    assert torch.equal(evaluation_view(model, detached=True)(tokens(1, 3)), model(tokens(1, 3)))
