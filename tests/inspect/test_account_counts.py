@@ -59,8 +59,7 @@ SPARSE = {semantics: blocks(semantics) for semantics in ("reference", "set")}
 
 def passed(built: Transformer, path: str, shape: tuple[int, int, int]) -> Products:
     """The products of one pass."""
-    given = inputs(built.config, *shape)
-    built.fused = path == "sdpa"
+    given, built.fused = inputs(built.config, *shape), path == "sdpa"
     with Products() as products, torch.no_grad():
         built(**given, path=path)
     return products
@@ -68,8 +67,7 @@ def passed(built: Transformer, path: str, shape: tuple[int, int, int]) -> Produc
 
 def trained(built: Transformer, path: str, shape: tuple[int, int, int]) -> tuple[int, Products]:
     """FLOPs of the pass forward in a step of training, and the products of the whole step."""
-    given = inputs(built.config, *shape)
-    built.fused = path == "sdpa"
+    given, built.fused = inputs(built.config, *shape), path == "sdpa"
     with Products() as products:
         answer = built(**given, path=path)
         forward = products.flops

@@ -164,7 +164,7 @@ def account(
         mode: ``forward``, one pass; ``train``, a pass, cross-entropy (for a module of one's own: none), the backward
             pass and the optimizer, dropout as a GPU computes it; ``decode``, one new token with a cache.
         attention: ``fused`` kernels write no scores down, ``eager`` does; linear maps, LayerNorms and activations
-            follow (see ``nn.kernels``). A module of one's own computes it as it does.
+            follow (``Transformer.fused``). A module of one's own computes it as it does.
         causal: ``dense`` counts the product of every query and key, as papers do and as a masked product costs;
             ``exact`` only pairs that see each other, which is what a causal kernel does.
         optimizer: ``adamw`` keeps two numbers per weight in its type, ``adamw-master`` besides them a copy of the

@@ -46,8 +46,9 @@ def trace_model(model: Transformer, load: Load) -> Trace:
     """A Transformer at these sizes; in ``decode`` the last token of the context, the others being in the cache."""
     if load.mode == "decode":
         return _trace_step(model, load)
-    with _recording(model, training=load.mode == "train") as (recorder, made):
-        _choose_kernels(made, load)
+    with _recording(model, training=load.mode == "train") as (recorder, found):
+        made: Any = found
+        made.fused = load.attention == "fused"
         with recorder.given():
             ids = _ids(model, load)
         with recorder.counting():
@@ -149,12 +150,6 @@ def _ids(model: Transformer, load: Load) -> dict[str, Tensor]:
     return {name: torch.zeros(load.batch, lengths[name], dtype=torch.long) for name in has}
 
 
-def _choose_kernels(model: Any, load: Load) -> None:
-    """By formula means all of it, not attention alone; the model is a private copy."""
-    if load.attention == "eager":
-        model.fused = False
-
-
 def _positions(recorder: OpRecorder, ids: Tensor) -> Tensor:
     """What the model would count itself. With them, a context beyond its positions can be accounted for."""
     with recorder.part("embed"):
@@ -178,7 +173,7 @@ def _trace_step(model: Transformer, load: Load) -> Trace:
     path = PATHS[load.attention]
     with _recording(model, training=False) as (recorder, found):
         made: Any = found
-        _choose_kernels(made, load)
+        made.fused = load.attention == "fused"
         ids, memory = _ids(model, load), None
         if "encoder" in ids:
             memory = made.encode(ids["encoder"], positions=_positions(recorder, ids["encoder"]), path=path)

@@ -102,7 +102,8 @@ def _decoding(model: "Transformer", ids: "Tensor", source: "Tensor", path: "Atte
 
     def step() -> None:
         with torch.inference_mode():
-            model.answer(model.decode(ids[:, -1:], memory=memory, cache=cache, path=path))
+            hidden = model.decode(ids[:, -1:], memory=memory, cache=cache, path=path)
+            model.answer(hidden)
             cache.crop(length)
 
     return step
