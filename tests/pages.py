@@ -252,13 +252,18 @@ def _rotary(r: _Draw, head_dim: int) -> Rotary:
     )
 
 
+def _norm(r: _Draw) -> Norm:
+    kind = r.choice(["layer", "rms"])
+    return Norm(kind=kind, eps=r.choice([1e-12, 1e-5]), bias=r.flag(), offset=kind == "rms" and r.flag())
+
+
 def _attention(r: _Draw, causal: bool) -> Attention:
     heads, head_dim, bias = r.choice([1, 2, 4]), r.choice([2, 4, 6]), _score_bias(r, causal)
     sparse = not causal and bias is None and r.flag()
     windows = [r.choice([None, r.few(1, 9)]) for _ in range(r.few(1, 3))]
     if sparse:
         windows.append(BlockSparse(block=2, random=r.few(0, 2), semantics=r.choice(["set", "reference"])))
-    qk_norm = Norm(kind=r.choice(["layer", "rms"]), eps=r.choice([1e-12, 1e-5]), bias=r.flag())
+    qk_norm = _norm(r)
     grouped = not sparse and not isinstance(bias, Disentangled) and r.flag()
     return Attention(
         heads=heads,
@@ -335,6 +340,7 @@ def any_page(seed: int) -> Model:
     embed = Embed(
         width=r.few(1, 9) if r.flag() else None,
         scale=r.uniform(0.5, 4),
+        scale_in_dtype=r.flag(),
         segments=r.few(0, 3),
         languages=r.few(0, 3),
         position=position if r.flag() else None,
@@ -344,7 +350,7 @@ def any_page(seed: int) -> Model:
     return Model(
         vocab=r.few(1, 40),
         width=width,
-        norm=Norm(kind=r.choice(["layer", "rms"]), eps=r.choice([1e-12, 1e-5]), bias=r.flag()),
+        norm=_norm(r),
         embed=embed,
         encoder=None if family == "decoder" else _stack(r, causal=False, cross=False),
         decoder=None if family == "encoder" else _stack(r, causal=True, cross=family == "encoder-decoder"),

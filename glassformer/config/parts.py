@@ -27,10 +27,13 @@ class Norm:
     kind: Literal["layer", "rms"] = "layer"
     eps: float = 1e-5
     bias: bool = True  # LayerNorm's; RMSNorm has none
+    offset: bool = False  # the gain is 1 + weight instead of the weight itself; RMSNorm's
 
     def __post_init__(self) -> None:
         check_choice("norm.kind", self.kind, ("layer", "rms"))
         check_eps(self.eps)
+        if self.offset and self.kind != "rms":
+            raise ValueError(f"offset is for kind='rms'; got kind={self.kind!r}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +154,7 @@ class Embed:
 
     width: int | None = None  # factorised: vectors of this width, projected to the model's; None: no projection
     scale: float = 1.0  # factor on the token's vector
+    scale_in_dtype: bool = False  # the factor is rounded to the type of the table first: 55.43 is 55.5 in bfloat16
     segments: int = 0  # kinds of segments; 0: none
     languages: int = 0
     position: InputPosition | None = None

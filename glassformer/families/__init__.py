@@ -38,6 +38,7 @@ _HOME = {
     "mistral": "MISTRAL",
     "qwen": "QWEN2",
     "qwen3": "QWEN3",
+    "gemma": "GEMMA",
     "t5": "T5",
     "bart": "BART",
     "m2m100": "M2M100",

@@ -53,7 +53,7 @@ class Embed(nn.Module):
         assert rows is not None
         x = look_up(rows, ids, what="token", fused=self.fused)
         if self.facts.scale != 1.0:
-            x = x * self.facts.scale
+            x = x * (x.new_full((), self.facts.scale) if self.facts.scale_in_dtype else self.facts.scale)
         x = self._add(x, "segment", self.segment, segments, ids)
         x = self._add(x, "language", self.language, languages, ids)
         if self.facts.position is not None:

@@ -84,7 +84,10 @@ def _check_width(x: Tensor, weight: Tensor) -> None:
 
 
 class RMSNorm(nn.Module):
-    """Scale each vector to a root mean square of 1, then each coordinate by a learned gain."""
+    """Scale each vector to a root mean square of 1, then each coordinate by a learned gain.
+
+    The gain is the weight, or 1 + weight with ``offset``.
+    """
 
     def __init__(
         self,
@@ -92,26 +95,30 @@ class RMSNorm(nn.Module):
         eps: float = 1e-5,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        *,
+        offset: bool = False,
     ) -> None:
         super().__init__()
         check_positive(d_model=d_model)
         check_eps(eps)
         self.eps = eps
+        self.offset = offset
         self.weight = nn.Parameter(torch.empty(d_model, device=device, dtype=dtype))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Gains of 1."""
-        nn.init.ones_(self.weight)
+        nn.init.constant_(self.weight, 0.0 if self.offset else 1.0)
 
     def forward(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
         """Normalise the last axis of ``x``."""
         _check_width(x, self.weight)
-        return rms_norm(x, self.weight, self.eps)
+        gain = 1 + at_least_float32(self.weight) if self.offset else self.weight
+        return rms_norm(x, gain, self.eps)
 
     def extra_repr(self) -> str:
         """What print(model) shows in the brackets."""
-        return f"{self.weight.shape[0]}, eps={self.eps}"
+        return f"{self.weight.shape[0]}, eps={self.eps}{', offset=True' if self.offset else ''}"
 
 
 class LayerNorm(nn.Module):
@@ -156,7 +163,7 @@ def make_norm(
 ) -> nn.Module:
     """A fresh norm as a page of facts says."""
     if facts.kind == "rms":
-        return RMSNorm(width, facts.eps, device, dtype)
+        return RMSNorm(width, facts.eps, device, dtype, offset=facts.offset)
     if facts.kind == "layer":
         return LayerNorm(width, facts.eps, facts.bias, device, dtype)
     raise ValueError(f"there is no norm of kind {facts.kind!r}.")

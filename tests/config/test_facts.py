@@ -256,6 +256,7 @@ def test_wrong_values_are_refused_on_reading_too():
 
 WRONG = [
     (lambda: Norm(kind="batch"), r"norm\.kind must be one of layer, rms; got 'batch'"),
+    (lambda: Norm(offset=True), r"offset is for kind='rms'; got kind='layer'"),
     (lambda: Norm(eps=-1.0), r"eps must be .*-1\.0"),
     (lambda: Norm(eps=math.nan), r"eps must be .*nan"),
     (lambda: attention(heads=0), r"heads must be at least 1, got 0"),

@@ -72,6 +72,8 @@ COUNTS = {
     "qwen3-8b": 8_190_735_360,
     "qwen3-14b": 14_768_307_200,
     "qwen3-32b": 32_762_123_264,
+    "gemma-2b": 2_506_172_416,
+    "gemma-7b": 8_537_680_896,
 }  # as the published weights count
 
 
@@ -184,6 +186,16 @@ def test_windows_of_qwen(name: str) -> None:
             windows(**wrong)
 
 
+def test_gelu_in_early_files_of_gemma_is_the_approximation() -> None:
+    page = read("gemma", hidden_act="gelu")
+    assert page == read("gemma") == read("gemma", hidden_activation="gelu")
+    assert look(page, "decoder.ffn.activation") == "gelu_tanh"
+    with pytest.raises(ConfigError, match=r"cannot state these facts: decoder\.ffn\.activation"):
+        lineages()["gemma"].config(change(page, "decoder.ffn.activation", "gelu"))
+    with pytest.raises(ConfigError, match="use_bidirectional_attention"):
+        read("gemma", use_bidirectional_attention=True)
+
+
 def test_windows_of_gpt_neo() -> None:
     assert look(preset("gpt-neo-2.7b"), "decoder.attention.windows") == (None, 256)
     for wrong in ({"num_layers": 12}, {"num_layers": 1, "attention_types": [[["sparse"], 1]]}):
@@ -256,6 +268,7 @@ TINY = {
     "mistral": {"num_hidden_layers": 1},
     "qwen2": {"num_hidden_layers": 1},
     "qwen3": {"num_hidden_layers": 1},
+    "gemma": {"num_hidden_layers": 1},
 }
 SPARE = {
     "gpt": ["h.0.attn.bias", "position_ids"],
@@ -274,6 +287,7 @@ SPARE = {
     "mistral": ["layers.0.self_attn.rotary_emb.inv_freq"],
     "qwen2": ["layers.0.self_attn.rotary_emb.inv_freq"],
     "qwen3": ["layers.0.self_attn.rotary_emb.inv_freq"],
+    "gemma": ["layers.0.self_attn.rotary_emb.inv_freq"],
 }
 
 

@@ -338,6 +338,18 @@ def test_count_real(seed):
         assert torch.equal(on[real[:, start:]], places[:, start:][real[:, start:]])
 
 
+def test_the_factor_on_token_vectors_is_rounded_first_where_the_facts_say_so():
+    """As Gemma does: √3072 = 55.4256 is 55.5 in bfloat16."""
+    ids, found = tokens(2, 5), []
+    for rounded in (False, True):
+        made = built(model(encoder=stack(), embed=Embed(scale=3072**0.5, scale_in_dtype=rounded)), torch.bfloat16)
+        found.append(made.embed(ids, torch.arange(5)))
+    table = made.embed.token.weight
+    assert torch.equal(found[1], table[ids] * 55.5)
+    assert torch.equal(found[0], (table[ids].float() * 3072**0.5).bfloat16())
+    assert not torch.equal(*found)
+
+
 def test_an_embedding_is_its_sum():
     place = InputPosition(kind="learned", length=9, offset=2)
     page = model(encoder=stack(), embed=Embed(segments=2, languages=3, position=place, scale=3.0))

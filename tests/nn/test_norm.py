@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 
 import glassformer as gf
 from tests.helpers import FLOATS, largest_difference, normal, randomise, types_unchecked
@@ -17,6 +18,19 @@ def test_norms_start_as_plain_normalisation():
     assert torch.equal(gf.LayerNorm(5).bias, torch.zeros(5))
     assert gf.LayerNorm(5, bias=False).bias is None
     assert gf.RMSNorm(5).eps == gf.LayerNorm(5).eps == 1e-5
+    assert torch.equal(gf.RMSNorm(5, offset=True).weight, torch.zeros(5))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_a_gain_of_one_plus_weight_is_added_up_in_float32(dtype, device):
+    """The reference is Gemma's own norm; 1 + 0.001 in bfloat16 would be 1."""
+    ours = gf.RMSNorm(8, 1e-6, device, dtype, offset=True)
+    theirs = GemmaRMSNorm(8, 1e-6).to(device, dtype)
+    with torch.no_grad():
+        ours.weight.copy_(normal(8, device=device, dtype=dtype) * 0.01)
+        theirs.weight.copy_(ours.weight)
+    x = normal(3, 8, seed=1, device=device, dtype=dtype)
+    assert largest_difference(ours(x), theirs(x)) <= (1e-6 if dtype in (torch.float32, torch.float64) else 0.0)
 
 
 @each_norm

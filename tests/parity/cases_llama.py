@@ -1,4 +1,4 @@
-"""Tiny Llama, Mistral, Qwen 2.5 and Qwen 3 models.
+"""Tiny Llama, Mistral, Qwen 2.5, Qwen 3 and Gemma models.
 
 The reference takes its norms and angles in float32; its eager path gives NaN under left padding in float64, so its
 SDPA path is asked.
@@ -100,4 +100,6 @@ CASES = [
     case("qwen3-biases", "Qwen3ForCausalLM", {**THREE, "attention_bias": True}),
     case("qwen3-sliding", "Qwen3ForCausalLM", {**THREE, **ALTERNATING}),
     case("qwen3-yarn", "Qwen3ForCausalLM", {**WIDE, "rope_parameters": YARN}),
+    *(made for made in cases("gemma", "Gemma", {**SMALL, "head_dim": 6}) if made.answer != "span"),
+    case("gemma-biases", "GemmaForCausalLM", {**THREE, "attention_bias": True, "tie_word_embeddings": False}),
 ]

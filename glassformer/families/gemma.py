@@ -1,0 +1,68 @@
+"""Gemma: a Llama with scaled embeddings, GELU, heads of a width of their own, and gains of norms stored less 1."""
+
+from dataclasses import replace
+from math import sqrt
+from typing import Any
+
+from glassformer.config import Embed, Model, change, look
+from glassformer.families import llama
+from glassformer.families.llama import BODY, IGNORED_WEIGHTS, KEYS, body, size
+from glassformer.weights.lineage import Key, Lineage, Paper
+from glassformer.weights.reader import ConfigError, Reader
+
+
+def read(c: Reader) -> Model:
+    """The facts that config.json states; ``gelu`` is what early files call its approximation by tanh."""
+    if c.use_bidirectional_attention:
+        raise ConfigError("config.json says use_bidirectional_attention=true; only causal attention can be used here.")
+    model = body(c, biases="qkvo" if c.attention_bias else "", kv_heads=16, head_dim=256)
+    if look(model, "decoder.ffn.activation") == "gelu":
+        model = change(model, "decoder.ffn.activation", "gelu_tanh")
+    embed = Embed(scale=sqrt(model.width), scale_in_dtype=True)
+    return replace(model, norm=replace(model.norm, offset=True), embed=embed)
+
+
+def write(model: Model) -> dict[str, Any]:
+    """What a Llama's config.json says, and the activation by the name that the published files use."""
+    said = llama.write(model)
+    if look(model, "decoder.ffn.activation") == "gelu_tanh":
+        said["hidden_act"] = "gelu_pytorch_tanh"
+    return said
+
+
+USUAL: dict[str, Any] = {"rms_norm_eps": 1e-6, "head_dim": 256}
+
+GEMMA = Lineage(
+    name="gemma",
+    paper=Paper(
+        "Gemma: Open Models Based on Gemini Research and Technology", "Gemma Team", 2024, "arxiv.org/abs/2403.08295"
+    ),
+    model_type="gemma",
+    prefix="model.",
+    read=read,
+    write=write,
+    weights=BODY,
+    ignored_weights=IGNORED_WEIGHTS,
+    heads={kind: form for kind, form in llama.heads("Gemma").items() if kind != "span"},
+    keys={
+        **KEYS,
+        "vocab_size": Key("vocab", 256000),
+        "hidden_size": Key("width", 3072),
+        "intermediate_size": Key("decoder.ffn.hidden", 24576),
+        "num_hidden_layers": Key("decoder.layers", 28),
+        "num_attention_heads": Key("decoder.attention.heads", 16),
+        "hidden_act": Key("decoder.ffn.activation", "gelu_pytorch_tanh"),
+        "max_position_embeddings": Key("decoder.attention.rotary.length", 8192),
+        "bos_token_id": Key("tokens.bos", 2),
+        "eos_token_id": Key("tokens.eos", 1),
+        "pad_token_id": Key("tokens.pad", 0),
+        "tie_word_embeddings": Key("head.tied", True),
+        "attention_bias": Key(None, False),
+        "use_bidirectional_attention": Key(None, None),
+    },
+    ignored={"hidden_activation": "an early name that nothing reads; hidden_act counts"},
+    sizes={
+        "gemma-2b": size(2048, 16384, 18, 8, 1, **USUAL),
+        "gemma-7b": size(3072, 24576, 28, 16, 16, **USUAL),
+    },
+)
