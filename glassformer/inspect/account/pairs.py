@@ -45,23 +45,24 @@ class ExactPairs:
                 self._first[stack] = min(op.layer, self._first.get(stack, op.layer))
 
     def share(self, op: OpCount, role: str) -> Fraction:
-        """Of all pairs, those that see each other; 1 where it is not attention."""
-        shape = self._shape(op, role or op.label)
+        """Of all pairs of a training step's attention, those that see each other; 1 where it is not attention."""
+        shape = self._shape(op, role or op.label, None)
         return Fraction(1) if shape is None else Fraction(shape.pairs, shape.queries * shape.keys)
 
     def seen(self, op: OpCount, product: Product) -> Product:
         """A product of the forward pass, with the number of its entries that count."""
-        shape = self._shape(op, product.role or op.label)
+        role = product.role or op.label
+        keys, width = (product.p, product.n) if role == "scores" else (product.n, product.p)
+        shape = self._shape(op, role, keys)
         if shape is None:
             return product
-        width = product.n if (product.role or op.label) == "scores" else product.p
-        queries = product.m * product.n * product.p // width // shape.keys  # of several heads, perhaps
-        pairs = queries * shape.pairs // shape.queries
-        return Product(queries, width, shape.keys, product.times, pairs, product.role)
+        pairs = product.m * shape.pairs // shape.queries  # the queries of several heads, perhaps
+        return Product(product.m, width, keys, product.times, pairs, product.role)
 
-    def _shape(self, op: OpCount, label: str) -> AttentionShape | None:
+    def _shape(self, op: OpCount, role: str, keys: int | None) -> AttentionShape | None:
+        """Of self-attention that is not by blocks. A decoding step may be handed no more keys than its window shows."""
         stack_name, *inside = op.path.split(".")
-        if label not in ATTENTION or not op.layer or inside[-1:] != ["attention"]:
+        if role not in ATTENTION or not op.layer or inside[-1:] != ["attention"]:
             return None
         stack = self._config.encoder if stack_name == "encoder" else self._config.decoder
         assert stack is not None
@@ -70,7 +71,7 @@ class ExactPairs:
             return None
         length = self._load.source if stack_name == "encoder" else self._load.context
         queries = 1 if self._load.mode == "decode" else length
-        return AttentionShape(queries, length, stack.causal, window)
+        return AttentionShape(queries, keys or length, stack.causal, window)
 
 
 def _window(stack: Stack, number: int) -> int | BlockSparse | None:
