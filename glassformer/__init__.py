@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from glassformer.nn.attention import softmax as softmax
     from glassformer.nn.block import Block as Block
     from glassformer.nn.cache import KVCache as KVCache
+    from glassformer.nn.course_attention import AttentionHead as AttentionHead
+    from glassformer.nn.course_attention import CausalMultiHeadSelfAttention as CausalMultiHeadSelfAttention
+    from glassformer.nn.course_attention import MultiHeadAttention as MultiHeadAttention
     from glassformer.nn.feedforward import FeedForward as FeedForward
     from glassformer.nn.feedforward import SwiGLU as SwiGLU
     from glassformer.nn.feedforward import gelu as gelu
     from glassformer.nn.feedforward import silu as silu
-    from glassformer.nn.heads import AttentionHead as AttentionHead
-    from glassformer.nn.heads import CausalMultiHeadSelfAttention as CausalMultiHeadSelfAttention
-    from glassformer.nn.heads import MultiHeadAttention as MultiHeadAttention
     from glassformer.nn.layers import DecoderLayer as DecoderLayer
     from glassformer.nn.layers import EncoderLayer as EncoderLayer
     from glassformer.nn.layers import TransformerBlock as TransformerBlock
@@ -69,7 +69,7 @@ _HOME = {
     "nn.block": ("Block",),
     "nn.cache": ("KVCache",),
     "nn.feedforward": ("FeedForward", "SwiGLU", "gelu", "silu"),
-    "nn.heads": ("AttentionHead", "CausalMultiHeadSelfAttention", "MultiHeadAttention"),
+    "nn.course_attention": ("AttentionHead", "CausalMultiHeadSelfAttention", "MultiHeadAttention"),
     "nn.layers": ("DecoderLayer", "EncoderLayer", "TransformerBlock"),
     "nn.linear": ("Embedding", "Linear"),
     "nn.masks": ("Mask",),

@@ -1,6 +1,7 @@
-"""Attention in heads: one head, many heads, and many causal heads (Vaswani et al., 2017, section 3.2.2).
+"""Attention in many heads (Vaswani et al., 2017, section 3.2.2), as a page of facts says.
 
-The mathematics is ``multi_head``; the modules own the projections around it.
+The mathematics is ``multi_head``; the module owns the projections around it. Under the names and signatures of courses
+it is in ``course_attention``.
 
 Shapes: ``T`` queries, ``S`` keys, ``H`` heads of width ``K``, ``G`` key/value heads, ``D`` model width, ``...``
 batch axes.
@@ -16,13 +17,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from glassformer import config
-from glassformer.config.checks import check_divides, check_positive, check_probability
 from glassformer.nn.attention import AnyMask, AttentionPath, MaybeWeights, batch_axes, scaled_dot_product_attention
 from glassformer.nn.cache import LayerCache
 from glassformer.nn.context import Context
 from glassformer.nn.dropout import dropout
 from glassformer.nn.linear import Linear
-from glassformer.nn.masks import Mask, Resolved, as_mask, causal
+from glassformer.nn.masks import Mask, Resolved, as_mask
 from glassformer.nn.norm import make_norm
 from glassformer.nn.relative import disentangled_bias
 from glassformer.nn.rotary import RotaryPositionalEmbedding, Turns
@@ -82,46 +82,6 @@ def split_heads(x: Float[Tensor, "... T HK"], heads: int) -> Float[Tensor, "... 
 def merge_heads(x: Float[Tensor, "... H T K"]) -> Float[Tensor, "... T HK"]:
     """The reverse of ``split_heads``."""
     return x.transpose(-3, -2).flatten(-2)
-
-
-class AttentionHead(nn.Module):
-    """One attention head: three projections to ``head_dim`` and the formula."""
-
-    def __init__(
-        self,
-        embed_dim: int,
-        head_dim: int,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        bias: bool = True,
-    ) -> None:
-        super().__init__()
-        self.q = Linear(embed_dim, head_dim, device, dtype, bias=bias)
-        self.k = Linear(embed_dim, head_dim, device, dtype, bias=bias)
-        self.v = Linear(embed_dim, head_dim, device, dtype, bias=bias)
-
-    def forward(
-        self,
-        query: Float[Tensor, "... T D"],
-        key: Float[Tensor, "... S D"] | None = None,
-        value: Float[Tensor, "... S D"] | None = None,
-        mask: AnyMask | None = None,
-        *,
-        path: AttentionPath = "sdpa",
-        return_weights: bool = False,
-    ) -> MaybeWeights:
-        """Attend from ``query`` to ``key`` (default: itself) and average ``value`` (default: the keys' input).
-
-        Booleans as ``mask`` may be ``(T, S)`` or ``(batch, T, S)``. With ``return_weights`` the answer is the pair
-        (output, weights ``(..., T, S)``).
-        """
-        query, key, value, mask = _prepare(query, key, value, mask, heads=1)
-        q, k, v = (split_heads(x, 1) for x in (self.q(query), self.k(key), self.v(value)))
-        result = multi_head(q, k, v, Context(mask=mask, path=path), return_weights=return_weights)
-        if isinstance(result, tuple):
-            return result[0], result[1].squeeze(-3)
-        return result
 
 
 class Attention(nn.Module):
@@ -192,8 +152,8 @@ class Attention(nn.Module):
                 raise ValueError(
                     "rotary positions compare places in one sequence; cross-attention is built without rope."
                 )
-            query, key, value, mask = _prepare(query, key, value, mask, self.num_heads)
-            context = Context(mask=mask, turns=_turns(self.rope, query, token_positions), path=path)
+            query, key, value, mask = prepare_inputs(query, key, value, mask, self.num_heads)
+            context = Context(mask=mask, turns=rotary_angles_of(self.rope, query, token_positions), path=path)
         key = query if key is None else key
         value = key if value is None else value
         if cache is not None and context.is_cross:  # a memory does not change
@@ -243,95 +203,16 @@ class Attention(nn.Module):
         return disentangled_bias(q * scale, k * scale, as_query, as_key, rows)
 
 
-class MultiHeadAttention(Attention):
-    """Multi-head attention with separate inputs for queries and for keys and values: self- and cross-attention in one.
-
-    ``kv_heads`` below ``num_heads`` lets groups of query heads share keys and values (Ainslie et al., 2023). ``rope``
-    turns queries and keys by their positions and is for self-attention alone. ``dropout`` acts on the weights while
-    training. The number of parameters does not depend on the number of heads.
-    """
-
-    def __init__(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        kv_heads: int | None = None,
-        bias: bool = True,
-        dropout: float = 0.0,
-        rope: RotaryPositionalEmbedding | None = None,
-    ) -> None:
-        kv_heads = num_heads if kv_heads is None else kv_heads
-        check_positive(embed_dim=embed_dim, num_heads=num_heads, kv_heads=kv_heads)
-        check_divides("num_heads", num_heads, "embed_dim", embed_dim)
-        check_divides("kv_heads", kv_heads, "num_heads", num_heads)
-        check_probability(dropout=dropout)
-        facts = config.Attention(
-            heads=num_heads,
-            head_dim=embed_dim // num_heads,
-            kv_heads=kv_heads,
-            biases="qkvo" if bias else "",
-            dropout=dropout,
-        )
-        super().__init__(facts, embed_dim, device, dtype)
-        self.rope = rope
-
-
-class CausalMultiHeadSelfAttention(nn.Module):
-    """Multi-head self-attention in which no token sees a later one: no biases, rotary positions if given.
-
-    Hand in a shared ``rope``, or ``max_seq_len`` and ``theta`` to build one of its own, or neither.
-    """
-
-    def __init__(
-        self,
-        d_model: int,
-        num_heads: int,
-        max_seq_len: int | None = None,
-        theta: float | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        rope: RotaryPositionalEmbedding | None = None,
-    ) -> None:
-        super().__init__()
-        check_positive(d_model=d_model, num_heads=num_heads)
-        check_divides("num_heads", num_heads, "d_model", d_model)
-        if (max_seq_len is None) != (theta is None) or (rope is not None and theta is not None):
-            raise ValueError("rotary positions need either rope, or max_seq_len and theta together.")
-        if max_seq_len is not None and theta is not None:
-            rope = RotaryPositionalEmbedding(theta, d_model // num_heads, max_seq_len, device)
-        self.num_heads = num_heads
-        self.rope = rope
-        self.q_proj = Linear(d_model, d_model, device, dtype)
-        self.k_proj = Linear(d_model, d_model, device, dtype)
-        self.v_proj = Linear(d_model, d_model, device, dtype)
-        self.output_proj = Linear(d_model, d_model, device, dtype)
-
-    def forward(
-        self,
-        x: Float[Tensor, "... T D"],
-        token_positions: Int[Tensor, "... T"] | None = None,
-        *,
-        path: AttentionPath = "sdpa",
-    ) -> Float[Tensor, "... T D"]:
-        """Attend within ``x``; without ``token_positions`` they are 0, 1, … T − 1."""
-        q, k, v = (split_heads(y, self.num_heads) for y in (self.q_proj(x), self.k_proj(x), self.v_proj(x)))
-        context = Context(mask=causal(), turns=_turns(self.rope, x, token_positions), path=path)
-        return self.output_proj(multi_head(q, k, v, context))
-
-
-def _turns(
+def rotary_angles_of(
     rope: RotaryPositionalEmbedding | None, x: Tensor, token_positions: Int[Tensor, "... T"] | None
 ) -> Turns | None:
+    """The rotary angles of the tokens of ``x``; positions without rotary positions to use them are an error."""
     if rope is None and token_positions is not None:
         raise ValueError("token_positions were given, but this attention has no rotary positions to use them.")
     return None if rope is None else rope.turns(x.shape[:-1], token_positions, x.device).for_heads(x.dtype)
 
 
-def _prepare(
+def prepare_inputs(
     query: Tensor, key: Tensor | None, value: Tensor | None, mask: AnyMask | None, heads: int
 ) -> tuple[Tensor, Tensor, Tensor, Resolved | Mask | None]:
     """Fill in the inputs left out, and empty the key and value slots that nobody attends.

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from glassformer.config.parts import Placement
 from glassformer.nn.attention import AnyMask, AttentionPath
 from glassformer.nn.block import Block, residual
+from glassformer.nn.course_attention import CausalMultiHeadSelfAttention, MultiHeadAttention
 from glassformer.nn.feedforward import FeedForward, SwiGLU
-from glassformer.nn.heads import CausalMultiHeadSelfAttention, MultiHeadAttention
 from glassformer.nn.masks import as_mask, causal
 from glassformer.nn.norm import LayerNorm, RMSNorm
 from glassformer.nn.rotary import RotaryPositionalEmbedding

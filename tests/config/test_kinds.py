@@ -81,7 +81,7 @@ def pages_with(kind: str, field: str) -> Iterator[tuple[Model, Any]]:
 
 def run(page: Model) -> None:
     length = 24 if any(isinstance(part, BlockSparse) for part in parts(page)) else 6
-    ids = tokens(1, length) % page.vocab
+    ids = tokens(1, min(length, page.longest or length)) % page.vocab
     with torch.no_grad(), types_unchecked():
         Transformer(page)(ids, **({"target": ids} if page.family == "encoder-decoder" else {}))
 
