@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from glassformer.config import (
+    Alibi,
     Attention,
     BlockSparse,
     BucketBias,
@@ -19,7 +20,17 @@ from glassformer.config import (
     buffers,
     shapes,
 )
+from glassformer.config.positions import ScoreBias
 from glassformer.text.visible import counted
+
+# Words for every kind; one that has none here is a KeyError, not a wrong description.
+NORMS = {"layer": "LayerNorm", "rms": "RMSNorm"}
+PLACEMENTS = {
+    "pre": "pre-norm",
+    "post": "post-norm",
+    "parallel": "parallel",
+    "parallel_norms": "parallel, each sublayer with its norm",
+}
 
 
 @dataclass
@@ -77,7 +88,7 @@ def _repeat(root: Part, stack_name: str, times: int) -> None:
 
 def _said(model: Model) -> Iterator[tuple[str, str]]:
     """What the facts say of each part, in a few words."""
-    norm = "RMSNorm" if model.norm.kind == "rms" else "LayerNorm"
+    norm = NORMS[model.norm.kind] + (" (1 + gain)" if model.norm.offset else "")
     yield "embed", _embed(model.embed)
     for name, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
         if stack is None:
@@ -108,7 +119,7 @@ def _embed(facts: Embed) -> str:
 
 
 def _stack(facts: Stack, norm: str, eps: float) -> str:
-    words = [counted(facts.layers, "layer"), f"{facts.placement}-norm" if facts.placement != "parallel" else "parallel"]
+    words = [counted(facts.layers, "layer"), PLACEMENTS[facts.placement]]
     words += [f"{norm} ε {eps:g}", "causal" if facts.causal else "both ways"]
     if facts.unique_layers is not None:
         words.append(f"{facts.unique_layers} with weights of their own")
@@ -124,16 +135,28 @@ def _attention(facts: Attention) -> str:
         words.append(f"scale {facts.scale:.4g}")
     if facts.rotary is not None:
         words.append(f"rotary θ {facts.rotary.theta:,.0f} up to {facts.rotary.length:,}")
-    if isinstance(facts.score_bias, BucketBias):
-        words.append(f"{counted(facts.score_bias.buckets, 'bucket')} of distances")
-    if isinstance(facts.score_bias, Disentangled):
-        words.append("disentangled positions")
+    if facts.qk_norm is not None:
+        words.append(f"{NORMS[facts.qk_norm.kind]} of queries and keys")
+    if facts.score_bias is not None:
+        words.append(_score_bias(facts.score_bias))
     if facts.windows != (None,):
         shown = [
             "block-sparse" if isinstance(w, BlockSparse) else "full" if w is None else str(w) for w in facts.windows
         ]
         words.append(f"windows {', '.join(dict.fromkeys(shown))}")
     return ", ".join(words)
+
+
+def _score_bias(facts: ScoreBias) -> str:
+    match facts:
+        case BucketBias():
+            return f"{counted(facts.buckets, 'bucket')} of distances"
+        case Alibi():
+            return "ALiBi"
+        case Disentangled():
+            return "disentangled positions"
+        case unknown:
+            raise TypeError(f"there are no words for {type(unknown).__name__} as score_bias.")
 
 
 def _feed_forward(facts: FeedForward, width: int) -> str:

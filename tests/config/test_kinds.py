@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from glassformer.config import BlockSparse, Model, shapes
+from glassformer.config.parts import Placement
+from glassformer.inspect.parts import part_tree
 from glassformer.models.transformer import Transformer
 from tests.helpers import types_unchecked
 from tests.pages import PAGES, any_page, attention, model, stack, tokens
@@ -102,7 +104,29 @@ def test_an_unknown_word_is_refused(kind: str, field: str) -> None:
         except (ValueError, KeyError) as error:
             refused.append("unheard" in str(error))
         if (kind, field) in WITH_WEIGHTS:
-            with pytest.raises(ValueError, match="unheard"):
-                shapes(page)
+            for use in (shapes, part_tree):
+                with pytest.raises((ValueError, KeyError), match="unheard"):
+                    use(page)
     assert all(refused)
     assert refused  # by some page: the layout of sinusoids, say, plays no part where positions are learned
+
+
+@pytest.mark.parametrize(("kind", "field"), UNIONS)
+def test_an_unknown_mechanism_is_refused(kind: str, field: str) -> None:
+    page, part = next(pages_with(kind, field))
+    object.__setattr__(part, field, Unheard())
+    for use in (run, shapes, part_tree):
+        with pytest.raises(TypeError, match="Unheard"):
+            use(page)
+
+
+def test_an_unknown_window_is_refused() -> None:
+    page, part = next(pages_with("Attention", "windows"))
+    object.__setattr__(part, "windows", (Unheard(),))
+    with pytest.raises(TypeError, match="Unheard"):
+        run(page)
+
+
+@pytest.mark.parametrize("placement", get_args(Placement))
+def test_every_placement_has_words(placement: str) -> None:
+    assert placement.split("_")[0] in part_tree(model(decoder=stack(causal=True, placement=placement))).parts[1].says
