@@ -49,7 +49,7 @@ def multi_head(
     values of earlier calls.
     """
     if context.turns is not None:  # values are not rotated: position decides the weights, not what is averaged
-        q, k = context.turns.rotate(q), context.turns.rotate(k)
+        q, k = context.turns.rotate_heads(q), context.turns.rotate_heads(k)
     if cache is not None:
         k, v = cache.extend(k, v)
         if context.last is not None:

@@ -35,12 +35,16 @@ class Turns:
     pairing: Pairing
 
     def for_heads(self, dtype: torch.dtype) -> "Turns":
-        """The same for vectors ``(..., H, T, d)`` of a model of this type: every head turns alike."""
+        """The same for vectors ``(..., T, H, d)`` of a model of this type: every head turns alike."""
         wide = torch.promote_types(dtype, torch.float32)
-        cos, sin = self.cos.to(wide), self.sin.to(wide)
-        if cos.ndim > 2:
-            cos, sin = cos.unsqueeze(-3), sin.unsqueeze(-3)
-        return Turns(cos, sin, self.pairing)
+        return Turns(self.cos.to(wide).unsqueeze(-2), self.sin.to(wide).unsqueeze(-2), self.pairing)
+
+    def rotate_heads(self, x: Float[Tensor, "... H T d"]) -> Float[Tensor, "... H T d"]:
+        """``rotate`` for vectors already cut into heads, which keep their place in memory, tokens before heads.
+
+        Attention answers in the layout of its queries, and in this one the heads are put together without a copy.
+        """
+        return self.rotate(x.transpose(-3, -2)).transpose(-3, -2)
 
     def rotate(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
         """Turn each pair (a, b) of ``x`` to (a·cos − b·sin, a·sin + b·cos), in at least float32."""

@@ -48,7 +48,8 @@ def test_every_head_turns_alike(pairing, dim, device):
     x = normal(2, 3, 5, 8, device=device)
     for positions in (torch.arange(5, device=device), torch.tensor([[0, 1, 2, 3, 4], [7, 5, 3, 1, 2]], device=device)):
         turns = rotary_turns(facts, positions)
-        turned = turns.for_heads(x.dtype).rotate(x)
+        turned = turns.for_heads(x.dtype).rotate_heads(x)
+        assert turned.transpose(-3, -2).is_contiguous()  # tokens before heads
         for head in range(3):
             assert largest_difference(turned[:, head], turns.rotate(x[:, head])) < 1e-15
 
