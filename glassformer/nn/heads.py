@@ -156,12 +156,12 @@ class Attention(nn.Module):
             context = Context(mask=mask, turns=rotary_angles_of(self.rope, query, token_positions), path=path)
         key = query if key is None else key
         value = key if value is None else value
+        q = self.q(query)
         if cache is not None and context.is_cross:  # a memory does not change
             k, v = cache.memory_once(lambda: self._keys_and_values(key, value))
             cache = None
         else:
             k, v = self._keys_and_values(key, value)
-        q = self.q(query)
         if shares_rows and len(k) != len(q):  # rows that share a memory attend to it together
             q = q.reshape(len(k), -1, q.shape[-1])
         q = split_heads(q, self.num_heads)

@@ -389,10 +389,10 @@ def test_a_model_is_measured_as_it_was_after_training(tmp_path: Path) -> None:
     done = ask("evaluate", str(tmp_path / "out" / "model"), str(new), "--json")
     assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)
-    assert {name: found[name] for name in wanted} == pytest.approx(wanted, rel=1e-6)
-    assert found["perplexity"] == pytest.approx(2.718281828459045 ** found["loss"])
+    assert {name: found[name] for name in wanted} == pytest.approx(wanted, rel=1e-5)  # JSON has 6 digits
+    assert found["perplexity"] == pytest.approx(2.718281828459045 ** found["loss"], rel=1e-4)
     done = ask("evaluate", str(tmp_path / "out" / "model"), str(new), "data.documents=blank line", "--json")
-    assert json.loads(done.stdout)["loss"] != pytest.approx(wanted["loss"], rel=1e-6)  # it can be said anew
+    assert json.loads(done.stdout)["loss"] != pytest.approx(wanted["loss"], rel=1e-5)  # it can be said anew
     shutil.copy(new, tmp_path / "new.md")
     for said in (["data.format=text"], ["--format", "text"], []):
         done = ask("evaluate", str(tmp_path / "out" / "model"), str(tmp_path / "new.md"), "--json", *said)

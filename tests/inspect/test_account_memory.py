@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+import torch.nn.functional as F
+from torch import Tensor
 
 from glassformer.config import BlockSparse, FeedForward, Model, change
 from glassformer.config.parts import ACTIVATION_NAMES
@@ -115,20 +116,20 @@ def test_activations_of_any_page(seed):
 
 
 @pytest.mark.parametrize("name", ["bert-base-uncased", "deberta-v2-xlarge", "bart-base", "gpt2"])
-def test_dropout_holds_a_byte_for_each_number(name):
+def test_dropout_holds_a_byte_for_each_number(name, monkeypatch):
     """A CPU holds the factors themselves, four bytes each. Its kernels know no dropout, so attention has none here."""
     facts = rewritten(small(presets()[name].facts), lambda name, value: 0.1 if name.endswith("dropout") else value)
     for each in ("encoder", "decoder"):
         if getattr(facts, each) is not None:
             facts = change(facts, f"{each}.attention.dropout", 0.0)
     made, given, dropped = built(facts, "float32"), inputs(facts, *SHAPE), []
-    for part in made.modules():
-        if isinstance(part, nn.Dropout) and part.p:
-            part.register_forward_hook(lambda _, __, out: dropped.append(out.numel()))
-    relative = facts.encoder and facts.encoder.attention.score_bias
-    if relative is not None:  # in every layer anew, for all rows together
-        dropped += [2 * relative.span * facts.width] * facts.encoder.layers
-    with Kept([*made.parameters(), *given.values()]) as kept:
+
+    def counted_dropout(x: Tensor, *args: Any, plain: Any = F.dropout, **kwargs: Any) -> Tensor:
+        dropped.append(x.numel())
+        return plain(x, *args, **kwargs)
+
+    with monkeypatch.context() as patch, Kept([*made.parameters(), *given.values()]) as kept:
+        patch.setattr(F, "dropout", counted_dropout)
         loss(made(**given), kept)
     counted = account(facts, **sizes(SHAPE), mode="train")
     assert dropped

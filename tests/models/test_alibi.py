@@ -1,13 +1,11 @@
 """ALiBi in whole models: what distance means in an encoder, that only distance matters, and kinds that are unknown."""
 
-from dataclasses import dataclass, replace
-
 import pytest
 import torch
 
-from glassformer.config import Alibi, Embed, shapes
+from glassformer.config import Alibi
 from glassformer.config.parts import PLACEMENTS
-from tests.helpers import PATHS, largest_difference, types_unchecked
+from tests.helpers import PATHS, largest_difference
 from tests.pages import PAGES, attention, built, model, stack, tokens
 
 ENCODER = model(encoder=stack(attention=attention(heads=6, score_bias=Alibi())))
@@ -34,20 +32,6 @@ def test_where_a_text_begins_does_not_matter(page):
 def test_no_limit_is_set_on_the_length():
     assert PAGES["bloom"].longest is None
     assert built("bloom")(tokens(1, 200)).isfinite().all()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Unheard:
-    """A kind of score_bias that nothing knows."""
-
-
-def test_a_kind_of_score_bias_that_nothing_knows_is_refused():
-    with types_unchecked():
-        page = replace(ENCODER, encoder=stack(attention=attention(score_bias=Unheard())), embed=Embed())
-        with pytest.raises(AssertionError, match="Unheard"):
-            shapes(page)
-        with pytest.raises(TypeError, match="Unheard as score_bias"):
-            built(page)(tokens(1, 3))
 
 
 def test_every_placement_is_drawn_by_a_page():

@@ -743,6 +743,10 @@ def _sees_key_bias(made, name):
     return rotated or isinstance(facts.score_bias, Disentangled)
 
 
+def _relative(made, name):
+    return getattr(made.config, name.split(".")[0]).attention.score_bias
+
+
 @pytest.mark.parametrize("seed", range(15))
 def test_any_page_runs_and_trains(seed):
     page = any_page(seed)
