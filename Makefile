@@ -57,10 +57,10 @@ test-kernels: $(VENV)/dev ## the tests on the kernels of other processors, on on
 	done; done
 
 parity: $(VENV)/dev ## every lineage beside Hugging Face, as a table, into docs/parity.md
-	@$(BIN)/python -m tests.parity.report
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.parity.report
 
 mutations: $(VENV)/dev ## flip every fact of every lineage and see that parity notices
-	@$(BIN)/python -m tests.parity.mutations
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.parity.mutations
 
 check: $(VENV)/dev ## lint, format, types, spelling
 	@$(BIN)/ruff check .

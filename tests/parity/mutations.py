@@ -34,6 +34,7 @@ SILENT = {
     "dropout": "acts while training alone",
     "input_dropout": "acts while training alone",
     "final_dropout": "acts while training alone",
+    "bias_trained": "whether it learns; tests/families/test_lineages.py compares it with the buffers of the reference",
     "init.std": "where training starts",
     "init.table_std": "where training starts",
     "init.residual_scaling": "where training starts",
