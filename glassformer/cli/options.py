@@ -62,8 +62,8 @@ class Choosing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loading(Choosing):
-    """How the model, and the tokenizer that reads its texts, come into memory."""
+class ModelOptions(Choosing):
+    """What of a model's folder is read, and how."""
 
     ignore_keys: Annotated[
         list[str] | None,
@@ -81,10 +81,6 @@ class Loading(Choosing):
             rich_help_panel=LOADING,
         ),
     ] = None
-    tokenizer: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Another folder's tokenizer.", rich_help_panel=LOADING),
-    ] = None
     tokenizer_kind: Annotated[
         str | None,
         typer.Option(
@@ -92,6 +88,21 @@ class Loading(Choosing):
             help="What older tokenizer files are where they do not say it: t5, llama, albert …",
             rich_help_panel=LOADING,
         ),
+    ] = None
+
+    def options(self) -> dict[str, Any]:
+        """Those that were given, by the names of ``hub.load``."""
+        more = {name: getattr(self, name) for name in ("ignore_keys", "fresh", "tokenizer_kind")}
+        return self.choices() | {name: value for name, value in more.items() if value}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loading(ModelOptions):
+    """How the model, and the tokenizer that reads its texts, come into memory."""
+
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Another folder's tokenizer.", rich_help_panel=LOADING),
     ] = None
     dtype: Annotated[
         str | None,
@@ -117,10 +128,9 @@ class Loading(Choosing):
         if self.device is not None:
             check_device(self.device, said="--device")
         dtype = None if self.dtype is None else getattr(torch, self.dtype)
-        options = self.choices()
-        for name in ("ignore_keys", "fresh", "tokenizer", "tokenizer_kind"):
-            if getattr(self, name):
-                options[name] = getattr(self, name)
+        options = self.options()
+        if self.tokenizer is not None:
+            options["tokenizer"] = self.tokenizer
         return hub.load(model, dtype=dtype, device=self.device, **options, **checks)  # type: ignore[arg-type]
 
 

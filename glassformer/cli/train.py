@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from glassformer.cli.options import Loading, ModelName
+from glassformer.cli.options import Loading, ModelName, ModelOptions
 from glassformer.cli.outputs import note, people, print_computed, visible
 from glassformer.cli.verbs import verb
 
@@ -75,6 +75,7 @@ def train(
     going: Going,
     asking: Asking,
     telling: Telling,
+    opening: ModelOptions,
     recipe: Annotated[
         str | None, typer.Argument(metavar="[RECIPE]", help="A recipe's name (see --list) or a YAML file.")
     ] = None,
@@ -87,7 +88,7 @@ def train(
         _list_recipes()
         return
     told: list[str] = []
-    found = _read(recipe, list(changes or ()), going, told)
+    found = _read(recipe, list(changes or ()), going, opening.options(), told)
     if asking.print_config:
         from glassformer.train.jobs import with_all_options
         from glassformer.train.recipe_files import write_recipe
@@ -99,7 +100,7 @@ def train(
     _run(found, going, asking, telling, told)
 
 
-def _read(recipe: str | None, changes: list[str], going: Going, told: list[str]) -> "Recipe":
+def _read(recipe: str | None, changes: list[str], going: Going, options: dict[str, Any], told: list[str]) -> "Recipe":
     from glassformer.train.recipe_files import read_recipe
 
     if recipe is None or _CHANGE.match(recipe):
@@ -110,7 +111,7 @@ def _read(recipe: str | None, changes: list[str], going: Going, told: list[str])
         recipe = str(going.out / "recipe.yaml")
         if not Path(recipe).is_file():
             raise ValueError(f"{going.out} holds no run to go on with; say which recipe to begin.")
-    values: dict[str, Any] = {}
+    values = {f"model.load_options.{name}": value for name, value in options.items() if value}
     if going.on_bad_row is not None:
         values["data.on_bad_row"] = going.on_bad_row
     if going.init_from is not None:  # in place of the recipe's model, not of what is said besides

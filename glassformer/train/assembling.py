@@ -29,7 +29,7 @@ from glassformer.train.memory import checkpoint_blocks
 from glassformer.train.optim import adamw, muon_and_adamw
 from glassformer.train.processes import by_first, first_then_all, gathered
 from glassformer.train.reading import PARTS, Records, read_parts
-from glassformer.train.recipe import Aligned, Files, Optimisation, Recipe
+from glassformer.train.recipe import Aligned, Files, LoadOptions, Optimisation, Recipe
 from glassformer.train.resume import compare, identity_of, needs_base
 from glassformer.train.schedules import Schedule, schedule
 from glassformer.weights.files import WeightsError
@@ -42,7 +42,7 @@ FREE = {
     "run": ("device", "parallel", "compile", "recompute", "keep", "keep_memory"),
     "batch": ("workers",),
     "data": ("train", "valid", "test", "on_bad_row"),
-    "model": ("teacher",),
+    "model": ("teacher", "load_options"),
     "evaluation": ("samples",),
 }
 
@@ -261,7 +261,8 @@ def _start(recipe: Recipe, job: Job[Any], labels: tuple[str, ...], checkpoint: P
         return None
     stands_in = checkpoint is not None and folder == str(checkpoint)
     known_by = identity_of(Path(folder))["recipe"]["model"]["start"] if stands_in else None
-    return started(folder, job, labels, known_by)
+    options = LoadOptions() if stands_in else recipe.model.load_options  # a checkpoint is in our own format
+    return started(folder, job, labels, options, known_by)
 
 
 def _identity(recipe: Recipe, parts: dict[str, Records[Any]], start: Started | None) -> dict[str, Any]:

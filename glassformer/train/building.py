@@ -24,7 +24,7 @@ from glassformer.train.adapters import add_adapters
 from glassformer.train.jobs.base import Job, Kit
 from glassformer.train.jobs.documents import read_note
 from glassformer.train.reading import Records
-from glassformer.train.recipe import ModelPlan, Recipe
+from glassformer.train.recipe import LoadOptions, ModelPlan, Recipe
 from glassformer.weights.lineage import Lineage, head_kind
 from glassformer.weights.saving import write_text
 from glassformer.weights.source import find_place
@@ -164,17 +164,21 @@ class Started(hub.Loaded):
     notes: list[str] = field(default_factory=list)  # what is to be told of it
 
 
-def started(folder: str, job: Job[Any], labels: tuple[str, ...], known_by: str | None = None) -> Started:
+def started(
+    folder: str, job: Job[Any], labels: tuple[str, ...], options: LoadOptions, known_by: str | None = None
+) -> Started:
     """The model of a folder with the head that the job needs: its own, with its labels in their order, or a new one.
 
     ``known_by``: its fingerprint, where the folder stands in for one that is gone; else its weights are hashed.
     """
-    own = hub.load(folder, dtype=torch.float32)  # as stored, steps would be lost to rounding
+    said = options.options()
+    own = hub.load(folder, dtype=torch.float32, **said)  # as stored, steps would be lost to rounding
     old, known_by = own.config.head, fingerprint(own.model) if known_by is None else known_by
     if job.keeps(old, labels):
         return Started(**vars(own), fingerprint=known_by)
     new = _new_head(own, job, labels)
-    found = hub.load(folder, dtype=torch.float32, head=new, fresh=["head.*"])
+    said |= {"head": new, "fresh": ["head.*", *options.fresh]}
+    found = hub.load(folder, dtype=torch.float32, **said)
     if isinstance(old, TaskHead) and old.labels:  # weights of other labels may fit as well
         last = "head.out." if head_kind(old) == head_kind(new) else "head."
         found.report.fresh = [name for name in shapes(found.config) if name.startswith(last)]

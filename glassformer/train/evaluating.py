@@ -35,6 +35,7 @@ _SAID_BY = {  # keys that nothing goes by here, and what does the same
     "run.device": "--device",
     "run.precision": "--dtype",
     "model.start": "MODEL",
+    "model.load_options": "--head, --lineage, --allow-pickle, --ignore-keys, --fresh or --tokenizer-kind",
     "data.test": "FILE",
     "evaluation.rows": "data.limit",
     "model.teacher": "job=distillation besides",

@@ -84,6 +84,22 @@ class Adapters:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """How the folders of ``model.start`` and ``model.teacher`` are read; see ``hub.Options``."""
+
+    head: str | None = None
+    lineage: str | None = None
+    allow_pickle: bool = False
+    ignore_keys: tuple[str, ...] = ()
+    fresh: tuple[str, ...] = ()
+    tokenizer_kind: str | None = None
+
+    def options(self) -> dict[str, Any]:
+        """Those that are set, for ``hub.load``."""
+        return {name: value for name, value in vars(self).items() if value not in (None, False, ())}
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelPlan:
     """The model: a lineage with sizes, or the weights of a folder to start from."""
 
@@ -93,6 +109,7 @@ class ModelPlan:
     helper: dict[str, Any] = field(default_factory=dict)  # sizes of a second model, where the job has one
     teacher: str | None = None  # a folder, where the job has one
     adapters: Adapters | None = None
+    load_options: LoadOptions = field(default_factory=LoadOptions)
 
     def __post_init__(self) -> None:
         if self.start is not None and self.lineage is not None:

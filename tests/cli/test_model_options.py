@@ -17,18 +17,19 @@ from tokenizers import pre_tokenizers
 
 from glassformer import hub
 from glassformer.cli.main import app
-from glassformer.cli.options import Choosing, Loading
+from glassformer.cli.options import Choosing, Loading, ModelOptions
 from glassformer.families import lineages
 from tests.cli.test_write import refused, rows, run
 from tests.helpers import randomise
 
-ALONE = {"demo", "env", "train", "tokenizer"}  # verbs that name no model of their own; train's is in its recipe
+ALONE = {"demo", "env", "tokenizer"}  # verbs that name no model
 FACTS_ONLY = {"info", "account"}  # verbs that read what a model is, and neither its weights nor its words
 SIZES = {
     "vocab_size": 31, "hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 3, "intermediate_size": 8,
 }  # fmt: skip
 CHOOSING = {"--head", "--lineage", "--allow-pickle"}
-LOADING = CHOOSING | {"--ignore-keys", "--fresh", "--tokenizer", "--tokenizer-kind", "--dtype", "--device"}
+STARTING = CHOOSING | {"--ignore-keys", "--fresh", "--tokenizer-kind"}
+LOADING = STARTING | {"--tokenizer", "--dtype", "--device"}
 
 
 @cache
@@ -50,12 +51,13 @@ def test_the_groups_hold_the_options_that_are_asked_of_every_verb() -> None:
         return {"--" + name.replace("_", "-") for name in group.__dataclass_fields__}
 
     assert names(Choosing) == CHOOSING
+    assert names(ModelOptions) == STARTING
     assert names(Loading) == LOADING
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_that_reads_a_model_has_the_options_for_it(verb: str) -> None:
-    wanted = CHOOSING if verb in FACTS_ONLY else LOADING
+    wanted = CHOOSING if verb in FACTS_ONLY else STARTING if verb == "train" else LOADING
     assert wanted - options_of(verb) == set()
 
 
@@ -63,6 +65,9 @@ def arguments_of(verb: str, model: Path, tmp_path: Path) -> tuple[list[str | Pat
     """A command line that is right but for the model, and standard input."""
     file = tmp_path / "data.txt"
     file.write_text("the value\n")
+    if verb == "train":
+        return [verb, "roberta", "--init-from", model, f"data.train={file}", "data.format=text",
+                "data.held_out=0", "--out", tmp_path / "run"], None  # fmt: skip
     more: dict[str, list[str | Path]] = {
         "info": [], "account": [], "convert": [tmp_path / "out"], "evaluate": [file], "chat": [],
         "task": ["a text", "--prefix", "b: "], "answer": ["a text", "-q", "what"],
@@ -135,6 +140,9 @@ def test_the_remedies_that_errors_name_work(fault: str, whole: Path, tmp_path: P
     told = refused(run("convert", folder, tmp_path / "out"))
     assert remedy[0] in told
     assert run("convert", folder, tmp_path / "out", *remedy).exit_code == 0
+    line, _ = arguments_of("train", folder, tmp_path)
+    assert remedy[0] in refused(run(*line))
+    assert "holds no tokenizer" in refused(run(*line, *remedy))  # the next thing that it lacks
 
 
 def test_a_lineage_is_asked_for_by_name_everywhere(whole: Path, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ class Distilled(HiddenWords):
     def teacher(self) -> Loaded:
         """The teacher with its tokenizer; read once."""
         self.check()
-        found = hub.load(str(self.recipe.model.teacher))
+        found = hub.load(str(self.recipe.model.teacher), **self.recipe.model.load_options.options())
         found.model = guessing(found.model).requires_grad_(False)
         return found
 
