@@ -120,7 +120,7 @@ class Block(nn.Module):
             memory = context.memory
             own = {} if cache is None else {"cache": cache}
             around = {"key": context.source, "context": context, **own}
-            across = {"context": context.across, **own}
+            across = {"context": context.across, **own} if memory is not None else {}
         if (self.cross is None) != (memory is None):
             has = "has no" if self.cross is None else "has"
             given = "a memory was given" if memory is not None else "no memory was given"

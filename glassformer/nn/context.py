@@ -4,7 +4,6 @@ Shapes: ``B`` batch, ``T`` tokens of this call, ``S`` tokens they may look at, `
 """
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -48,7 +47,7 @@ class Context:
             return self
         return replace(self, mask=mask, bias=bias, real=None if real is None else real[..., -keys:])
 
-    @cached_property
+    @property
     def across(self) -> "Context":
         """The surroundings of the cross-attention: the memory's mask, no positions."""
         return Context(mask=self.memory_mask, is_cross=True, path=self.path)

@@ -1,6 +1,7 @@
 """What the JSON files of a tokenizer's folder say: ``tokenizer.json``, and the small files that name special tokens."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -78,6 +79,7 @@ def read_folder(path: Path) -> Folder:
 
 def read_complete(path: Path, folder: Folder) -> Vocabulary:
     """``tokenizer.json``; the files beside it only name roles, and say whether BOS and EOS are put around a text."""
+    _check_merges(path)
     try:
         backend = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing narrower
@@ -92,6 +94,23 @@ def read_complete(path: Path, folder: Folder) -> Vocabulary:
     if "cls" not in folder.special and any(flag is not None for flag in flags.values()):
         _obey(backend, folder, flags)
     return folder.vocabulary(backend)
+
+
+def _check_merges(path: Path) -> None:
+    """The library cuts the prefix off the second half of every merge unseen: elsewhere in a character it aborts."""
+    if not re.search(rb'"continuing_subword_prefix"\s*:\s*"', path.read_bytes()):
+        return  # of large files only the few with such a prefix are read twice
+    model = read_json(path).get("model")
+    prefix, merges = (model.get("continuing_subword_prefix"), model.get("merges")) if model else (None, None)
+    if not isinstance(prefix, str) or not isinstance(merges, list):
+        return
+    for merge in merges:
+        second = merge.split(" ")[-1] if isinstance(merge, str) else merge[-1]
+        if not str(second).startswith(prefix):
+            raise TokenizerError(
+                f"{path} has the merge {merge!r}, whose second half does not start with the "
+                f"continuing_subword_prefix {prefix!r}; fetch the file again."
+            )
 
 
 def _obey(backend: Tokenizer, folder: Folder, flags: Mapping[str, bool | None]) -> None:

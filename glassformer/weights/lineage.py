@@ -184,7 +184,7 @@ def write_tag(model: Model) -> dict[str, Any]:
 def shortest_cycle(items: Sequence[T]) -> tuple[T, ...]:
     """The fewest of the first items that, laid over all in turn, give all of them: a b a b a → a b."""
     places = range(len(items))
-    length = next(n for n in range(1, len(items) + 1) if all(items[i] == items[i % n] for i in places))
+    length = next((n for n in range(1, len(items)) if all(items[i] == items[i % n] for i in places)), len(items))
     return tuple(items[:length])
 
 

@@ -4,7 +4,7 @@ import pytest
 import transformers
 
 from glassformer.config import Model, Norm, Rotary, RotaryScaling, change, count, look, shapes
-from glassformer.families import lineages, preset
+from glassformer.families import lineages, preset, presets
 from glassformer.weights.convert import expand, plan
 from glassformer.weights.foreign import LlamaFacts
 from glassformer.weights.lineage import Lineage, shortest_cycle
@@ -289,6 +289,15 @@ SPARE = {
     "qwen3": ["layers.0.self_attn.rotary_emb.inv_freq"],
     "gemma": ["layers.0.self_attn.rotary_emb.inv_freq"],
 }
+
+
+def test_every_decoder_is_in_these_tables() -> None:
+    known = lineages()
+    published = {name: lineage for name, lineage in known.items() if lineage.model_type is not None}
+    decoders = {name for name, lineage in published.items() if lineage.facts({}, "lm").family == "decoder"}
+    assert decoders == TINY.keys() == SPARE.keys()
+    counted = {presets()[name].lineage.name for name in COUNTS}
+    assert decoders - counted == {"ctrl"}  # whose published files hold a fixed table of positions as well
 
 
 @pytest.mark.parametrize("name", TINY)

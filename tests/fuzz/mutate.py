@@ -17,7 +17,7 @@ def damaged_json(original: Any, draw: random.Random) -> Any:
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
         holder, key = _place(found, draw)
         if holder is None:
-            return draw.choice(HOSTILE)
+            return copy.deepcopy(draw.choice(HOSTILE))
         _change(holder, key, draw)
     return found
 
@@ -50,7 +50,7 @@ def _change(holder: Any, key: Any, draw: random.Random) -> None:
     elif kind == 4:
         holder[key] = [value] if draw.random() < 0.5 else {"a": value}
     else:
-        holder[key] = draw.choice(HOSTILE)
+        holder[key] = copy.deepcopy(draw.choice(HOSTILE))  # a later change must not reach the list
 
 
 def damaged_bytes(original: bytes, draw: random.Random, reach: int | None = None) -> bytes:

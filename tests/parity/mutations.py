@@ -15,8 +15,10 @@ import torch
 import transformers
 
 from glassformer.config import (
+    InputPosition,
     Model,
     Norm,
+    Rotary,
     RotaryScaling,
     change,
     leaves,
@@ -30,8 +32,10 @@ from tests.parity.cases import CASES
 from tests.parity.harness import Case, Pair
 
 # Paths whose value cannot show in an answer, with the reason.
+WITH_WEIGHTS = ("encoder", "decoder", "convolution", "head", "mask_decoder")  # where there is none, loading notices one
 SILENT = {
     "dropout": "acts while training alone",
+    "dropout_on": "acts while training alone",
     "input_dropout": "acts while training alone",
     "final_dropout": "acts while training alone",
     "bias_trained": "whether it learns; tests/families/test_lineages.py compares it with the buffers of the reference",
@@ -96,11 +100,26 @@ def other_values(path: str, value: Any) -> Iterator[Any]:
     elif isinstance(value, int):
         yield value + (2 if name in ("dim", "kernel") else 1)
     elif value is None:
-        yield from {
-            "kv_heads": [1], "unique_layers": [1], "width": [8], "rotary": [], "score_bias": score_biases(),
-            "scaling": [RotaryScaling(kind="linear", factor=2.0)], "transform": ["gelu"], "pool": ["first"],
-            "hidden": ["tanh"], "qk_norm": [Norm(kind="rms")],
-        }.get(name, [])  # fmt: skip
+        yield from () if name in WITH_WEIGHTS else instead_of_none()[name]
+    else:
+        raise TypeError(f"{path} is {value!r}: say here what else it might be.")
+
+
+def instead_of_none() -> dict[str, list[Any]]:
+    """What a fact that a model lacks might be, by its name."""
+    return {
+        "kv_heads": [1],
+        "unique_layers": [1],
+        "width": [8],
+        "rotary": [Rotary(dim=2, length=64)],
+        "score_bias": list(score_biases()),
+        "position": [InputPosition(kind="sinusoidal", length=64)],
+        "scaling": [RotaryScaling(kind="linear", factor=2.0)],
+        "transform": ["gelu"],
+        "pool": ["first"],
+        "hidden": ["tanh"],
+        "qk_norm": [Norm(kind="rms")],
+    }
 
 
 def parts(facts: Any, where: str = "") -> Iterator[tuple[str, Any]]:
@@ -121,7 +140,7 @@ def is_idle(model: Model, path: str) -> str | None:
         return "one head has one key/value head"
     if name == "bias" and look(model, f"{owner}.labels", None) == ():
         return "without labels there are no scores to add a bias to"
-    if name in ("low", "high") and look(model, f"{owner}.kind") == "linear":
+    if name in ("low", "high", "original_length") and look(model, f"{owner}.kind") == "linear":
         return "linear scaling treats all frequencies alike"
     if name == "bias" and isinstance(norm := look(model, owner), Norm) and norm.kind == "rms":
         return "RMSNorm has no bias"

@@ -513,6 +513,15 @@ def test_a_folder_without_a_tokenizer_names_what_was_looked_for(tmp_path) -> Non
         Tokenizer.load(tmp_path)
 
 
+def test_merges_without_the_prefix_are_refused(tmp_path) -> None:
+    """The tokenizers library would end the process."""
+    vocab = {"a": 0, "\u0120": 1, "a\u0120": 2}
+    model = {"type": "BPE", "vocab": vocab, "merges": [["a", "\u0120"]], "continuing_subword_prefix": "x"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
+    with pytest.raises(TokenizerError, match=r"merge \['a', 'Ġ'\].* does not start with .*'x'; fetch the file again"):
+        Tokenizer.load(tmp_path)
+
+
 def test_kinds_that_are_not_known_or_do_not_fit_are_refused(tmp_path, word_folder, bytes_vocabulary) -> None:
     with pytest.raises(TokenizerError, match="kind must be one of albert"):
         Tokenizer.load(word_folder, kind="word_piece")

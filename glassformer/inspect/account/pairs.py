@@ -77,4 +77,7 @@ class ExactPairs:
 def _window(stack: Stack, number: int) -> int | BlockSparse | None:
     """Of a layer by its number; a last layer that runs several times is the last one each time."""
     windows = stack.attention.windows
-    return windows[min(number, stack.layers - 1) % len(windows)]
+    window = windows[min(number, stack.layers - 1) % len(windows)]
+    if not isinstance(window, int | BlockSparse | None):
+        raise TypeError(f"which pairs see each other with the window {window!r} is not known here; use causal='dense'.")
+    return window
