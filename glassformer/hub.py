@@ -335,4 +335,6 @@ def _tokenizer_of(loaded: Loaded) -> Tokenizer | None:
     try:
         return loaded.tokenizer
     except TokenizerError:
+        if loaded.tokenizer_place is not None:  # one that was asked for
+            raise
         return None

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from glassformer.cli.errors import option
 from glassformer.cli.options import Loading, ModelName, ModelOptions
 from glassformer.cli.outputs import note, people, print_computed, visible
 from glassformer.cli.verbs import verb
@@ -120,7 +121,11 @@ def _read(recipe: str | None, changes: list[str], going: Going, options: dict[st
         if said is not None:
             raise ValueError(f"say one model to start from: --init-from {going.init_from} or model.start={said}.")
         values["model.start"] = going.init_from
-    return read_recipe(recipe, changes, told=told, **values)
+    found = read_recipe(recipe, changes, told=told, **values)
+    unused = [option(name) for name, value in options.items() if value]
+    if unused and found.model.start is None and found.model.teacher is None:
+        raise ValueError(f"{unused[0]} is for a model to start from; say --init-from FOLDER, or leave it out.")
+    return found
 
 
 def _list_recipes() -> None:
@@ -255,9 +260,9 @@ def evaluate(
     changes = [one for one in data if _CHANGE.match(one)]
     said = dict(one.split("=", 1) for one in changes)
     check_changes(said)
-    for key, option, given in (("data.format", "--format", format_), ("data.on_bad_row", "--on-bad-row", on_bad_row)):
+    for key, named, given in (("data.format", "--format", format_), ("data.on_bad_row", "--on-bad-row", on_bad_row)):
         if key in said and given is not None:
-            raise ValueError(f"say it once: {option} {given} or {key}={said[key]}.")
+            raise ValueError(f"say it once: {named} {given} or {key}={said[key]}.")
     loaded = loading.load(model)
     kind = format_ or said.get("data.format") or format_of(loaded, files)
     page = page_for(loaded, kind, files_of(kind, files), said.get("job"))

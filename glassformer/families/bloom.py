@@ -11,6 +11,8 @@ from glassformer.weights.rules import FusedByHead, fused, modules, same
 
 def read(c: Reader) -> Model:
     """The facts that config.json states; the published files use some names of sizes that the config class renames."""
+    if c.get("pretraining_tp", 1) > 1:
+        c.must("slow_but_exact", False, "split over machines, the reference leaves out a bias of the attention then")
     c.must("apply_residual_connection_post_layernorm", False, "no published model adds to the normalised stream")
     width, layers = c.get("n_embed", c.hidden_size), c.get("num_hidden_layers", c.n_layer)
     heads = c.get("num_attention_heads", c.n_head)
@@ -117,7 +119,7 @@ BLOOM = Lineage(
     ignored={
         **TRAINING_CODE,
         "pretraining_tp": "how products were split over machines; the result is the same but for rounding",
-        "slow_but_exact": "repeats the rounding of such a split",
+        "slow_but_exact": "repeats the rounding of such a split; refused where it leaves out a bias",
         "n_inner": "nothing reads it; the feed-forward network is always four times as wide as the model",
         "offset_alibi": "nothing reads it",
         "seq_length": "the length in training; ALiBi sets no limit",

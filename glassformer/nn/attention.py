@@ -141,6 +141,8 @@ def _fused(
 ) -> Tensor:
     """The same through PyTorch's kernels, which are fast for exactly four axes: batch, heads, sequence, width."""
     if q.ndim == 4 and len(q) == len(k) == len(v):
+        if hidden is not None and hidden.ndim == 3:  # with three axes PyTorch passes the fused kernels over
+            hidden = hidden[None]  # 1 H T S
         return _four_axes_fused(q, k, v, hidden, is_causal, scale, dropout)
     batch = batch_axes(q, k, v, trailing=3)
     q4, k4, v4 = (_four_axes(x, batch) for x in (q, k, v))

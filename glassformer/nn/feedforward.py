@@ -63,14 +63,14 @@ def activation_named(name: str, *, fused: bool = False) -> Callable[[Tensor], Te
     return kernels.ACTIVATIONS[name] if fused else ACTIVATIONS[name]
 
 
-def hidden_vector(
-    up: Float[Tensor, "... f"],
-    activation: Callable[[Tensor], Tensor],
-    gate: Float[Tensor, "... f"] | None = None,
-) -> Float[Tensor, "... f"]:
-    """activation(up), or with a gate activation(gate) · up."""
-    up = finite_in_half(up)
-    return finite_in_half(activation(up) if gate is None else activation(finite_in_half(gate)) * up)
+def activated(x: Float[Tensor, "... f"], activation: Callable[[Tensor], Tensor]) -> Float[Tensor, "... f"]:
+    """activation(x), in float16 within its range."""
+    return finite_in_half(activation(finite_in_half(x)))
+
+
+def gated(gate: Float[Tensor, "... f"], up: Float[Tensor, "... f"]) -> Float[Tensor, "... f"]:
+    """gate · up, of a gate that went through its activation; in float16 within its range."""
+    return finite_in_half(gate * finite_in_half(up))
 
 
 def finite_in_half(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -116,8 +116,10 @@ class FeedForward(nn.Module):
     def forward(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
         """Transform every vector of ``x`` by itself."""
         activation = activation_named(self.activation, fused=self.fused)
-        gate = None if self.gate is None else self.gate(x)
-        hidden = hidden_vector(self.up(x), activation, gate)  # ... f
+        if self.gate is None:
+            hidden = activated(self.up(x), activation)  # ... f
+        else:  # gate(x) itself is freed before up(x) is computed
+            hidden = gated(activated(self.gate(x), activation), self.up(x))
         y = self.down(dropout(hidden, self.inner_dropout, self.training))
         return dropout(y, self.dropout, self.training)
 
@@ -146,7 +148,8 @@ class SwiGLU(nn.Module):
 
     def forward(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
         """Transform every vector of ``x`` by itself."""
-        return self.w2(hidden_vector(self.w3(x), activation_named("silu", fused=self.fused), self.w1(x)))
+        gate = activated(self.w1(x), activation_named("silu", fused=self.fused))
+        return self.w2(gated(gate, self.w3(x)))
 
 
 def swiglu_width(d_model: int, multiple: int = 64) -> int:

@@ -39,7 +39,7 @@ def make_tokenizer(
     """
     said = recipe.tokenizer
     if said.load is not None:
-        return Tokenizer.load(find_place(said.load))
+        return Tokenizer.load(find_place(said.load), kind=recipe.model.load_options.tokenizer_kind)
     if start is not None:
         return start.tokenizer
     further = job.special(rows)

@@ -68,13 +68,16 @@ def keep_model(place: Path, run: Run, folders: Sequence[Path]) -> None:
         model = hub.load(folders[-1]).model
         if len(folders) > 1:
             load_average(model, folders)
-    hidden = place.with_name(f".{place.name}.new")
+    hidden, before = (place.with_name(f".{place.name}.{state}") for state in ("new", "before"))
     with naming_file(place):
         try:
-            shutil.rmtree(hidden, ignore_errors=True)
+            for leftover in (hidden, before):
+                shutil.rmtree(leftover, ignore_errors=True)
             hub.save(model, hidden, tokenizer=run.kit.tokenizer, lineage=run.lineage)
             write_text(hidden / hub.JOB, json.dumps(note_of(run.job), indent=2, ensure_ascii=False) + "\n")
-            shutil.rmtree(place, ignore_errors=True)
+            if place.exists():
+                os.replace(place, before)
             os.replace(hidden, place)
         finally:
             shutil.rmtree(hidden, ignore_errors=True)
+            shutil.rmtree(before, ignore_errors=True)

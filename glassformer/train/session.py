@@ -217,12 +217,13 @@ class Session:
         is_last = report.step == self.recipe.run.steps
         is_judged = is_last or report.step % self.recipe.evaluation.every == 0
         better = self._validate(log, report.step) if is_judged else False
+        stop = signals.came and not is_last  # asked once: a signal that comes later is for the next step
         is_due = is_last or better or self.stopping.is_over or report.step % self.recipe.run.checkpoint_every == 0
-        if is_due or signals.came:
+        if is_due or stop:
             self._checkpoint(log if is_due else None, report.step, better)
         if is_judged:
             self._show_samples(report.step)
-        if signals.came and not is_last:
+        if stop:
             folders = chosen(self.checkpoints, self.recipe.evaluation.last)
             keep_model(self.folder / MODEL, self.run, folders)
             raise StoppedError(report.step, [step_of(folder) for folder in folders])

@@ -257,7 +257,8 @@ def _check_copies(plan: Plan, rule: Rule, shelf: Shelf) -> None:
             if not torch.equal(first, copy.to(first.dtype)):
                 raise WeightsError(
                     f"{rule.theirs[0]} and {name} should be one tied tensor, but they differ. If the model was trained "
-                    f"with its head untied, say so in config.json: tie_word_embeddings=false."
+                    f"with its head untied, say so in config.json: tie_word_embeddings=false; else say which of them "
+                    f"not to read: ignore_keys=[{name!r}]."
                 )
 
 

@@ -117,11 +117,11 @@ def test_loads() -> None:
     assert written["kv_cache_bytes"] == 3 * 100 * written["kv_cache_bytes_per_token"] == 3 * 100 * 16 * 2 * 8 * 64 * 2
     pairs = told("t5-small", "--source", 20, "--context", 10, "--depth", 0)
     assert (pairs["source"], pairs["context"]) == (20, 10)
-    dense, exact = (told("gpt2", "--causal", causal, "--depth", 0)["shares"] for causal in ("dense", "exact"))
+    dense, exact = (told("distilgpt2", "--causal", causal, "--depth", 0)["shares"] for causal in ("dense", "exact"))
     assert exact["attention"]["flops"] * 2 * 1024 == dense["attention"]["flops"] * 1025
     assert exact["ffn"]["flops"] == dense["ffn"]["flops"]
     eager, fused = (
-        told("gpt2", "--train", "--attention", kernel, "--depth", 0)["memory"] for kernel in ("eager", "fused")
+        told("distilgpt2", "--train", "--attention", kernel, "--depth", 0)["memory"] for kernel in ("eager", "fused")
     )
     assert eager["activations"] > fused["activations"]
 
@@ -139,29 +139,32 @@ def test_csv_has_a_row_per_part() -> None:
     assert float(several[0]["ffn_share"]) == pytest.approx(0.398, abs=5e-4)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("--compare", "cs336-small", "cs336-xl"),
-        ("cs336-small", "cs336-xl"),
-        ("--compare", "cs336-small", "--compare", "cs336-xl"),
-        ("cs336-small", "--compare", "cs336-xl"),
-    ],
-)
-def test_models_side_by_side(arguments: tuple[str, ...]) -> None:
-    shown = squeezed(ask(*arguments).stdout)
+def test_models_side_by_side() -> None:
+    shown = squeezed(ask("--compare", "cs336-small", "cs336-xl").stdout)
     assert "cs336-small cs336-xl parameters 190,460,160 2,127,057,600" in shown
     assert "of the layers alone projections 21.4 % 23.1 % attention 14.3 % 7.4 % ffn 64.3 % 69.4 %" in shown
     assert "attention ≥ ffn from 4,608 9,600" in shown
-    assert [one["name"] for one in told(*arguments, "--depth", 0)] == ["cs336-small", "cs336-xl"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--compare", "bert-tiny", "bert-mini"),
+        ("bert-tiny", "bert-mini"),
+        ("--compare", "bert-tiny", "--compare", "bert-mini"),
+        ("bert-tiny", "--compare", "bert-mini"),
+    ],
+)
+def test_models_to_compare_are_named_in_any_way(arguments: tuple[str, ...]) -> None:
+    assert [one["name"] for one in told(*arguments, "--depth", 0)] == ["bert-tiny", "bert-mini"]
 
 
 def test_compare_draws(tmp_path: Path) -> None:
     path = tmp_path / "shares.svg"
-    drawn = ask("--compare", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "--plot", path)
+    drawn = ask("--compare", "gpt2", "gpt2-medium", "--plot", path)
     assert drawn.exit_code == 0, drawn.stderr
     assert path.name in drawn.stderr
-    assert {"gpt2-medium", "57.4", "3.507 TFLOP"} <= set(words(path))
+    assert {"gpt2-medium", "19.9", "291.6 GFLOP"} <= set(words(path))
 
 
 def test_sweeps(tmp_path: Path) -> None:
@@ -170,13 +173,13 @@ def test_sweeps(tmp_path: Path) -> None:
     assert "16,384 149.523 10.8 % 55.2 % 32.3 % 1.8 %" in squeezed(shown.stdout)
     assert "the feed-forward network's from context 9,600 on" in shown.stdout
     assert (tmp_path / "a.png").exists()
-    data = told(*sweep, "--depth", 0)
-    assert (data["sweep"], [one["context"] for one in data["accounts"]]) == ("context", [8192, 16384])
-    assert data["accounts"][-1]["flops"] == 149_522_795_724_800
-    assert data["crossings"][0] == {"rival": "projections", "axis": "context", "value": 3200}
+    data = told("cs336-small", "--sweep", "context=512,1024", "--depth", 0)
+    assert (data["sweep"], [one["context"] for one in data["accounts"]]) == ("context", [512, 1024])
+    assert data["accounts"][-1]["flops"] == told("cs336-small", "--depth", 0)["flops"]
+    assert data["crossings"][0] == {"rival": "projections", "axis": "context", "value": 1536}
     rows = list(csv.DictReader(io.StringIO(ask("t5-small", "--sweep", "source=8,32", "--csv").stdout)))
     assert [row["source"] for row in rows] == ["8", "32"]
-    batches = told("gpt2", "--sweep", "batch=1..2", "--depth", 0)
+    batches = told("distilgpt2", "--sweep", "batch=1..2", "--depth", 0)
     assert batches["accounts"][1]["flops"] == 2 * batches["accounts"][0]["flops"]
 
 
@@ -234,7 +237,7 @@ def test_a_training_run() -> None:
     assert (plan["devices"], plan["parallel"], plan["mfu"], plan["tokens"]) == (64, "fsdp", 0.5, 300e9)
     assert plan["tokens_per_second"] == pytest.approx(64 * 989.4e12 * 0.5 / (3 * 4_513_336_524_800 / 1024))
     assert plan["fits"] is True
-    assert squeezed(ask("gpt3-175b", "--devices", 1, "--hardware", "T4").stdout).count("It does not fit.") == 1
+    assert squeezed(ask("gpt-j-6b", "--devices", 1, "--hardware", "T4").stdout).count("It does not fit.") == 1
 
 
 def test_devices_are_listed_with_their_sources() -> None:
@@ -327,21 +330,19 @@ def test_matplotlib_is_asked_for_by_its_extra(tmp_path: Path, monkeypatch: pytes
     assert refused.stdout == ""
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["cs336-xl", "--context", "16384"],
-        ["gpt2-xl", "--json"],
-        ["gpt2", "--explain", "blocks.0.ffn"],
-        ["gpt2", "gpt2-xl", "--csv"],
-        ["gpt2", "--sweep", "context=64..256"],
-        ["gpt2", "--train", "--hardware", "H100 SXM", "--devices", "2"],
-    ],
-)
-def test_nothing_heavy_is_imported(arguments: list[str]) -> None:
+def test_nothing_heavy_is_imported() -> None:
+    lines = [
+        ["bert-tiny"],
+        ["bert-tiny", "--json"],
+        ["bert-tiny", "--explain", "blocks.0.ffn"],
+        ["bert-tiny", "bert-mini", "--csv"],
+        ["bert-tiny", "--sweep", "context=64..256"],
+        ["bert-tiny", "--train", "--hardware", "H100 SXM", "--devices", "2"],
+    ]
     code = (
         "import sys\nfrom glassformer.cli.main import app\n"
-        f"try:\n    app(['account', *{arguments!r}])\nexcept SystemExit as end:\n    assert not end.code\n"
+        f"for line in {lines!r}:\n"
+        "    try:\n        app(['account', *line])\n    except SystemExit as end:\n        assert not end.code\n"
         "heavy = ('matplotlib', 'transformers')\n"
         "print([name for name in heavy if name in sys.modules], file=sys.stderr)"
     )
@@ -357,6 +358,7 @@ def test_in_a_process_of_its_own() -> None:
     assert "\x1b" not in shown.stdout
 
 
+@pytest.mark.slow
 def test_the_documentation_shows_what_is_printed(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.inspect.accounting_page", str(tmp_path)]
     subprocess.run(command, check=True, cwd=REPOSITORY, capture_output=True)

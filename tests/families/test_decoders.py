@@ -248,6 +248,12 @@ def test_opt_with_embeddings_of_another_width_is_refused() -> None:
     assert (look(page, "decoder.placement"), look(page, "decoder.final_norm")) == ("post", False)
 
 
+def test_a_split_that_leaves_a_bias_out_is_refused() -> None:
+    assert read("bloom", pretraining_tp=2) == read("bloom", slow_but_exact=True) == read("bloom")
+    with pytest.raises(ConfigError, match="slow_but_exact=True"):
+        read("bloom", pretraining_tp=2, slow_but_exact=True)
+
+
 def test_names_of_sizes_in_older_files_of_bloom() -> None:
     older = read("bloom", n_embed=96, num_attention_heads=6, num_hidden_layers=5)
     assert older == read("bloom", hidden_size=96, n_head=6, n_layer=5)

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from glassformer.config import Model
+from glassformer.config import Model, change
+from glassformer.families import preset
 
 
 class Multiplied(NamedTuple):
@@ -286,3 +287,13 @@ def small(facts: Model) -> Model:
     page = rewritten(without_dropout(facts), rule)
     assert isinstance(page, Model)
     return page
+
+
+def shallow(name: str) -> Model:
+    """A published model with few layers: four of each kind of window, all else as it was."""
+    facts = preset(name)
+    for side in ("encoder", "decoder"):
+        stack = getattr(facts, side)
+        if stack is not None:
+            facts = change(facts, f"{side}.layers", min(stack.layers, 4 * len(stack.attention.windows)))
+    return facts

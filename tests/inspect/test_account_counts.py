@@ -87,7 +87,7 @@ def check(facts: Model, shape: tuple[int, int, int]) -> None:
         assert books.flops == 3 * forward
         assert books.flops + books.recomputed_flops == products.flops, kernel
         assert kernel == "fused" or books.recomputed_flops == 0
-        assert account(facts, **sizes, attention=kernel).flops == forward
+    assert account(facts, **sizes).flops == books.forward_flops  # the same work on either path
 
 
 # ---- the counter itself
@@ -152,13 +152,13 @@ def test_every_build(name):
     check(without_dropout(PAGES[name]), (2, 13, 6))
 
 
-@pytest.mark.parametrize("seed", [*range(10), *(pytest.param(n, marks=pytest.mark.slow) for n in range(10, 200))])
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(n, marks=pytest.mark.slow) for n in range(4, 200))])
 def test_any_page_of_facts(seed):
     check(without_dropout(any_page(seed)), (2, 11, 7))
 
 
 @pytest.mark.parametrize("semantics", ["reference", "set"])
-@pytest.mark.parametrize("tokens", [14, 15, 16, 21, 24])
+@pytest.mark.parametrize("tokens", [14, 15, *(pytest.param(n, marks=pytest.mark.slow) for n in (16, 21, 24))])
 def test_blocks(semantics, tokens):
     """Up to 14 tokens are attended in full; beyond, the last block may be shorter than the others."""
     check(blocks(semantics), (2, tokens, tokens))
@@ -231,7 +231,7 @@ def test_one_new_token_beyond_every_window(name):
     check_step(small(presets()[name].facts), (2, 30, 33))
 
 
-@pytest.mark.parametrize("seed", [*range(10), *(pytest.param(n, marks=pytest.mark.slow) for n in range(10, 150))])
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(n, marks=pytest.mark.slow) for n in range(4, 150))])
 def test_one_new_token_of_any_page(seed):
     facts = any_page(seed)
     if facts.decoder is not None:
@@ -335,9 +335,8 @@ def test_the_square_of_the_context_is_attention(name, mode):
 @pytest.mark.parametrize("semantics", ["reference", "set"])
 def test_blocks_grow_with_the_context_alone(semantics):
     facts, block = SPARSE[semantics], 2
-    counted = [account(facts, context=tokens).flops for tokens in range(16, 60, block)]  # beyond the full 14
-    steps = [after - before for before, after in pairwise(counted)]
-    assert len(set(steps)) == 1
+    counted = {tokens: account(facts, context=tokens).flops for tokens in (16, 18, 20, 56, 58)}  # beyond the full 14
+    assert len({counted[tokens + block] - counted[tokens] for tokens in (16, 18, 56)}) == 1
     full = [account(facts, context=tokens).flops for tokens in (10, 12, 14)]
     assert full[2] - 2 * full[1] + full[0] > 0
 
@@ -345,10 +344,10 @@ def test_blocks_grow_with_the_context_alone(semantics):
 @pytest.mark.parametrize("causal", ["dense", "exact"])
 def test_decoding_grows_with_the_context_until_the_window(causal):
     facts = change(PAGES["llama"], "decoder.attention.windows", (16,))
-    counted = [account(facts, context=tokens, mode="decode", causal=causal).flops for tokens in range(1, 24)]
+    counted = [account(facts, context=tokens, mode="decode", causal=causal).flops for tokens in range(13, 20)]
     steps = [after - before for before, after in pairwise(counted)]
     one_key = 2 * 2 * 16 * facts.decoder.layers  # a product of two vectors and a sum, heads · head wide
-    assert steps == [one_key] * 15 + [0] * 7
+    assert steps == [one_key] * 3 + [0] * 3
 
 
 def test_an_encoder_decoder_counts_both_lengths():

@@ -9,6 +9,9 @@ from glassformer.inspect.account.explain import Explanation, Section, explain
 from glassformer.inspect.account.formulas import Formula, evaluate
 from tests.pages import PAGES, any_page
 
+EAGER = {"mode": "train", "attention": "eager", "dtype": "bfloat16"}
+SLOW = pytest.mark.slow
+
 
 def section(found: Explanation, title: str) -> Section:
     return next(one for one in found.sections if one.title.startswith(title))
@@ -116,14 +119,14 @@ def check(counted: object, subject: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-@pytest.mark.parametrize("given", [{}, {"mode": "train"}, {"mode": "train", "attention": "eager", "dtype": "bfloat16"}])
+@pytest.mark.parametrize("given", [{"mode": "train"}, pytest.param({}, marks=SLOW), pytest.param(EAGER, marks=SLOW)])
 def test_formulas_come_to_what_was_counted(page: str, given: dict[str, str]) -> None:
     counted = account(PAGES[page], context=7, batch=2, **given)  # type: ignore[arg-type]
     for subject in ("memory", "flops", counted.root.path):
         check(counted, subject)
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(n, marks=SLOW) for n in range(3, 15))])
 def test_formulas_come_to_what_was_counted_on_any_page(seed: int) -> None:
     counted = account(any_page(seed), context=9, mode="train")
     check(counted, "memory")

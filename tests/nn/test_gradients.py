@@ -6,7 +6,7 @@ from torch.autograd import gradcheck
 
 import glassformer as gf
 from glassformer.nn import masks
-from glassformer.nn.feedforward import ACTIVATIONS, hidden_vector
+from glassformer.nn.feedforward import ACTIVATIONS, activated, gated
 from glassformer.nn.norm import layer_norm, rms_norm
 from tests.helpers import PATHS, normal, right_padded
 
@@ -67,6 +67,6 @@ def test_attention(path, mask, queries):
 
 def test_gated_feed_forward():
     def network(x, up, gate, down):
-        return hidden_vector(x @ up, gf.silu, x @ gate) @ down
+        return gated(activated(x @ gate, gf.silu), x @ up) @ down
 
     assert gradcheck(network, (leaf(2, 3), leaf(3, 4, seed=1), leaf(3, 4, seed=2), leaf(4, 3, seed=3)))

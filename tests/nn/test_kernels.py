@@ -12,7 +12,8 @@ from glassformer.nn.feedforward import ACTIVATIONS, activation_named
 from glassformer.nn.linear import linear, look_up
 from glassformer.nn.norm import LayerNorm, layer_norm
 from glassformer.train.memory import checkpoint_blocks
-from tests.helpers import largest_difference, normal, randomise, relative_difference
+from tests.helpers import largest_difference, normal, randomise, relative_difference, types_unchecked
+from tests.inspect.counting import Live
 from tests.pages import PAGES
 
 BOUNDS = {torch.float64: 1e-14, torch.float32: 1e-6, torch.bfloat16: 2e-2, torch.float16: 2e-3}
@@ -242,3 +243,20 @@ def test_blocks_that_run_again_use_the_same_kernels(fused, monkeypatch):
 def test_parts_by_themselves_are_formulas(made, path, monkeypatch):
     x = normal(1, 3, 8, dtype=torch.float32)
     assert not any(kernels_called(monkeypatch, lambda: made()(x, path=path)).values())
+
+
+def test_a_bias_per_head_reaches_a_fused_kernel():
+    """With three axes PyTorch would write the scores down."""
+    q, bias = normal(2, 3, 64, 16, dtype=torch.float32), normal(3, 64, 64, seed=1, dtype=torch.float32)
+    with torch.profiler.profile() as seen:
+        gf.scaled_dot_product_attention(q, q, q, bias=bias)
+    assert any("flash_attention" in event.key for event in seen.key_averages())
+
+
+@pytest.mark.parametrize("network", [gf.SwiGLU(8, 64), gf.FeedForward(8, 64, gated=True, activation="silu")])
+def test_a_gate_is_freed_before_the_product(network):
+    """Three hidden vectors at a time: activated gate, up and their product."""
+    x = torch.ones(100, 8)
+    with types_unchecked(), torch.no_grad(), Live([*network.parameters(), x]) as live:
+        network(x)
+    assert live.peak == 4 * 100 * 3 * 64

@@ -14,7 +14,8 @@ from glassformer.config.parts import PLACEMENTS
 from glassformer.models.heads import pool
 from glassformer.models.transformer import Transformer
 from glassformer.nn.block import residual
-from glassformer.nn.feedforward import ACTIVATIONS, finite_in_half, hidden_vector
+from glassformer.nn.feedforward import ACTIVATIONS, activated, finite_in_half
+from glassformer.nn.feedforward import gated as multiply_gate
 from tests.helpers import PATHS, largest_difference, randomise, right_padded
 from tests.pages import PAGES, built, tokens
 
@@ -34,7 +35,8 @@ def test_row_18_no_activation_makes_nan_of_an_overflow(activation, gated):
     """gelu(−∞) is −∞ · 0, and a closed gate times ∞ is 0 · ∞: both are NaN unless the overflow is cut before."""
     ends = torch.tensor([math.inf, -math.inf, LARGEST, -LARGEST, 0.0, 2.0], dtype=torch.float16)
     up, gate = torch.meshgrid(ends, ends, indexing="ij")
-    out = hidden_vector(up, ACTIVATIONS[activation], gate if gated else None)
+    act = ACTIVATIONS[activation]
+    out = multiply_gate(activated(gate, act), up) if gated else activated(up, act)
     assert out.isfinite().all()
     assert float(out.abs().max()) > 0
 

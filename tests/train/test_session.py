@@ -1,6 +1,8 @@
 """Recipes from the first row to the model in its folder."""
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from glassformer.train.checkpoint import CheckpointError
 from glassformer.train.jobs.language import Controlled
 from glassformer.train.log import read_log
 from glassformer.train.recipe_files import read_recipe, recipe_names
-from glassformer.train.session import Session
+from glassformer.train.session import Session, StoppedError
 from glassformer.train.watching.watch import Watch
 from tests.train.small_sessions import HERE, TAUGHT, Stopped, StopsAt, losses, small, trained
 from tests.train.tiny_recipes import write_text
@@ -69,6 +71,20 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(name: str, stop: int, tmp_path
     assert without_times(tmp_path / "whole") == without_times(tmp_path / "parts")
     for file in ("model/model.safetensors", "results.json", "checkpoints/step-00000012/run/optimizer0.safetensors"):
         assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "parts" / file).read_bytes(), file
+
+
+def test_a_signal_after_the_checkpoint_of_a_step_stops_after_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(session: Session, step: int) -> None:
+        if step == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Session, "_show_samples", interrupt)
+    with pytest.raises(StoppedError) as stopped:
+        trained(small("lm-bytes", tmp_path, "run.steps=9", "evaluation.every=2"), tmp_path / "out")
+    assert stopped.value.step == 3
+    assert (tmp_path / "out" / "checkpoints" / "step-00000003").is_dir()
 
 
 def test_another_run_is_not_gone_on_with(tmp_path: Path) -> None:

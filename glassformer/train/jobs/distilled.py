@@ -73,7 +73,8 @@ class Distilled(HiddenWords):
     def teacher(self) -> Loaded:
         """The teacher with its tokenizer; read once."""
         self.check()
-        found = hub.load(str(self.recipe.model.teacher), **self.recipe.model.load_options.options())
+        options = replace(self.recipe.model.load_options, fresh=())  # of a student: a teacher has all its weights
+        found = hub.load(str(self.recipe.model.teacher), **options.options())
         found.model = guessing(found.model).requires_grad_(False)
         return found
 
