@@ -214,7 +214,8 @@ def loop_improbability(kind: str, options: dict[str, Any], texts: int = 1000) ->
     return improbability(*(torch.tensor(column, dtype=torch.float64) for column in zip(*cells, strict=True)))
 
 
-@pytest.mark.parametrize("name", some_at_once(LOOPS, {"model"}.__contains__))
+@pytest.mark.slow  # at once, the rule is tried by itself: see joint
+@pytest.mark.parametrize("name", LOOPS)
 def test_whole_texts_have_the_distribution_of_the_model_alone(name: str) -> None:
     assert loop_improbability(*LOOPS[name]) > SURE
 

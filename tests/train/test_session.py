@@ -76,7 +76,7 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(name: str, stop: int, tmp_path
 def test_a_signal_after_the_checkpoint_of_a_step_stops_after_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(session: Session, step: int) -> None:
+    def interrupt(_: Session, step: int) -> None:
         if step == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
