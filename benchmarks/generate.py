@@ -75,8 +75,8 @@ def theirs(case: str, folder: Path, tokens: int) -> Callable[[], list[list[int]]
 
 def ours(case: str, folder: Path, tokens: int) -> Callable[[], list[list[int]]]:
     from glassformer import load
-    from glassformer.generate.settings import Settings
-    from glassformer.generate.writing import write
+    from glassformer.generation.settings import Settings
+    from glassformer.generation.writing import write
 
     model = load(folder).model
     settings = Settings(max_new_tokens=tokens, beam_size=1 if case == "greedy" else BEAMS)

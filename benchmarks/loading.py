@@ -17,9 +17,9 @@ import torch
 
 from glassformer.data.loader import Loader
 from glassformer.data.objectives.base import Batch
-from glassformer.train.assembling import Run, assemble, batch_plan
-from glassformer.train.parallel import Process
-from glassformer.train.recipe_files import read_recipe
+from glassformer.training.assembling import Run, assemble, batch_plan
+from glassformer.training.parallel import Process
+from glassformer.training.recipe_files import read_recipe
 
 ROWS, FEW = 20_000, 200  # of a data set, and of one that only shows that all runs
 SYLLABLES = [a + b for a in "bdfgklmnprstvw" for b in ("a", "e", "i", "o", "u", "an", "er", "is", "ol", "ut")]

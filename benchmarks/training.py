@@ -36,8 +36,8 @@ from glassformer.data.loader import Loader
 from glassformer.data.objectives import Masked, NextToken, SequenceToSequence, SourceTarget
 from glassformer.data.objectives.base import IGNORE, Batch, Objective
 from glassformer.data.objectives.masking import Masking, Vocabulary
-from glassformer.train.loop import WIDTHS, Precision, Report, Settings, Trainer
-from glassformer.train.optim import adamw
+from glassformer.training.loop import WIDTHS, Precision, Report, Settings, Trainer
+from glassformer.training.optim import adamw
 
 BATCHES, CHECKED, CLOSE = 4, 2, 1e-4  # different batches; steps whose losses must agree, and how closely
 START, MASK, FIRST = 2, 4, 5  # the decoder's first input, the mask token, the first id that is no special token

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from glassformer.config.encoder import EncoderConfig as EncoderConfig
     from glassformer.families import preset as preset
     from glassformer.families import presets as presets
-    from glassformer.generate.text import generate_text as generate_text
-    from glassformer.generate.text import stream_text as stream_text
-    from glassformer.generate.translation import translate_text as translate_text
+    from glassformer.generation.text import generate_text as generate_text
+    from glassformer.generation.text import stream_text as stream_text
+    from glassformer.generation.translation import translate_text as translate_text
     from glassformer.hub import load as load
     from glassformer.hub import save as save
     from glassformer.inspect.account.account import account as account
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
 _HOME = {
     "config.encoder": ("EncoderConfig",),
     "families": ("preset", "presets"),
-    "generate.text": ("generate_text", "stream_text"),
-    "generate.translation": ("translate_text",),
+    "generation.text": ("generate_text", "stream_text"),
+    "generation.translation": ("translate_text",),
     "hub": ("load", "save"),
     "inspect.account.account": ("account",),
     "inspect.parameters": ("num_parameters",),

@@ -23,7 +23,7 @@ import tests.typechecker  # the hook finds it by name
 
 # Every jaxtyping signature of these packages can be enforced in tests; users do not pay for it. Packages without one
 # are left to mypy.
-TENSORS = ("nn", "models", "data", "generate", "tasks", "train", "weights.foreign")
+TENSORS = ("nn", "models", "data", "generation", "tasks", "training", "weights.foreign")
 install_import_hook([f"glassformer.{part}" for part in TENSORS], "tests.typechecker.check")
 
 import torch
@@ -39,13 +39,13 @@ TYPED = (
     "tests/models/",
     "tests/parity/test_parity.py",
     "tests/data/",
-    "tests/generate/test_filters.py",
-    "tests/generate/test_sampling.py",
-    "tests/generate/test_text.py",
+    "tests/generation/test_filters.py",
+    "tests/generation/test_sampling.py",
+    "tests/generation/test_text.py",
     "tests/tasks/test_fill.py",
     "tests/tasks/test_tag.py",
-    "tests/train/test_loop.py",
-    "tests/train/test_optim.py",
+    "tests/training/test_loop.py",
+    "tests/training/test_optim.py",
     "tests/weights/test_foreign.py",
 )
 CALL_MUCH = ("tests/nn/test_cache", "tests/nn/test_leading_axes.py")  # not these: they would cost as much as the others

@@ -17,7 +17,7 @@ from glassformer.cli.outputs import note, people, print_json, visible
 from glassformer.cli.verbs import verb
 
 if TYPE_CHECKING:
-    from glassformer.generate.text import Text
+    from glassformer.generation.text import Text
     from glassformer.hub import Loaded
 
 RESET, EXIT, HELP = "/reset", "/exit", "/help"
@@ -51,7 +51,7 @@ class Talking:
 @verb
 def chat(model: ModelName, talking: Talking, loading: Loading, searching: Searching, computing: Computing) -> None:
     """Talk with MODEL, line by line. /reset begins anew, /exit or Ctrl-D ends, Ctrl-C ends a reply; /help."""
-    from glassformer.generate.defaults import notes_for
+    from glassformer.generation.defaults import notes_for
 
     if sys.stdin is None:
         raise InputError("standard input is closed, so that nothing can be said to the model.")
@@ -94,9 +94,9 @@ def _talk(loaded: "Loaded", options: dict[str, Any], talking: Talking) -> None:
 
 def _check_settings(loaded: "Loaded", options: dict[str, Any], how: str) -> None:
     """Raise for settings that no reply can be written with, before anything is said."""
-    from glassformer.generate.chat import REPLY_LENGTH
-    from glassformer.generate.defaults import settings_for
-    from glassformer.generate.text import FOR_WRITING, generate_text
+    from glassformer.generation.chat import REPLY_LENGTH
+    from glassformer.generation.defaults import settings_for
+    from glassformer.generation.text import FOR_WRITING, generate_text
 
     generate_text(loaded, [], **options)  # the names of tokens
     of_tokens = ("eos", "suppress", "bad_words", "forced_first", "forced_last", "logit_bias", "truncate", *FOR_WRITING)
@@ -167,7 +167,7 @@ def _reply(
 ) -> str | None:
     """Let the model reply and print it; None where Ctrl-C came before its first word."""
     from glassformer.cli.texts import show_pieces
-    from glassformer.generate.chat import reply, stream_reply
+    from glassformer.generation.chat import reply, stream_reply
 
     if how == "stream":
         said: list[str] = []

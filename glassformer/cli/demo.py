@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from glassformer.data.objectives.base import Batch
     from glassformer.models.transformer import Transformer
-    from glassformer.train.loop import Report
+    from glassformer.training.loop import Report
 
 # Chosen by trying: of the models that a minute on two cores can train on half a megabyte, this one writes best.
 CONTEXT, BATCH = 128, 16
@@ -94,8 +94,8 @@ def _train(console: Console, wishes: Wishes) -> "Transformer":
     from glassformer.inspect.parameters import num_parameters
     from glassformer.models.transformer import Transformer
     from glassformer.text.corpora import python_documentation
-    from glassformer.train.loop import Settings, Trainer, evaluate
-    from glassformer.train.optim import adamw
+    from glassformer.training.loop import Settings, Trainer, evaluate
+    from glassformer.training.optim import adamw
 
     corpus = np.frombuffer(python_documentation(), dtype=np.uint8)
     end = len(corpus) - int(len(corpus) * HELD_OUT)
@@ -150,7 +150,7 @@ def _write(console: Console, model: "Transformer", wishes: Wishes) -> None:
     """Print the model's bytes as they come: characters of several bytes whole, control characters made harmless."""
     import torch
 
-    from glassformer.generate.sampling import write_on
+    from glassformer.generation.sampling import write_on
 
     console.print("\nIt writes:\n")
     console.print(visible(wishes.prompt, keep="\n"), end="", style="bold cyan", markup=False)

@@ -84,9 +84,7 @@ class ModelOptions(Choosing):
     tokenizer_kind: Annotated[
         str | None,
         typer.Option(
-            metavar="KIND",
-            help="What older tokenizer files are where they do not say it: t5, llama, albert …",
-            rich_help_panel=LOADING,
+            metavar="KIND", help="What older tokenizer files are: t5, llama, albert …", rich_help_panel=LOADING
         ),
     ] = None
 
@@ -101,8 +99,7 @@ class Loading(ModelOptions):
     """How the model, and the tokenizer that reads its texts, come into memory."""
 
     tokenizer: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Another folder's tokenizer.", rich_help_panel=LOADING),
+        Path | None, typer.Option(metavar="FOLDER", help="Another folder's tokenizer.", rich_help_panel=LOADING)
     ] = None
     dtype: Annotated[
         str | None,
@@ -320,7 +317,7 @@ class Computing:
         if self.chunk is not None:
             found["chunk"] = self.chunk
         if self.draft is not None:
-            from glassformer.generate.drafts import ModelDraft, PromptLookup
+            from glassformer.generation.drafts import ModelDraft, PromptLookup
 
             found["draft"] = PromptLookup() if self.draft == "lookup" else ModelDraft(loading.load(self.draft).model)
         return found

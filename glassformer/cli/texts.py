@@ -25,15 +25,15 @@ from glassformer.cli.outputs import (
     somebody_sees_notes,
     visible,
 )
-from glassformer.generate.prompts import fit_prompt, read_prompt
-from glassformer.generate.text import Text, generate_text, stream_text
+from glassformer.generation.prompts import fit_prompt, read_prompt
+from glassformer.generation.text import Text, generate_text, stream_text
 from glassformer.hub import Loaded
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.visible import counted
 
 if TYPE_CHECKING:
     from glassformer.cli.write import Job
-    from glassformer.generate.prompts import Given
+    from glassformer.generation.prompts import Given
 
 SLICE = 8  # batches between two prints: enough for prompts of one length to be found
 

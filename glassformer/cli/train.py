@@ -16,9 +16,9 @@ from glassformer.cli.outputs import note, people, print_computed, visible
 from glassformer.cli.verbs import verb
 
 if TYPE_CHECKING:
-    from glassformer.train.recipe import Recipe
-    from glassformer.train.session import Session
-    from glassformer.train.watching.watch import Open
+    from glassformer.training.recipe import Recipe
+    from glassformer.training.session import Session
+    from glassformer.training.watching.watch import Open
 
 WATCHING = "Who is told"
 _CHANGE = re.compile(r"[A-Za-z_][\w.]*=")  # how KEY=VALUE begins; a path may have the sign further inside
@@ -91,8 +91,8 @@ def train(
     told: list[str] = []
     found = _read(recipe, list(changes or ()), going, opening.options(), told)
     if asking.print_config:
-        from glassformer.train.jobs import with_all_options
-        from glassformer.train.recipe_files import write_recipe
+        from glassformer.training.jobs import with_all_options
+        from glassformer.training.recipe_files import write_recipe
 
         typer.echo(write_recipe(with_all_options(found)), nl=False)
         for text in told:
@@ -102,7 +102,7 @@ def train(
 
 
 def _read(recipe: str | None, changes: list[str], going: Going, options: dict[str, Any], told: list[str]) -> "Recipe":
-    from glassformer.train.recipe_files import read_recipe
+    from glassformer.training.recipe_files import read_recipe
 
     if recipe is None or _CHANGE.match(recipe):
         if not going.resume or going.out is None:
@@ -129,7 +129,7 @@ def _read(recipe: str | None, changes: list[str], going: Going, options: dict[st
 
 
 def _list_recipes() -> None:
-    from glassformer.train.recipe_files import read_recipe, recipe_names
+    from glassformer.training.recipe_files import read_recipe, recipe_names
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("recipe", style="bold cyan", no_wrap=True)
@@ -141,10 +141,10 @@ def _list_recipes() -> None:
 
 
 def _run(recipe: "Recipe", going: Going, asking: Asking, telling: Telling, told: list[str]) -> None:
-    from glassformer.train import parallel
-    from glassformer.train.heap import keep_freed_memory
-    from glassformer.train.session import Session, StoppedError
-    from glassformer.train.watching.watch import Watch
+    from glassformer.training import parallel
+    from glassformer.training.heap import keep_freed_memory
+    from glassformer.training.session import Session, StoppedError
+    from glassformer.training.watching.watch import Watch
 
     folder = going.out if going.out is not None else Path("runs") / recipe.name
     device = None if recipe.run.device == "auto" else recipe.run.device
@@ -172,8 +172,8 @@ def _run(recipe: "Recipe", going: Going, asking: Asking, telling: Telling, told:
 
 def _stopped(session: "Session", stopped: BaseException, folder: Path) -> str:
     """What a run that was stopped leaves: a model, or a checkpoint, and how it goes on."""
-    from glassformer.train.resume import needs_base
-    from glassformer.train.session import MODEL, StoppedError
+    from glassformer.training.resume import needs_base
+    from glassformer.training.session import MODEL, StoppedError
 
     resume = f"Go on with: glassformer train --out {folder} --resume"
     if isinstance(stopped, StoppedError):
@@ -187,7 +187,7 @@ def _stopped(session: "Session", stopped: BaseException, folder: Path) -> str:
 
 
 def _sinks(telling: Telling, folder: Path, recipe: "Recipe") -> "list[Open]":
-    from glassformer.train.watching.sinks import TensorBoard, WeightsAndBiases, import_tensorboard, import_wandb
+    from glassformer.training.watching.sinks import TensorBoard, WeightsAndBiases, import_tensorboard, import_wandb
 
     found: list[Open] = []
     if telling.tensorboard:
@@ -203,8 +203,8 @@ def _sinks(telling: Telling, folder: Path, recipe: "Recipe") -> "list[Open]":
 def _print_groups(recipe: "Recipe", process: Any) -> None:
     import tempfile
 
-    from glassformer.train.assembling import assemble
-    from glassformer.train.optim import list_groups
+    from glassformer.training.assembling import assemble
+    from glassformer.training.optim import list_groups
 
     with tempfile.TemporaryDirectory() as folder:
         run = assemble(recipe, Path(folder), process)
@@ -253,8 +253,8 @@ def evaluate(
 
     KEY=VALUE changes how the data is read and judged, as in a recipe: data.columns.label=emotion evaluation.beam=5.
     """
-    from glassformer.train.evaluating import check_changes, files_of, format_of, judge_model, page_for
-    from glassformer.train.recipe_files import recipe_of
+    from glassformer.training.evaluating import check_changes, files_of, format_of, judge_model, page_for
+    from glassformer.training.recipe_files import recipe_of
 
     files = [one for one in data if not _CHANGE.match(one)]
     changes = [one for one in data if _CHANGE.match(one)]

@@ -25,7 +25,7 @@ from glassformer.cli.options import (
 from glassformer.cli.verbs import verb
 
 if TYPE_CHECKING:
-    from glassformer.generate.prompts import Given
+    from glassformer.generation.prompts import Given
     from glassformer.hub import Loaded
 
 
@@ -70,7 +70,7 @@ class Job:
         """
         from glassformer.cli.outputs import note
         from glassformer.cli.texts import print_texts, stream_texts
-        from glassformer.generate.defaults import notes_for
+        from glassformer.generation.defaults import notes_for
 
         options = {**(more or {}), **self.searching.given()}
         if more is not None and "stop" in more:
@@ -117,7 +117,7 @@ def generate(
     more: dict[str, Any] | None = None
     given = prompts
     if examples is not None:
-        from glassformer.generate.few_shot import TEMPLATE, FewShot, read_examples
+        from glassformer.generation.few_shot import TEMPLATE, FewShot, read_examples
 
         shown = FewShot(read_examples(examples), TEMPLATE if template is None else unescaped(template))
         given, more = [shown.prompt(text) for text in prompts], {"stop": [shown.separator]}
@@ -139,7 +139,7 @@ def translate(
     """Translate texts with an encoder-decoder. One that knows many languages must be told both."""
     lines = read_texts(texts, job.reading)
     loaded = job.load(model)
-    from glassformer.generate.translation import prepare_translation
+    from glassformer.generation.translation import prepare_translation
 
     given, more = prepare_translation(loaded, lines, source, target)
     job.write(loaded, given, lines, more)

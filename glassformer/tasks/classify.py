@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from glassformer.config import TaskHead
-from glassformer.generate.prompts import Side, check_texts
+from glassformer.generation.prompts import Side, check_texts
 from glassformer.hub import Loaded
 from glassformer.models.transformer import Transformer
 from glassformer.nn.norm import at_least_float32

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from glassformer.config import EmbeddingHead
 from glassformer.config.checks import check_choice
-from glassformer.generate.prompts import Side, check_texts
+from glassformer.generation.prompts import Side, check_texts
 from glassformer.hub import Loaded
 from glassformer.models.heads import pool as pool_rows
 from glassformer.models.transformer import Transformer

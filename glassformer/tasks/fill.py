@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from glassformer.config.checks import check_positive
-from glassformer.generate.prompts import Side, check_texts
+from glassformer.generation.prompts import Side, check_texts
 from glassformer.hub import Loaded
 from glassformer.models.transformer import Transformer
 from glassformer.nn.norm import at_least_float32

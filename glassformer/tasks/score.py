@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from glassformer.generate.prompts import check_loaded, check_texts
+from glassformer.generation.prompts import check_loaded, check_texts
 from glassformer.hub import Loaded
 from glassformer.models.transformer import Transformer
 from glassformer.nn.norm import at_least_float32

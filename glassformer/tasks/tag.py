@@ -11,7 +11,7 @@ from math import inf
 
 from glassformer.config import TaskHead
 from glassformer.config.checks import check_count
-from glassformer.generate.prompts import check_text, check_texts
+from glassformer.generation.prompts import check_text, check_texts
 from glassformer.hub import Loaded
 from glassformer.models.transformer import Transformer
 from glassformer.nn.norm import at_least_float32

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from glassformer import config
 from glassformer.config.checks import check_choice
-from glassformer.generate.prompts import Side, check_text
+from glassformer.generation.prompts import Side, check_text
 from glassformer.tasks.batches import Row
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.weights.lineage import head_kind

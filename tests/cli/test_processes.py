@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.generate.scripted import scripted
+from tests.generation.scripted import scripted
 from tests.tasks.models import make
 
 PROGRAM = [sys.executable, "-m", "glassformer"]

@@ -19,13 +19,13 @@ from typer.testing import CliRunner, Result
 
 import glassformer
 from glassformer.cli.main import app
-from glassformer.train.checkpoint import Checkpoints, check
-from glassformer.train.log import read_log
-from glassformer.train.loop import Report
-from glassformer.train.stop_signals import StopSignals
-from glassformer.train.watching.watch import Watch
+from glassformer.training.checkpoint import Checkpoints, check
+from glassformer.training.log import read_log
+from glassformer.training.loop import Report
+from glassformer.training.stop_signals import StopSignals
+from glassformer.training.watching.watch import Watch
 from tests.helpers import some_at_once
-from tests.train.tiny_recipes import tiny
+from tests.training.tiny_recipes import tiny
 
 ROOT = Path(__file__).parents[2]
 ALONE = {"OMP_NUM_THREADS": "1", "JAXTYPING_DISABLE": "1", "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
@@ -49,7 +49,7 @@ def ask(*arguments: str, kept: list[bool] | None = None) -> Result:
     """
     kept = [] if kept is None else kept
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("glassformer.train.heap.keep_freed_memory", lambda: kept.append(True))  # else for all to come
+        patch.setattr("glassformer.training.heap.keep_freed_memory", lambda: kept.append(True))  # else for all to come
         return CliRunner().invoke(app, list(arguments), color=False, env={"COLUMNS": "100"})
 
 
@@ -416,7 +416,7 @@ def torchrun(processes: int, arguments: list[str]) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-@pytest.mark.slow  # that two processes are one is tested in tests/train/test_parallel.py
+@pytest.mark.slow  # that two processes are one is tested in tests/training/test_parallel.py
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_two_processes_do_what_one_does(kind: str, tmp_path: Path) -> None:
     still = [f"model.sizes.{where}_pdrop=0.0" for where in ("resid", "embd", "attn")]  # processes draw for themselves

@@ -15,10 +15,10 @@ from glassformer import hub
 from glassformer.cli import texts as printing
 from glassformer.cli.main import app
 from glassformer.cli.options import Searching
-from glassformer.generate.record import Written
-from glassformer.generate.settings import Settings
-from glassformer.generate.text import Text, generate_text
-from tests.generate.scripted import scripted
+from glassformer.generation.record import Written
+from glassformer.generation.settings import Settings
+from glassformer.generation.text import Text, generate_text
+from tests.generation.scripted import scripted
 from tests.tasks.models import make
 
 SAYS = "日本 語😀👩‍👩‍👧 é, the end"

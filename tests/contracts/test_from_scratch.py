@@ -11,7 +11,9 @@ KERNELS = (
     PACKAGE / "nn" / "kernels.py"
 )  # PyTorch's, for whoever asks for them; without being asked nn computes formulas
 MATHEMATICS = sorted({*(PACKAGE / "nn").glob("*.py")} - {KERNELS})
-GENERAL = [p for package in ("nn", "models", "generate", "train") for p in sorted((PACKAGE / package).rglob("*.py"))]
+GENERAL = [
+    p for package in ("nn", "models", "generation", "training") for p in sorted((PACKAGE / package).rglob("*.py"))
+]
 READY_MADE = {
     "Linear", "Embedding", "LayerNorm", "RMSNorm", "MultiheadAttention", "Softmax", "GELU", "SiLU", "Transformer",
     "linear", "embedding", "softmax", "layer_norm", "rms_norm", "gelu", "silu", "multi_head_attention_forward",

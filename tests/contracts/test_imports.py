@@ -15,7 +15,7 @@ from tests.contracts.rules import PACKAGE, REPOSITORY, offenders, source
 # Each package imports only from those to its left (and from itself).
 ORDER = [
     "config", "nn", "models", "weights", "families", "text", "hub",
-    "data", "generate", "tasks", "inspect", "train", "viewer", "cli",
+    "data", "generation", "tasks", "inspect", "training", "viewer", "cli",
 ]  # fmt: skip
 MODULES = sorted(PACKAGE.rglob("*.py"))
 COURSE_NAMES = """
@@ -73,8 +73,8 @@ def test_lineage_files_are_data() -> None:
 
 def test_the_order_test_sees_a_wrong_import(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.py"
-    wrong.write_text("def f():\n    from glassformer.train.loop import train\n")
-    assert {package_of(name) for name in imported(wrong)} == {"train"}
+    wrong.write_text("def f():\n    from glassformer.training.loop import train\n")
+    assert {package_of(name) for name in imported(wrong)} == {"training"}
     wrong.write_text(
         "import torch, math\nfrom glassformer.weights.files import read\nfrom glassformer.nn import Linear\n"
     )

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 import glassformer as gf
 from glassformer.families.cs336 import CS336
-from glassformer.generate.settings import Settings
-from glassformer.generate.writing import write
+from glassformer.generation.settings import Settings
+from glassformer.generation.writing import write
 from tests.helpers import FLOATS, PATHS, largest_difference, randomise, types_unchecked
 
 VOCABULARY, CONTEXT, WIDTH, LAYERS, HEADS, HIDDEN = 19, 12, 16, 2, 4, 24

@@ -11,7 +11,7 @@ from glassformer.nn import kernels
 from glassformer.nn.feedforward import ACTIVATIONS, activation_named
 from glassformer.nn.linear import linear, look_up
 from glassformer.nn.norm import LayerNorm, layer_norm
-from glassformer.train.memory import checkpoint_blocks
+from glassformer.training.memory import checkpoint_blocks
 from tests.helpers import largest_difference, normal, randomise, relative_difference, types_unchecked
 from tests.inspect.counting import Live
 from tests.pages import PAGES

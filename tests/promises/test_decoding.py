@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from glassformer.generate.settings import Settings
-from glassformer.generate.writing import write, write_stream
-from tests.generate.test_beam import PROMPT, assert_same, every_text, model_of, reader
+from glassformer.generation.settings import Settings
+from glassformer.generation.writing import write, write_stream
+from tests.generation.test_beam import PROMPT, assert_same, every_text, model_of, reader
 from tests.pages import built
 from tests.parity.harness import pad_rows
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from glassformer.config import Model
-from glassformer.generate.settings import Settings
-from glassformer.generate.writing import write, write_stream
+from glassformer.generation.settings import Settings
+from glassformer.generation.writing import write, write_stream
 from glassformer.models.transformer import Transformer
 from glassformer.nn.modes import evaluation_view
 from tests.pages import PAGES, built, tokens

@@ -2,9 +2,9 @@
 
 import pytest
 
-from glassformer.train.jobs import job_of
-from glassformer.train.reading import read_parts
-from glassformer.train.recipe_files import read_recipe
+from glassformer.training.jobs import job_of
+from glassformer.training.reading import read_parts
+from glassformer.training.recipe_files import read_recipe
 from tests.real.places import data_set
 
 

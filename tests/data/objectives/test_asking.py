@@ -12,7 +12,7 @@ from glassformer.data import objectives as o
 from glassformer.data.objectives.asking import ask_tokens
 from glassformer.data.objectives.base import IGNORE, Batch, Loss
 from glassformer.models.transformer import Transformer
-from glassformer.train.calling import stand_in
+from glassformer.training.calling import stand_in
 from tests.data.objectives.models import MASKING, framed, fresh, gradients, seeded, words
 from tests.helpers import largest_difference
 

@@ -1,0 +1,308 @@
+"""Beam search: the best of many continuations, kept side by side.
+
+The rules are those of the most used implementation, so that scores can be compared: of all continuations of the live
+beams the best 2 · k are looked at (more, if several tokens end a text); those that end count if they are among the
+first k, the best k others live on. A text's score is the sum of its log-probabilities, divided by length^penalty with
+the end token counted and the prompt not. Groups of beams (Vijayakumar et al., 2016) search side by side; each loses
+score for tokens that groups before it chose at the same step, end tokens aside.
+
+Every prompt is searched by itself; when its search is over its rows leave the batch.
+
+Shapes: ``A`` prompts whose search goes on, ``k`` beams of one group, ``V`` vocabulary.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from glassformer.generation.best import largest
+from glassformer.generation.filters import Filters, NothingLeftError, check_logits
+from glassformer.generation.record import Alternative, Ended, Fate, Node, Record, Written
+from glassformer.generation.search import IsDone, alternatives, ending, rectangle
+from glassformer.generation.settings import Settings
+from glassformer.generation.steps import Steps
+from glassformer.nn.norm import at_least_float32
+
+
+@dataclass(slots=True)
+class Beam:
+    """One text of a search, as its last token and the beam that it continues; None: it is the prompt."""
+
+    score: float
+    row: int  # where its keys and values lie, counted within its prompt
+    parent: "Beam | None" = None
+    token: int = -1
+    log_prob: float = 0.0
+    alternatives: Sequence[Alternative] = ()
+    length: int = 0
+    node: int | None = None  # its number in the record
+    known: list[int] | None = None  # the tokens so far, once somebody has asked
+
+    def path(self) -> list["Beam"]:
+        """The beams that led to this one, from the first token on."""
+        steps: list[Beam] = []
+        beam = self
+        while beam.parent is not None:
+            steps.append(beam)
+            beam = beam.parent
+        return steps[::-1]
+
+    @property
+    def ids(self) -> list[int]:
+        """The tokens so far."""
+        if self.parent is None:
+            return []
+        if self.known is None:
+            self.known = [*self.parent.ids, self.token]
+        return self.known
+
+
+class Candidate(NamedTuple):
+    """A continuation: token and log-probability after one of the beams."""
+
+    beam: int
+    token: int
+    score: float
+    log_prob: float
+
+
+@dataclass
+class Group:
+    """Beams of one prompt that compete with each other, and the texts that ended so far, the best first."""
+
+    number: int
+    beams: list[Beam]
+    ended: list[tuple[float, Beam, Ended]] = field(default_factory=list)
+    chosen: list[int] = field(default_factory=list)  # the tokens of this step that are no end tokens
+    is_over: bool = False
+
+
+@dataclass
+class Search:
+    """The search for one prompt."""
+
+    prompt: int
+    history: list[int]
+    room: int
+    groups: list[Group]
+    record: Record | None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing better can come."""
+        return all(group.is_over for group in self.groups)
+
+
+def penalised(score: float, length: int, settings: Settings) -> float:
+    """A sum of log-probabilities, made comparable between texts of different length."""
+    base = length if settings.length_rule == "power" else (5 + length) / 6
+    return score / float(base) ** settings.length_penalty
+
+
+def beam_search(
+    steps: Steps,
+    prompts: Sequence[Sequence[int]],
+    rooms: Sequence[int],
+    settings: Settings,
+    is_done: IsDone | None = None,
+) -> list[list[Written]]:
+    """The ``top_beams`` best continuations of every prompt, the best first.
+
+    ``rooms``: how many tokens may follow each prompt before the model's positions end.
+    """
+    ids, mask = rectangle(prompts, steps.device)
+    cache, logits = steps.begin(ids, mask, min(settings.max_new_tokens, max(rooms)))
+    size = settings.beam_size
+    steps.select(cache, [row for row in range(len(prompts)) for _ in range(size)], range(len(prompts)))
+    logits = logits.repeat_interleave(size, 0)
+    searches = [_start(number, prompt, rooms[number], settings) for number, prompt in enumerate(prompts)]
+    live, since = searches, cache.length
+    filters = Filters(settings, logits.shape[-1], logits.device)
+    for written in range(settings.max_new_tokens):
+        _advance(live, logits, filters, written, is_done)
+        going = [number for number, search in enumerate(live) if not search.is_over]
+        if not going:
+            break
+        if len(going) < len(live):
+            steps.select(cache, [number * size + row for number in going for row in range(size)], going)
+            live = [live[number] for number in going]
+        beams = [beam for search in live for group in search.groups for beam in group.beams]
+        sources = [number // size * size + beam.row for number, beam in enumerate(beams)]
+        if sources != list(range(len(sources))):
+            cache.reorder(torch.tensor(sources, device=steps.device), since=since)
+        following = [[beam.token if beam.length else 0] for beam in beams]  # none where a group was over at once
+        logits = steps.step(torch.tensor(following, device=steps.device), cache)[:, -1]
+    return [_best(search, settings) for search in searches]
+
+
+def _start(number: int, prompt: Sequence[int], room: int, settings: Settings) -> Search:
+    """Only the first beam of a group can be continued at first: all are the same prompt."""
+    size = settings.beam_size // settings.beam_groups
+    groups = []
+    for group in range(settings.beam_groups):
+        rows = range(group * size, (group + 1) * size)
+        groups.append(Group(group, [Beam(0.0 if i == 0 else -torch.inf, row) for i, row in enumerate(rows)]))
+    return Search(number, list(prompt), room, groups, Record() if settings.record else None)
+
+
+def _advance(
+    live: Sequence[Search], logits: Float[Tensor, "R V"], filters: Filters, written: int, is_done: IsDone | None
+) -> None:
+    """One step of all searches, group by group: earlier groups choose first."""
+    settings = filters.settings
+    wide = at_least_float32(logits)
+    raw = wide.view(len(live), settings.beam_groups, settings.beam_size // settings.beam_groups, -1)
+    total = raw.logsumexp(-1, keepdim=True)
+    if not bool(total.isfinite().all()):
+        check_logits(wide)
+    edited = None
+    if filters.has_edits:
+        beams = [(search, beam) for search in live for group in search.groups for beam in group.beams]
+        histories = [[*search.history, *beam.ids] for search, beam in beams] if filters.needs_histories else []
+        edited = filters.edit((raw - total).flatten(0, 2), histories, written, check=False).view_as(raw)
+    chosen: list[Counter[int]] = [Counter() for _ in live]
+    for group in range(settings.beam_groups):
+        running = [[beam.score for beam in search.groups[group].beams] for search in live]
+        before = torch.tensor(running, dtype=torch.float64, device=wide.device).unsqueeze(-1)
+        logs = raw[:, group], total[:, group]
+        # Logits differ from log-probabilities by one number per row, so that the best of them can be found at once.
+        scores, before = (logs[0], before - logs[1]) if edited is None else (edited[:, group], before)
+        if settings.diversity and group:
+            scores = scores - settings.diversity * _counts(chosen, scores)
+        others = _alternatives(*logs, settings.top_alternatives)
+        for number, candidates in enumerate(_best_continuations(scores, before, logs, settings)):
+            state = live[number].groups[group]
+            if not state.is_over:
+                _choose(live[number], state, candidates, others[number], settings, is_done)
+                chosen[number].update(state.chosen)
+
+
+def _best_continuations(
+    scores: Float[Tensor, "A k V"],
+    before: Float[Tensor, "A k 1"],
+    logs: tuple[Float[Tensor, "A k V"], Float[Tensor, "A k 1"]],
+    settings: Settings,
+) -> list[list[Candidate]]:
+    """The continuations of each prompt with the largest scores + ``before``, the best first.
+
+    ``logs``: logits and the logarithm of their sum, for the model's own log-probabilities.
+    """
+    beams, vocabulary = scores.shape[1:]
+    keep = max(2, 1 + len(settings.eos)) * beams
+    values, tokens = largest(scores, keep)
+    sums = (values + before).flatten(1)
+    best = sums.topk(min(keep, sums.shape[-1]), dim=-1)
+    beam = best.indices // values.shape[-1]
+    token = tokens.flatten(1).gather(-1, best.indices)
+    log_prob = logs[0].flatten(1).gather(-1, beam * vocabulary + token) - logs[1].flatten(1).gather(-1, beam)
+    found = torch.stack([column.double() for column in (beam, token, best.values, log_prob)], -1)  # one wait for a GPU
+    return [[Candidate(int(row[0]), int(row[1]), *row[2:]) for row in rows] for rows in found.tolist()]
+
+
+def _choose(
+    search: Search,
+    group: Group,
+    candidates: Sequence[Candidate],
+    others: Sequence[list[Alternative]],
+    settings: Settings,
+    is_done: IsDone | None,
+) -> None:
+    """Decide which continuations end, which live on, and whether the search of this group is over."""
+    size = len(group.beams)
+    length = group.beams[0].length + 1
+    kept: list[Beam] = []
+    group.chosen = []
+    for rank, candidate in enumerate(candidates):
+        if candidate.score == -torch.inf:  # forbidden, or after a beam that is none
+            break
+        parent = group.beams[candidate.beam]
+        beam = Beam(
+            candidate.score,
+            group.number * size + candidate.beam,
+            parent,
+            candidate.token,
+            candidate.log_prob,
+            others[candidate.beam],
+            length,
+        )
+        stops = None if is_done is None else lambda beam=beam: is_done(search.prompt, beam.ids)
+        why = ending(beam.token, length, search.room, settings, stops)
+        fate: Fate = "dropped"
+        if why is not None and rank < size:
+            fate = "ended"
+            group.ended.append((penalised(beam.score, length, settings), beam, why))
+        elif why is None and len(kept) < size:
+            fate = "kept"
+            kept.append(beam)
+        if fate != "dropped" and why != "eos":
+            group.chosen.append(beam.token)
+        if search.record is not None:
+            beam.node = search.record.add(
+                Node(length - 1, parent.node, beam.token, beam.log_prob, beam.score, fate, group.number)
+            )
+    group.ended = sorted(group.ended, key=lambda ended: -ended[0])[:size]
+    longest = min(settings.max_new_tokens, search.room)
+    group.is_over = _is_over(group, kept, length, longest, settings)
+    if not group.is_over:
+        group.beams = kept + [replace(kept[0], score=-torch.inf)] * (size - len(kept))
+
+
+def _is_over(group: Group, kept: Sequence[Beam], length: int, longest: int, settings: Settings) -> bool:
+    """Whether the texts that ended can no longer be bettered, or there is nothing left to continue.
+
+    How good a live beam may become is judged at the present length, or with ``early_stopping="never"`` at the length
+    that is best for it; only the latter is sure. Where a bias lets scores rise, nothing is.
+    """
+    if not kept:
+        return True
+    if settings.early_stopping == "never" and any(bias > 0 for bias in dict(settings.logit_bias).values()):
+        return False
+    if len(group.ended) < len(group.beams):
+        return False
+    if settings.early_stopping is True:
+        return True
+    at_best = longest if settings.early_stopping == "never" and settings.length_penalty > 0 else length
+    return penalised(kept[0].score, at_best, settings) <= group.ended[-1][0]
+
+
+def _best(search: Search, settings: Settings) -> list[Written]:
+    ended = sorted((text for group in search.groups for text in group.ended), key=lambda text: -text[0])
+    if not ended:
+        raise NothingLeftError(
+            f"no token is left to write after {search.history}: the rules in force forbid all of them."
+        )
+    if len(ended) < settings.top_beams:
+        raise ValueError(
+            f"the prompt {search.history} has but {len(ended)} possible continuations under these settings, and "
+            f"top_beams={settings.top_beams} were asked for; set top_beams={len(ended)}, or allow more tokens."
+        )
+    return [_written(score, beam, why, search.record) for score, beam, why in ended[: settings.top_beams]]
+
+
+def _written(score: float, beam: Beam, why: Ended, record: Record | None) -> Written:
+    path = beam.path()
+    others = [list(step.alternatives) for step in path]
+    return Written(beam.ids, [step.log_prob for step in path], score, why, others, record)
+
+
+def _counts(chosen: Sequence[Counter[int]], like: Float[Tensor, "A k V"]) -> Float[Tensor, "A 1 V"]:
+    """How often each token was chosen by the groups before."""
+    counts = torch.zeros(len(chosen), 1, like.shape[-1], dtype=like.dtype)
+    for number, tokens in enumerate(chosen):
+        for token, times in tokens.items():
+            counts[number, 0, token] = times
+    return counts.to(like.device)
+
+
+def _alternatives(
+    raw: Float[Tensor, "A k V"], total: Float[Tensor, "A k 1"], count: int
+) -> list[list[list[Alternative]]]:
+    """The likeliest next tokens of every beam of every prompt."""
+    if count == 0:
+        return [[[]] * raw.shape[1]] * len(raw)
+    return [alternatives(each, count) for each in raw - total]

@@ -1,0 +1,153 @@
+"""Averages of weights: a moving one beside a run, and one over checkpoints that were kept.
+
+Weights from late in a run lie around a better point than any of them (Polyak and Juditsky, 1992); the mean over the
+last checkpoints is how the first Transformer was evaluated (Vaswani et al., 2017, section 6.1).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.config import to_dict
+from glassformer.config.checks import check_probability
+from glassformer.models.transformer import unwrapped
+from glassformer.training.checkpoint import CheckpointError, check
+from glassformer.training.resume import differences
+from glassformer.training.state import parameter_names
+from glassformer.weights.files import some
+from glassformer.weights.source import Source, open_source
+
+
+class MovingAverage:
+    """An exponential moving average of the weights that learn: average ← d · average + (1 − d) · weight.
+
+    d = min(decay, (1 + n) / (10 + n)) at the n-th update, as TensorFlow's ``ExponentialMovingAverage`` has it: the
+    starting weights are nearly forgotten after a few updates, where a fixed 0.999 would remember them for thousands.
+
+    Kept in at least float32: in bfloat16 a step of 0.001 of the difference would round away. A shared weight is kept
+    once. Buffers have no average: where the averaged weights are put in, buffers stay as the model has them.
+
+    Args:
+        model: the one that trains, with its adapters and on its devices already: the parameters that learn now are
+            the ones that are averaged.
+        decay: the largest d.
+    """
+
+    def __init__(self, model: nn.Module, decay: float = 0.999) -> None:
+        check_probability(decay=decay)
+        self.decay, self.updates = decay, 0
+        self._weights = {name: p for p, name in parameter_names(model).items() if p.requires_grad}
+        if not self._weights:
+            raise ValueError("no parameter of this model learns, so there is nothing to average.")
+        self._averages = {name: _wide(weight).clone() for name, weight in self._weights.items()}
+        self._is_applied = False
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take in the weights as they are now; call it after every step."""
+        if self._is_applied:
+            raise RuntimeError("the model holds its averaged weights now; update after the with statement has ended.")
+        self.updates += 1
+        share = 1 - min(self.decay, (1 + self.updates) / (10 + self.updates))
+        for name, weight in self._weights.items():
+            self._averages[name].lerp_(_wide(weight), share)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """The model with the averaged weights, for evaluation and saving; afterwards its own are back, to the bit."""
+        if self._is_applied:
+            raise RuntimeError("the averaged weights are in the model already.")
+        own = {name: weight.detach().clone() for name, weight in self._weights.items()}
+        self._is_applied = True
+        try:
+            self._put(self._averages)
+            yield
+        finally:
+            self._put(own)
+            self._is_applied = False
+
+    @torch.no_grad()
+    def _put(self, values: Mapping[str, Tensor]) -> None:
+        for name, weight in self._weights.items():
+            weight.copy_(values[name])
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The averages by the names of their parameters, and how many updates they have seen."""
+        return dict(self._averages), {"updates": self.updates, "decay": self.decay}
+
+    @torch.no_grad()
+    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        if other := tensors.keys() ^ self._averages.keys():
+            raise ValueError(f"another set of weights was averaged: {some(other)} are on one side only.")
+        if facts["decay"] != self.decay:
+            raise ValueError(f"these averages were made with decay={facts['decay']}, and this run has {self.decay}.")
+        for name, average in self._averages.items():
+            if tensors[name].shape != average.shape:
+                shapes = f"{tuple(tensors[name].shape)} were saved, and the model has {tuple(average.shape)}"
+                raise ValueError(f"the averages of {name} do not fit: {shapes}.")
+        for name, average in self._averages.items():
+            average.copy_(tensors[name])
+        self.updates = facts["updates"]
+
+
+def _wide(weight: Tensor) -> Tensor:
+    return weight.detach().to(torch.promote_types(weight.dtype, torch.float32))
+
+
+def average_checkpoints(folders: Sequence[Path]) -> dict[str, Tensor]:
+    """The mean of the weights of several checkpoints of one model, by name and in the type they are stored in.
+
+    Every file is checked against its checksum first. Sums are in float64; of all checkpoints together one tensor is in
+    memory at a time, besides the result.
+    """
+    if not folders:
+        raise ValueError("there are no checkpoints to average.")
+    for folder in folders:
+        check(folder)
+    with ExitStack() as opened:
+        sources = [opened.enter_context(open_source(folder, finite=True)) for folder in folders]
+        for source in sources:
+            _check_same(sources[0], source)
+        return {name: _mean(name, sources) for name in sources[0].shapes}
+
+
+def load_average(model: nn.Module, folders: Sequence[Path]) -> None:
+    """Put the mean of several checkpoints into a model of the same facts."""
+    inner = unwrapped(model)
+    weights = average_checkpoints(folders)
+    with open_source(folders[0]) as first:
+        _check_facts(folders[0], first.config["model"], "the model", to_dict(inner.config))
+    inner.load_state_dict(weights)
+
+
+def _mean(name: str, sources: Sequence[Source]) -> Tensor:
+    total = sources[0].read(name).double()
+    for source in sources[1:]:
+        total += source.read(name)
+    return (total / len(sources)).to(sources[0].dtypes[name])
+
+
+def _check_same(first: Source, other: Source) -> None:
+    """Raise unless both are checkpoints of ours, of the same facts, with the same tensors."""
+    if not other.is_ours:
+        raise CheckpointError(f"{other.place} is not a checkpoint of a run; only those are averaged.")
+    _check_facts(first.place, first.config["model"], str(other.place), other.config["model"])
+    for what, one, two in (("shape", first.shapes, other.shapes), ("type", first.dtypes, other.dtypes)):
+        if names := one.keys() ^ two.keys():
+            raise CheckpointError(f"{some(names)} are in only one of {first.place} and {other.place}.")
+        for name in one:
+            if one[name] != two[name]:
+                raise CheckpointError(
+                    f"{name} has the {what} {one[name]} in {first.place}, but {two[name]} in {other.place}."
+                )
+
+
+def _check_facts(place: Path, facts: Any, other_place: str, other: Any) -> None:
+    if changed := list(differences(facts, other)):
+        lines = "\n".join(f"  {name}: {one!r}, and {two!r}" for name, one, two in changed)
+        raise CheckpointError(f"{place} and {other_place} are of different models, which have no mean:\n{lines}")

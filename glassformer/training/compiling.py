@@ -1,0 +1,54 @@
+"""``torch.compile``, applied to a model in place: no wrapper, so that its names and what can be asked of it stay.
+
+By default each block is compiled. Equal blocks share one compiled graph, so that a model of any depth starts quickly,
+and whoever asks the model gets there through compiled blocks: ``model(...)`` as well as ``encode``, ``decode`` and
+``answer``, which objectives call. Compiled as a whole, ``model(...)`` is one graph, slower to start; the other ways in
+are then right, but not compiled.
+
+Sizes: the first batch is compiled for its own sizes. The first one of other sizes makes a graph for any (and sizes of
+1, which PyTorch always treats apart, some more); ragged batches settle after a handful, and batches that are all of one
+size keep the quicker graph. ``dynamic=True`` makes the general graph at once.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from einops import rearrange
+from torch import nn
+
+from glassformer.config.checks import check_choice
+from glassformer.training.calling import block_calls, calls_in, stand_in, take_away_idle
+
+# All blocks of all models in a process count as one function, of which PyTorch compiles 8 versions and no more: too few
+# for encoder and decoder, with and without gradients, of any size.
+VERSIONS = 64
+
+
+def compile_model(
+    model: nn.Module,
+    parts: Literal["blocks", "whole"] = "blocks",
+    *,
+    dynamic: bool | None = None,
+    backend: str | Callable[..., Any] = "inductor",
+) -> None:
+    """Compile a model in place; it takes its time when the model is first called.
+
+    Raises PyTorch's limit of versions per function, for the whole process. Calls with a cache are not compiled: each
+    would have sizes of its own.
+    """
+    check_choice("parts", parts, ("blocks", "whole"))
+    torch._dynamo.config.recompile_limit = max(VERSIONS, torch._dynamo.config.recompile_limit)
+    if parts == "whole" and any(call.recomputes for call in calls_in(model).values()):
+        raise ValueError('one graph goes past the calls of blocks, so they would not recompute; take parts="blocks".')
+    for like in (torch.empty(1, 1), nn.Parameter(torch.empty(1, 1))):
+        rearrange(like, "a b -> b a")  # einops notes each type when it first meets it; a graph made before is made anew
+    for call in block_calls(model) if parts == "blocks" else [stand_in(model)]:
+        call.compiled = torch.compile(call.plain, dynamic=dynamic, backend=backend)
+
+
+def uncompile_model(model: nn.Module) -> None:
+    """Undo ``compile_model``."""
+    for call in calls_in(model).values():
+        call.compiled = None
+    take_away_idle(model)

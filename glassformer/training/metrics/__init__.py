@@ -1,0 +1,34 @@
+"""Metrics: how good the texts, labels, spans and guesses of a model are. Plain values in, a frozen value out.
+
+| function | compares | figures | scale |
+|---|---|---|---|
+| ``bleu`` | translations with references | bleu | 0 to 100 |
+| ``chrf`` | the same, by characters | chrf (chrf++ with words) | 0 to 100 |
+| ``rouge`` | summaries with references | rouge-1, rouge-2, rouge-l, rouge-lsum | 0 to 1 |
+| ``score_labels`` | one label for each text | accuracy, macro f1 | 0 to 1 |
+| ``score_entities`` | one tag for each word, by entities | entity precision, recall, f1; f1 of each kind | 0 to 1 |
+| ``score_answers`` | answers with gold answers | exact match, answer f1 | 0 to 1 |
+| ``perplexity`` | a sum of −ln p with a count of tokens | perplexity, bits per token, bits per byte | from 1; from 0 |
+
+What the model gave comes first, what is right second. Every result has ``figures()``, its numbers by name for a log,
+and more besides: signatures, counts, precision and recall of each class. More is better in all but the last row.
+Figures are of all texts together; means of batches' figures are something else. ``bleu`` and ``chrf`` need the package
+sacrebleu, the rest nothing.
+"""
+
+from glassformer.training.metrics.answers import AnswerScores as AnswerScores
+from glassformer.training.metrics.answers import score_answers as score_answers
+from glassformer.training.metrics.base import Found as Found
+from glassformer.training.metrics.base import Metric as Metric
+from glassformer.training.metrics.entities import EntityScores as EntityScores
+from glassformer.training.metrics.entities import score_entities as score_entities
+from glassformer.training.metrics.labels import LabelScores as LabelScores
+from glassformer.training.metrics.labels import score_labels as score_labels
+from glassformer.training.metrics.perplexity import Perplexity as Perplexity
+from glassformer.training.metrics.perplexity import perplexity as perplexity
+from glassformer.training.metrics.summaries import Rouge as Rouge
+from glassformer.training.metrics.summaries import rouge as rouge
+from glassformer.training.metrics.translation import Bleu as Bleu
+from glassformer.training.metrics.translation import Chrf as Chrf
+from glassformer.training.metrics.translation import bleu as bleu
+from glassformer.training.metrics.translation import chrf as chrf

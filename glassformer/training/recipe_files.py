@@ -1,0 +1,176 @@
+"""Recipes as YAML files: those of the package by name, others by path; changed by ``key=value``; written back.
+
+``1e-3`` is a number here, and ``no``, ``yes``, ``on`` and ``off`` are words, as everywhere but in YAML 1.1.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Set
+from copy import deepcopy
+from difflib import get_close_matches
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from glassformer.config import from_dict, to_dict
+from glassformer.training.file_formats import settle_format
+from glassformer.training.recipe import Recipe
+
+_HOME = resources.files("glassformer.training") / "recipes"
+_NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)([eE][-+]?\d+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be read, or a change that it does not know."""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML with numbers such as 1e-3 and words such as no, and in which a key may not stand twice."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """A table; a key that is stated twice is an error, not a silent choice."""
+        keys = [self.construct_object(key, deep=deep) for key, _ in node.value]
+        twice = {str(key) for key in keys if keys.count(key) > 1}
+        if twice:
+            raise RecipeError(f"line {node.start_mark.line + 1}: {', '.join(sorted(twice))} is stated twice.")
+        return super().construct_mapping(node, deep)
+
+
+_FLOAT, _BOOL = "tag:yaml.org,2002:float", "tag:yaml.org,2002:bool"
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in rules if tag not in (_FLOAT, _BOOL)]
+    for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_NUMBERS = _FLOAT, re.compile(f"^({_NUMBER.pattern})$"), list("-+.0123456789")
+_Loader.add_implicit_resolver(*_NUMBERS)
+_Loader.add_implicit_resolver(_BOOL, re.compile("^(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes texts that YAML 1.1 or ``_Loader`` would take for something else."""
+
+
+_Dumper.add_implicit_resolver(*_NUMBERS)
+
+
+def recipe_names() -> list[str]:
+    """The recipes of the package."""
+    return sorted(entry.name.removesuffix(".yaml") for entry in _HOME.iterdir() if entry.name.endswith(".yaml"))
+
+
+def read_recipe(
+    where: str | Path, changes: Iterable[str] = (), *, told: list[str] | None = None, **values: Any
+) -> Recipe:
+    """A recipe of the package by its name, or a YAML file by its path, with ``key=value`` changes on top.
+
+    Args:
+        where: the name or the path.
+        changes: what is to be different. What follows from it is set as well: the format from the files' endings, a
+            shorter warm-up in a run that is shorter than it.
+        told: gets a sentence for everything that followed from the changes.
+        **values: changes, too, as they are and not as texts: ``**{"model.start": folder}``.
+    """
+    name, page = _page(where)
+    steps = _number(page, "run", "steps")
+    made = [*map(_parsed, changes), *values.items()]
+    for path, value in made:
+        _set(page, path, value)
+    changed = {path for path, _ in made}
+    notes = [_fit_warmup(page, changed, steps)]
+    try:
+        notes.append(settle_format(page, changed, is_default=str(where) in recipe_names()))
+    except (TypeError, ValueError) as error:
+        raise RecipeError(f"recipe {name}: {error}") from error
+    if told is not None:
+        told += [note for note in notes if note is not None]
+    return recipe_of(name, page)
+
+
+def _fit_warmup(page: dict[str, Any], changed: Set[str], usual: int | None) -> str | None:
+    """Give the warm-up its share of a run that was made so short that it would not end; return what to tell of it.
+
+    ``usual``: the steps that the recipe states.
+    """
+    steps, warmup = _number(page, "run", "steps"), _number(page, "optimizer", "warmup")
+    if usual is None or steps is None or warmup is None or changed & {"optimizer", "optimizer.warmup"}:
+        return None
+    if not 1 <= steps <= warmup < usual:
+        return None
+    fitted = min(max(1, steps * warmup // usual), steps - 1)
+    _set(page, "optimizer.warmup", fitted)
+    shares = f"{warmup} of {usual:,} steps"
+    return f"optimizer.warmup={fitted}: the recipe warms up for {shares}, and run.steps={steps} is shorter"
+
+
+def _number(page: Mapping[str, Any], section: str, name: str) -> int | None:
+    inner = page.get(section)
+    value = inner.get(name) if isinstance(inner, Mapping) else None
+    return value if isinstance(value, int) else None
+
+
+def recipe_of(name: str, page: dict[str, Any], changes: Iterable[str] = (), **values: Any) -> Recipe:
+    """A recipe from a page of plain values, with ``key=value`` changes on top, and others as they are."""
+    for path, value in (*map(_parsed, changes), *values.items()):
+        _set(page, path, value)
+    try:
+        return from_dict(Recipe, {"name": name, **page})
+    except (TypeError, ValueError) as error:
+        raise RecipeError(f"recipe {name}: {error}") from error
+
+
+def write_recipe(recipe: Recipe) -> str:
+    """A recipe as YAML that ``read_recipe`` reads back as the same."""
+    return yaml.dump(to_dict(recipe), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+
+
+def _page(where: str | Path) -> tuple[str, dict[str, Any]]:
+    name = str(where)
+    if name in recipe_names():
+        text = (_HOME / f"{name}.yaml").read_text(encoding="utf-8")
+    elif name.endswith((".yaml", ".yml")):
+        path = Path(where)
+        if not path.is_file():
+            raise RecipeError(f"{path}: there is no such file.")
+        try:
+            name, text = path.stem, path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise RecipeError(f"{path} is not UTF-8: {error}.") from error
+    else:
+        near = get_close_matches(name, recipe_names(), n=1)
+        hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(recipe_names())}."
+        raise RecipeError(f"no recipe is called {name!r}; a file of your own ends in .yaml. {hint}")
+    try:
+        page = yaml.load(text, _Loader)
+    except (yaml.YAMLError, RecipeError) as error:
+        raise RecipeError(f"recipe {name} is not YAML: {error}") from error
+    if not isinstance(page, dict):
+        raise RecipeError(f"recipe {name} must be a table of keys and values; it is a {type(page).__name__}.")
+    return str(page.pop("name", name)), page
+
+
+def _parsed(change: str) -> tuple[str, Any]:
+    """The key and the value of ``key.inner=value``."""
+    path, equals, text = change.partition("=")
+    if not equals or not path:
+        raise RecipeError(f"a change is written key=value, as optimizer.lr=1e-3; got {change!r}.")
+    if " #" in text or (text and not text.strip()) or text[:1] in ("|", ">", "#"):
+        return path, text  # white space and signs are meant as they are; YAML would make nothing of them
+    try:
+        value = yaml.load(text, _Loader) if text else None
+    except (yaml.YAMLError, RecipeError):
+        value = text  # a path with a bracket, say
+    if isinstance(value, dict | list) and not text.lstrip().startswith(("{", "[")):
+        value = text  # "en:" and "- a" are texts here
+    return path, value
+
+
+def _set(page: dict[str, Any], path: str, value: Any) -> None:
+    """Put a value into a page; that the key exists is checked when the page is read."""
+    *outer, last = path.split(".")
+    inner = page
+    for name in outer:
+        found = inner.get(name)
+        inner[name] = deepcopy(found) if isinstance(found, Mapping) else {}
+        inner = inner[name]
+    inner[last] = value

@@ -1,0 +1,237 @@
+"""The loss of a run as a picture: SVG from its log, by the standard library alone.
+
+Above, the training loss (every step faint, its mean over neighbouring steps strong) and the validation loss with its
+best; below, the learning rate. The same log gives the same bytes. However long the run, the file stays small: of steps
+that share a place on the axis the lowest and the highest loss are drawn, so that no spike is lost.
+
+Colours are those of Okabe and Ito (2008), which all kinds of colour vision tell apart; they suit a light and a dark
+background, and the picture takes the one that its reader prefers.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import isfinite
+from pathlib import Path
+from typing import Any, NamedTuple
+from xml.sax.saxutils import escape
+
+from glassformer.training.log import read_log
+from glassformer.training.watching.figures import spaced
+from glassformer.training.watching.scales import Axis, linear_axis, value_axis, whole_axis
+from glassformer.weights.saving import write_text
+
+WIDTH, LEFT, RIGHT = 840, 66, 816  # of the picture; of what is drawn in it
+LOSS = (344, 84)  # bottom and top of the loss
+RATE = (440, 380)  # and of the learning rate
+HALVES = 375  # places on the axis for which the lowest and the highest value are drawn
+DOTS = 80  # validations that still get a dot each
+LETTER = 6.4  # the width of one, on average, for the legend
+
+STYLE = """
+text { font: 12px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; fill: #424a53 }
+.name { font-size: 15px; font-weight: 600; fill: #1f2328 }
+.paper { fill: #ffffff } .grid { stroke: #e3e6ea } .axis { stroke: #8c959f }
+path, line { fill: none; stroke-width: 1; vector-effect: non-scaling-stroke } path { stroke-linejoin: round }
+.each { stroke: #0072b2; opacity: .35 } .mean { stroke: #0072b2; stroke-width: 2 }
+.rate { stroke: #57606a; stroke-width: 1.5 } .tried { stroke: #d55e00; stroke-width: 2 }
+.dot { fill: #d55e00 } .best { fill: none; stroke: #d55e00; stroke-width: 2 }
+@media (prefers-color-scheme: dark) {
+text { fill: #b1bac4 } .name { fill: #f0f6fc }
+.paper { fill: #0d1117 } .grid { stroke: #262c34 } .axis { stroke: #6e7681 }
+.each, .mean { stroke: #56b4e9 } .each { opacity: .5 } .rate { stroke: #9198a1 }
+.tried, .best { stroke: #e69f00 } .dot { fill: #e69f00 }
+}
+"""
+
+
+class Point(NamedTuple):
+    """A value after a step."""
+
+    step: int
+    value: float
+
+
+@dataclass(frozen=True)
+class Curves:
+    """What a log says about the course of a run; values that are not finite are left out."""
+
+    train: list[Point]
+    validation: list[Point]
+    rate: list[Point]
+    best: Point | None  # validation: the last that the log calls the best, else the lowest loss
+    lost: int  # steps whose loss is not finite
+
+
+def draw_curve(log: Path, svg: Path, *, title: str | None = None) -> None:
+    """Draw the course of a run.
+
+    Args:
+        log: of the run, as ``train.log.RunLog`` writes it.
+        svg: the picture; its folder is made if it is not there.
+        title: written above it; the name of the log's folder unless given.
+    """
+    curves = read_curves(log)
+    svg.parent.mkdir(parents=True, exist_ok=True)
+    write_text(svg, picture(curves, log.resolve().parent.name if title is None else title))
+
+
+def read_curves(log: Path) -> Curves:
+    """The losses and learning rates of a log."""
+    if not log.is_file():
+        raise ValueError(f"there is no log {log} to draw a curve from.")
+    try:
+        lines = sorted(read_log(log), key=lambda line: int(line["step"]))
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"{log} is no log of a run: a line of it is no JSON object with a step ({error}).") from error
+    steps = [line for line in lines if line.get("kind") == "step"]
+    train = _points(steps, "loss")
+    if not train:
+        raise ValueError(f"{log} holds no step with a finite loss, so there is nothing to draw yet.")
+    tried = [line for line in lines if line.get("kind") == "validation"]
+    validation, called = _points(tried, "loss"), _points((line for line in tried if line.get("best")), "loss")
+    best = called[-1] if called else min(validation, key=lambda point: point.value, default=None)
+    return Curves(train, validation, _points(steps, "lr"), best, len(steps) - len(train))
+
+
+def _points(lines: Iterable[dict[str, Any]], name: str) -> list[Point]:
+    found = ((line["step"], line.get(name)) for line in lines)
+    return [Point(step, float(value)) for step, value in found if isinstance(value, int | float) and isfinite(value)]
+
+
+def smooth(points: Sequence[Point], reach: int) -> list[Point]:
+    """The mean of each value with ``reach`` on both sides of it; towards the ends with as many as there are."""
+    sums = [0.0, *accumulate(point.value for point in points)]
+    found = []
+    for place, point in enumerate(points):
+        near = min(reach, place, len(points) - 1 - place)
+        found.append(Point(point.step, (sums[place + near + 1] - sums[place - near]) / (2 * near + 1)))
+    return found
+
+
+def thin(points: Sequence[Point], places: int) -> list[Point]:
+    """At most two points for each of so many places along the axis: the lowest and the highest, in their order."""
+    if len(points) <= 2 * places:
+        return list(points)
+    first, span = points[0].step, max(1, points[-1].step - points[0].step)
+    rooms: dict[int, list[Point]] = {}
+    for point in points:
+        rooms.setdefault(min(places - 1, (point.step - first) * places // span), []).append(point)
+    kept = []
+    for room in rooms.values():
+        ends = {min(room, key=lambda point: point.value), max(room, key=lambda point: point.value)}
+        kept += sorted(ends)
+    return kept
+
+
+def picture(curves: Curves, title: str) -> str:
+    """The SVG."""
+    reach = len(curves.train) // 100
+    means = smooth(curves.train, reach)
+    steps = [point.step for point in (*curves.train, *curves.validation)]
+    has_rate = len({point.value for point in curves.rate}) > 1
+    bottom = RATE[0] if has_rate else LOSS[0]
+    x = whole_axis(steps, (LEFT, RIGHT), 8)
+    y = value_axis([point.value for point in (*curves.train, *curves.validation)], LOSS, 6)
+    parts = _vertical(x, LOSS, labels=not has_rate)
+    parts += _horizontal(y, "loss, logarithmic" if y.scale.logarithmic else "loss")
+    if has_rate:
+        rate = linear_axis([0.0, *(point.value for point in curves.rate)], RATE, 2)
+        parts += _vertical(x, RATE, labels=True) + _horizontal(rate, "learning rate")
+        parts.append(_path("rate", thin(curves.rate, HALVES), x, rate))
+    if reach:
+        parts.append(_path("each", thin(curves.train, HALVES), x, y))
+    parts.append(_path("mean", thin(means, HALVES), x, y))
+    parts += _validation(curves, x, y)
+    parts.append(f'<text x="{(LEFT + RIGHT) / 2:g}" y="{bottom + 38}" text-anchor="middle">step</text>')
+    return _sheet(parts + _legend(curves, 2 * reach + 1), title, curves, bottom + 50)
+
+
+def _validation(curves: Curves, x: Axis, y: Axis) -> list[str]:
+    if curves.best is None:
+        return []
+    parts = [_path("tried", thin(curves.validation, HALVES), x, y)]
+    if len(curves.validation) <= DOTS:
+        parts += [_dot("dot", 3, x.scale(step), y.scale(value)) for step, value in curves.validation]
+    return [*parts, _dot("best", 6, x.scale(curves.best.step), y.scale(curves.best.value))]
+
+
+def _path(kind: str, points: Sequence[Point], x: Axis, y: Axis) -> str:
+    """A line through the points; one point alone is a line of no length with round ends."""
+    places = [f"{x.scale(step):.1f} {y.scale(value):.1f}" for step, value in points]
+    alone = f' stroke-linecap="round" style="stroke-width: 6" d="M{places[0]}h0"' if len(places) == 1 else ""
+    return f'<path class="{kind}"' + (alone or f' d="M{" ".join(places)}"') + "/>"
+
+
+def _dot(kind: str, radius: float, x: float, y: float) -> str:
+    return f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}"/>'
+
+
+def _vertical(x: Axis, ends: tuple[int, int], *, labels: bool) -> list[str]:
+    bottom, top = ends
+    parts = [f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{top}" y2="{bottom}"/>' for at in _places(x)]
+    parts.append(f'<line class="axis" x1="{LEFT}" x2="{RIGHT}" y1="{bottom}" y2="{bottom}"/>')
+    if labels:
+        parts += [
+            f'<text x="{at:.1f}" y="{bottom + 18}" text-anchor="middle">{label}</text>'
+            for at, (_, label) in zip(_places(x), x.ticks, strict=True)
+        ]
+    return parts
+
+
+def _horizontal(y: Axis, name: str) -> list[str]:
+    parts = []
+    for at, (_, label) in zip(_places(y), y.ticks, strict=True):
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
+        parts.append(f'<text x="{LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{label}</text>')
+    return [*parts, f'<text x="{LEFT}" y="{y.scale.places[1] - 8}">{name}</text>']
+
+
+def _places(axis: Axis) -> list[float]:
+    return [axis.scale(value) for value, _ in axis.ticks]
+
+
+def _legend(curves: Curves, window: int) -> list[str]:
+    named = [("mean", "training")]
+    if window > 1:
+        named = [("each", "training, every step"), ("mean", f"mean of {window:,} steps")]
+    if curves.best is not None:
+        named += [("tried", "validation"), ("best", f"best: {curves.best.value:.4g} at step {curves.best.step:,}")]
+    parts, at = [], float(LEFT)
+    for kind, label in named:
+        sign = f'<path class="{kind}" d="M{at:.0f} 50h20"/>' if kind != "best" else _dot("best", 6, at + 10, 50)
+        parts.append(f'{sign}<text x="{at + 28:.0f}" y="54">{label}</text>')
+        at += 28 + LETTER * len(label) + 20
+    return parts
+
+
+def _words(curves: Curves) -> str:
+    """What the picture shows, for those who do not see it."""
+    first, last = curves.train[0], curves.train[-1]
+    said = f"Training loss from {first.value:.4g} at step {first.step:,} to {last.value:.4g} at step {last.step:,}."
+    if curves.best is not None:
+        said += f" Best validation: loss {curves.best.value:.4g} at step {curves.best.step:,}."
+    return f"{said} {_lost(curves)}".rstrip()
+
+
+def _lost(curves: Curves) -> str:
+    return f"Steps without a finite loss, left out: {curves.lost:,}." if curves.lost else ""
+
+
+def _sheet(parts: Sequence[str], title: str, curves: Curves, height: int) -> str:
+    name = escape(spaced(title).replace("\n", " "))
+    return "\n".join(
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
+            f'height="{height}" role="img" aria-labelledby="title words">',
+            f'<title id="title">Loss of {name}</title>',
+            f'<desc id="words">{_words(curves)}</desc>',
+            f"<style>{STYLE}</style>",
+            f'<rect class="paper" width="{WIDTH}" height="{height}"/>',
+            f'<text class="name" x="{LEFT}" y="28">{name}</text>',
+            f'<text x="{RIGHT}" y="28" text-anchor="end">{_lost(curves)}</text>',
+            *parts,
+            "</svg>\n",
+        )
+    )

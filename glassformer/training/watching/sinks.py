@@ -1,0 +1,220 @@
+"""Other programs that watch a run: TensorBoard, Weights & Biases.
+
+A program that is not installed is an error before the run begins. While it goes on nothing that fails here may end it:
+the first failure of each sink is told in one line, later ones are silent, and every write is tried again, for a disk
+may be freed and a network may come back. ``Sinks`` sees to that; what is lost here is still in the run's own log.
+"""
+
+import html
+import secrets
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, runtime_checkable
+
+from glassformer.config.checks import check_count
+from glassformer.training.loop import Report
+from glassformer.weights.saving import write_text
+
+Values = Mapping[str, float | None]  # None: not known at this step
+
+
+@runtime_checkable
+class Sink(Protocol):
+    """Something that is told how a run goes."""
+
+    def step(self, step: int, values: Values) -> None:
+        """What a step of training did; see ``step_values``."""
+
+    def validation(self, step: int, values: Values) -> None:
+        """How good the model is on text that it does not learn from."""
+
+    def text(self, step: int, text: str, name: str = "sample") -> None:
+        """What the model wrote, or anything else to be read; of one name there is one text for each step."""
+
+    def close(self) -> None:
+        """Nothing more will come."""
+
+
+def step_values(report: Report, *, mfu: float | None = None, memory: int | None = None) -> dict[str, float | None]:
+    """A report as values with names, and what is measured besides."""
+    several = len(report.terms) > 1  # a single term is the loss itself
+    return {
+        "loss": report.loss,
+        **({f"loss {name}": value for name, value in report.terms.items()} if several else {}),
+        **report.parts,
+        "lr": report.lr,
+        "grad_norm": report.grad_norm,
+        "tokens_seen": report.tokens_seen,
+        "tokens_per_second": report.tokens / report.seconds if report.seconds else None,
+        "mfu": mfu,
+        "memory": memory,
+    }
+
+
+class TensorBoard:
+    """Event files in a folder, for ``tensorboard --logdir``.
+
+    Args:
+        folder: of the files; those of a run that goes on lie in the same one.
+        done: steps of the run that were made already. What an earlier program wrote of later steps, which will be made
+            again, is hidden; all of it if ``done`` is 0.
+    """
+
+    def __init__(self, folder: Path, *, done: int = 0) -> None:
+        check_count(done=done)
+        self._writer = import_tensorboard().SummaryWriter(str(folder), purge_step=done + 1 if done else 0)
+
+    def step(self, step: int, values: Values) -> None:
+        """As scalars under ``train/``."""
+        self._scalars("train", step, values)
+
+    def validation(self, step: int, values: Values) -> None:
+        """As scalars under ``validation/``, and written out at once."""
+        self._scalars("validation", step, values)
+        self._writer.flush()
+
+    def text(self, step: int, text: str, name: str = "sample") -> None:
+        """As a text; shown as it is, not read as Markdown."""
+        self._writer.add_text(name, "\n".join(f"    {line}" for line in text.splitlines()), step)
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._writer.close()
+
+    def _scalars(self, group: str, step: int, values: Values) -> None:
+        for name, value in values.items():
+            if value is not None:
+                self._writer.add_scalar(f"{group}/{name}", value, step)
+
+
+class WeightsAndBiases:
+    """A run at Weights & Biases.
+
+    A run that goes on keeps its id, which lies in the run's folder. The service takes every step once and in order;
+    steps that it has already, which are made again after the last checkpoint and come out the same, are not sent.
+
+    Args:
+        folder: of the run, for its id and the service's own files.
+        project: to which the run belongs there.
+        name: of the run; None lets the service choose one.
+        done: steps of the run that were made already; 0 is a new run with a new id.
+        facts: its settings, as JSON can write them.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        project: str,
+        name: str | None = None,
+        done: int = 0,
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
+        check_count(done=done)
+        self._wandb = import_wandb()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._run = self._wandb.init(
+            project=project,
+            name=name,
+            id=_run_id(folder / "wandb-id.txt", is_new=done == 0),
+            resume="allow",
+            dir=str(folder),
+            config=dict(facts or {}),
+        )
+        self._known = int(self._run.step)  # the first step that the service does not have
+
+    def step(self, step: int, values: Values) -> None:
+        """Under ``train/``."""
+        self._send("train", step, values)
+
+    def validation(self, step: int, values: Values) -> None:
+        """Under ``validation/``."""
+        self._send("validation", step, values)
+
+    def text(self, step: int, text: str, name: str = "sample") -> None:
+        """As it is, its lines kept."""
+        if step >= self._known:
+            self._run.log({name: self._wandb.Html(f"<pre>{html.escape(text)}</pre>")}, step=step)
+
+    def close(self) -> None:
+        """Wait until all is sent."""
+        self._run.finish()
+
+    def _send(self, group: str, step: int, values: Values) -> None:
+        if step >= self._known:
+            named = {f"{group}/{name}": value for name, value in values.items() if value is not None}
+            self._run.log(named, step=step)
+
+
+class Sinks:
+    """All sinks of a run as one that never fails; to be used in ``with``.
+
+    Args:
+        sinks: those that are told; none is fine too.
+        warn: is told in a sentence when one of them fails for the first time; unless given, as a Python warning.
+    """
+
+    def __init__(self, sinks: Sequence[Sink], *, warn: Callable[[str], None] = warnings.warn) -> None:
+        self._sinks, self._warn = list(sinks), warn
+        self._failed: set[int] = set()  # numbers of those that were warned of
+
+    def step(self, step: int, values: Values) -> None:
+        """Tell all."""
+        self._each(lambda sink: sink.step(step, values))
+
+    def validation(self, step: int, values: Values) -> None:
+        """Tell all."""
+        self._each(lambda sink: sink.validation(step, values))
+
+    def text(self, step: int, text: str, name: str = "sample") -> None:
+        """Tell all."""
+        self._each(lambda sink: sink.text(step, text, name))
+
+    def close(self) -> None:
+        """Tell all."""
+        self._each(lambda sink: sink.close())
+
+    def __enter__(self) -> "Sinks":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _each(self, tell: Callable[[Sink], None]) -> None:
+        for number, sink in enumerate(self._sinks):
+            try:
+                tell(sink)
+            except Exception as error:  # whatever it is: the run is worth more than its picture
+                if number not in self._failed:
+                    self._failed.add(number)
+                    reason = str(error) or type(error).__name__
+                    self._warn(f"{type(sink).__name__} failed ({reason}); the run goes on, its log has everything.")
+
+
+def _run_id(file: Path, *, is_new: bool) -> str:
+    """The id of a run at the service; one that goes on without any, having begun without the service, gets one."""
+    if not is_new and file.is_file():
+        return file.read_text(encoding="utf-8").strip()
+    made = secrets.token_hex(8)
+    write_text(file, made + "\n")
+    return made
+
+
+def import_tensorboard() -> Any:
+    """What writes events for TensorBoard."""
+    return _import("tensorboard", "torch.utils.tensorboard", "TensorBoard")
+
+
+def import_wandb() -> Any:
+    """The package of Weights & Biases."""
+    return _import("wandb", "wandb", "Weights & Biases")
+
+
+def _import(package: str, module: str, who: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ImportError(f"{who} needs the package {package}: pip install {package}, or leave it out.") from error

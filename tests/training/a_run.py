@@ -1,0 +1,83 @@
+"""A small run as a program of its own, to be killed: ``python -m tests.training.a_run FOLDER``.
+
+It trains for some steps with dropout, writes a checkpoint every third step and a line of log every step, and goes on
+from the last checkpoint if there is one.
+"""
+
+import random
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from glassformer.data.objectives.base import Batch
+from glassformer.data.objectives.next_token import NextToken
+from glassformer.models.transformer import Transformer
+from glassformer.training.checkpoint import Checkpoints
+from glassformer.training.log import RunLog
+from glassformer.training.loop import Settings, Trainer
+from glassformer.training.optim import muon_and_adamw
+from glassformer.training.resume import read_run, write_run
+from tests.pages import PAGES
+
+STEPS = 24
+IDENTITY = {"data": "counted", "settings": {"lr": 0.01}}
+
+
+class Counted:
+    """Batches made from their own number; some are short, some long."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        generator = torch.Generator().manual_seed(self.number)
+        rows = [
+            torch.randint(3, 29, (int(torch.randint(3, 9, (), generator=generator)),), generator=generator)
+            for _ in range(3)
+        ]
+        self.number += 1
+        return NextToken().prepare(rows, generator)
+
+    def state(self) -> dict[str, Any]:
+        return {"number": self.number}
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        self.number = state["number"]
+
+
+def made() -> Trainer:
+    torch.manual_seed(0)
+    random.seed(0)
+    facts = PAGES["gpt2"]
+    assert facts.decoder is not None
+    model = Transformer(replace(facts, decoder=replace(facts.decoder, dropout=0.2)))
+    settings = Settings(steps=STEPS, accumulate=2)
+    return Trainer(model, NextToken(), Counted(), muon_and_adamw(model, 0.01), settings)
+
+
+def run(folder: Path) -> Trainer:
+    """Start, or go on; to the end."""
+    trainer, kept = made(), Checkpoints(folder / "checkpoints", keep=2)
+    kept.tidy()
+    last = kept.latest()
+    if last is not None:
+        read_run(last, trainer, IDENTITY)
+    with RunLog(folder / "log.jsonl", after=trainer.step) as log:
+        for report in trainer:
+            facts = asdict(report)
+            log.write("step", report.step, facts, {"seconds": facts.pop("seconds")})
+            if report.step % 3 == 0 or report.step == STEPS:
+                kept.write(report.step, lambda path: write_run(path, trainer, IDENTITY))
+    return trainer
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    run(Path(sys.argv[1]))

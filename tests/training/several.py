@@ -1,0 +1,75 @@
+"""Processes that train together, for tests: forked from a server that has imported everything, so that they start at
+once. What they do are functions of this module or of others that can be imported by name."""
+
+import multiprocessing
+import os
+import pickle
+import socket
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from glassformer.training import parallel
+
+SECONDS = 180  # for all that is done together
+_PRELOADED = ["tests.training.several", "tests.training.parallel_runs", "torch.distributed.fsdp", "torch._dynamo"]
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+    return port
+
+
+def together(count: int, work: Callable[..., Any], *given: Any) -> list[Any]:
+    """What ``work(process, *given)`` returns in each of several processes; a text where it raised, None where it was
+    killed. Nobody outlives the time."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOADED)
+    port, pipes, started = free_port(), [], []
+    for rank in range(count):
+        here, there = context.Pipe(duplex=False)
+        one = context.Process(target=_child, args=(there, rank, count, port, work, given), daemon=True)
+        one.start()
+        there.close()
+        pipes.append(here)
+        started.append(one)
+    deadline = time.monotonic() + SECONDS
+    found = [_received(pipe, deadline) for pipe in pipes]
+    for one in started:
+        one.join(max(0.1, deadline - time.monotonic()))
+        if one.is_alive():
+            one.kill()
+            one.join()
+    return found
+
+
+def _received(pipe: Connection, deadline: float) -> Any:
+    try:
+        if not pipe.poll(max(0.1, deadline - time.monotonic())):
+            return "it did not end in time"
+        return pickle.loads(pipe.recv_bytes())
+    except EOFError:
+        return None
+
+
+def _child(
+    pipe: Connection, rank: int, count: int, port: int, work: Callable[..., Any], given: tuple[Any, ...]
+) -> None:
+    torch.set_num_threads(1)
+    os.environ |= {
+        "RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_RANK": str(rank),
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+    }  # fmt: skip
+    try:
+        with parallel.start("cpu", timeout=600) as process:  # longer than tests wait: the lost are noticed before
+            result = work(process, *given)
+    except BaseException as error:
+        result = f"{type(error).__name__}: {error}"
+        traceback.print_exc()
+    pipe.send_bytes(pickle.dumps(result))
