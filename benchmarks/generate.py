@@ -75,13 +75,13 @@ def theirs(case: str, folder: Path, tokens: int) -> Callable[[], list[list[int]]
 
 def ours(case: str, folder: Path, tokens: int) -> Callable[[], list[list[int]]]:
     from glassformer import load
-    from glassformer.generation.settings import Settings
-    from glassformer.generation.writing import write
+    from glassformer.generation.api import generate
+    from glassformer.generation.settings import GenerationSettings
 
     model = load(folder).model
-    settings = Settings(max_new_tokens=tokens, beam_size=1 if case == "greedy" else BEAMS)
+    settings = GenerationSettings(max_new_tokens=tokens, beam_size=1 if case == "greedy" else BEAMS)
     ids = inputs(case)
-    return lambda: [texts[0].ids for texts in write(model, ids, settings)]
+    return lambda: [texts[0].ids for texts in generate(model, ids, settings)]
 
 
 def bare(case: str, folder: Path, tokens: int) -> Callable[[], None]:

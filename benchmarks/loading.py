@@ -17,7 +17,7 @@ import torch
 
 from glassformer.data.loader import Loader
 from glassformer.data.objectives.base import Batch
-from glassformer.training.assembling import Run, assemble, batch_plan
+from glassformer.training.assembling import Run, batch_plan, build_run
 from glassformer.training.parallel import Process
 from glassformer.training.recipe_files import read_recipe
 
@@ -146,7 +146,7 @@ def measure_loading(trial: Trial, device: str, quick: bool) -> None:
         folder = Path(place)
         data = trial.write(folder, FEW if quick else ROWS)
         recipe = read_recipe(trial.recipe, [*data, *(("batch.length=32", *trial.tiny) if quick else ())])
-        run = assemble(recipe, folder / "run", Process(torch.device(device)))
+        run = build_run(recipe, folder / "run", Process(torch.device(device)))
         waits = wait_for_batches(run, 2 if quick else trial.steps)
     print(f"{trial.recipe:24}{recipe.batch.workers:8}{waits}", flush=True)
 

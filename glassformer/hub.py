@@ -23,10 +23,11 @@ from glassformer.models.initialise import initialise
 from glassformer.models.transformer import Transformer, transformer_of
 from glassformer.text.pieces import TokenizerError
 from glassformer.text.tokenizer import Tokenizer
+from glassformer.weights.allocate import allocate
 from glassformer.weights.convert import (
     FLOATS,
-    carry,
     check_sizes,
+    copy_weights,
     plain_names,
     plan,
     plan_ours,
@@ -37,9 +38,8 @@ from glassformer.weights.convert import (
 from glassformer.weights.devices import check_device
 from glassformer.weights.files import WeightsError, some
 from glassformer.weights.lineage import WITHOUT_WEIGHTS, Lineage, choose_kind, choose_own_head, head_kind
-from glassformer.weights.matching import Wishes
+from glassformer.weights.matching import LoadOptions
 from glassformer.weights.reader import EVERYWHERE, OWN_CONFIG, ConfigError, naming, read_own
-from glassformer.weights.room import room_in
 from glassformer.weights.saving import replacing, write_weights
 from glassformer.weights.source import Source, find_place, open_parts, open_source
 
@@ -128,15 +128,15 @@ def load(
         check_choice("an option of load", name, Options.__annotations__)
     dtype, target = _dtype(dtype), _device(device)
     with _open(where, options) as source, naming(source.place, ConfigError, WeightsError), torch.inference_mode(False):
-        wishes = Wishes(_names(options.get("ignore_keys", ())), _names(options.get("fresh", ())))
+        matching = LoadOptions(_names(options.get("ignore_keys", ())), _names(options.get("fresh", ())))
         if source.is_ours:
             facts, lineage, report = _own_facts(source, options), source.config.get("lineage"), Report()
             if options.get("lineage") is not None:  # what it is saved as
                 lineage = lineage_of({}, options["lineage"]).name
-            planned = plan_ours(facts, source.shapes, wishes)
+            planned = plan_ours(facts, source.shapes, matching)
         else:
             facts, lineage, kind, report = _their_facts(source, options)
-            planned = plan(lineages()[lineage], facts, kind, source.shapes, wishes)
+            planned = plan(lineages()[lineage], facts, kind, source.shapes, matching)
         check_sizes(planned, facts, source.shapes)
         used = [planned.stored[name] for rule in planned.rules for name in rule.theirs]
         common = prevailing_dtype(source.shapes, source.dtypes, used)
@@ -144,7 +144,7 @@ def load(
         report.cast = {name: str(source.dtypes[name]) for name in used if source.dtypes[name] != common}
         with torch.device("meta"):  # without memory for its weights: they are put in one by one
             model = Transformer(facts)
-        carry(planned, facts, source, room_in(model, dtype or common, target), source.shapes)
+        copy_weights(planned, facts, source, allocate(model, dtype or common, target), source.shapes)
         initialise(model, facts, planned.fresh)  # a bias missing beside a filled weight stays zero
         found = Loaded(model.eval(), facts, lineage, report, source.place, source.metadata)
         found.tokenizer_kind = options.get("tokenizer_kind")

@@ -33,7 +33,7 @@ HELD_OUT = 0.05  # share of the text that training never sees
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wishes:
+class LoadOptions:
     """What the user asked for."""
 
     seconds: float | None
@@ -62,7 +62,7 @@ def demo(
     if steps is not None and seconds is not None:
         raise typer.BadParameter("say how long to train once: either --steps or --seconds.")
     console = Console(highlight=False)
-    wishes = Wishes(
+    wishes = LoadOptions(
         seconds=60.0 if seconds is None and steps is None else seconds,
         steps=steps,
         prompt=prompt,
@@ -77,13 +77,13 @@ def demo(
         raise typer.Exit(130) from None
 
 
-def run(console: Console, wishes: Wishes) -> None:
+def run(console: Console, wishes: LoadOptions) -> None:
     """Train, then write, on any console: a terminal, a file or a recording one."""
     model = _train(console, wishes)
     _write(console, model, wishes)
 
 
-def _train(console: Console, wishes: Wishes) -> "Transformer":
+def _train(console: Console, wishes: LoadOptions) -> "Transformer":
     import numpy as np
     import torch
 
@@ -146,7 +146,7 @@ def _show(console: Console, reports: "Iterable[Report]") -> tuple[int, int, floa
     return report.step, report.tokens_seen, seconds
 
 
-def _write(console: Console, model: "Transformer", wishes: Wishes) -> None:
+def _write(console: Console, model: "Transformer", wishes: LoadOptions) -> None:
     """Print the model's bytes as they come: characters of several bytes whole, control characters made harmless."""
     import torch
 

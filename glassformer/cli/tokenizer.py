@@ -38,7 +38,7 @@ tokenizer = typer.Typer(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wishes:
+class LoadOptions:
     """What the vocabulary shall be."""
 
     kind: Annotated[
@@ -85,7 +85,7 @@ class Wishes:
 @tokenizer.command("train")
 @verb
 def train(
-    wishes: Wishes,
+    wishes: LoadOptions,
     reading: Reading,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to write; made if it is not there.")],
     files: Annotated[
@@ -110,7 +110,7 @@ def train(
 tokenizer.command("show")(show)
 
 
-def _trained(corpus: Corpus, wishes: Wishes, special: "Special") -> "Tokenizer":
+def _trained(corpus: Corpus, wishes: LoadOptions, special: "Special") -> "Tokenizer":
     from glassformer.text.training import train_tokenizer
 
     kind = cast("Kind", wishes.kind)
@@ -188,7 +188,7 @@ def _bar(corpus: Corpus) -> Iterator[Callable[[int], None]]:
         yield progress
 
 
-def _report(made: "Tokenizer", wishes: Wishes, out: Path, corpus: Corpus, seconds: float) -> None:
+def _report(made: "Tokenizer", wishes: LoadOptions, out: Path, corpus: Corpus, seconds: float) -> None:
     """What was made, and how well it does on the texts' beginning."""
     special = number_of_special(made)
     table = Table(box=None, show_header=False, pad_edge=False)

@@ -13,7 +13,7 @@ from glassformer.config.checks import check_choice
 
 if TYPE_CHECKING:
     from glassformer.data.records import Text
-    from glassformer.data.source_rows import Source, Tally
+    from glassformer.data.source_rows import RowStats, Source
 
 SAMPLE = 1_000_000  # letters of text that are kept, to measure on
 BLOCK = 2**14  # letters of a file that are handed on together
@@ -46,9 +46,9 @@ class Corpus:
     """The texts of files, read once; the first of them are kept, and rows that were left out counted."""
 
     def __init__(self, files: Sequence[Path], reading: Reading) -> None:
-        from glassformer.data.sources import Tally
+        from glassformer.data.sources import RowStats
 
-        self.files, self.reading, self.tally = files, reading, Tally()
+        self.files, self.reading, self.tally = files, reading, RowStats()
         self.sample: list[str] = []
         self.bytes = 0  # of text, so far
         self.read = False  # to the end
@@ -87,7 +87,7 @@ class Corpus:
         self.tally = source.tally
 
 
-def _blocks(path: Path, tally: "Tally", *, skip: bool) -> Iterator[str]:
+def _blocks(path: Path, tally: "RowStats", *, skip: bool) -> Iterator[str]:
     """A file as it stands, some lines at a time; a line that is not UTF-8 is an error, or left out and counted."""
     from glassformer.data.records import Origin
     from glassformer.data.source_files import decode, read_lines

@@ -16,9 +16,9 @@ from glassformer.cli.outputs import note, people, print_computed, visible
 from glassformer.cli.verbs import verb
 
 if TYPE_CHECKING:
+    from glassformer.training.logging.watch import Open
     from glassformer.training.recipe import Recipe
     from glassformer.training.session import Session
-    from glassformer.training.watching.watch import Open
 
 WATCHING = "Who is told"
 _CHANGE = re.compile(r"[A-Za-z_][\w.]*=")  # how KEY=VALUE begins; a path may have the sign further inside
@@ -142,9 +142,9 @@ def _list_recipes() -> None:
 
 def _run(recipe: "Recipe", going: Going, asking: Asking, telling: Telling, told: list[str]) -> None:
     from glassformer.training import parallel
-    from glassformer.training.heap import keep_freed_memory
+    from glassformer.training.logging.watch import Watch
+    from glassformer.training.malloc import keep_freed_memory
     from glassformer.training.session import Session, StoppedError
-    from glassformer.training.watching.watch import Watch
 
     folder = going.out if going.out is not None else Path("runs") / recipe.name
     device = None if recipe.run.device == "auto" else recipe.run.device
@@ -187,7 +187,7 @@ def _stopped(session: "Session", stopped: BaseException, folder: Path) -> str:
 
 
 def _sinks(telling: Telling, folder: Path, recipe: "Recipe") -> "list[Open]":
-    from glassformer.training.watching.sinks import TensorBoard, WeightsAndBiases, import_tensorboard, import_wandb
+    from glassformer.training.logging.sinks import TensorBoard, WeightsAndBiases, import_tensorboard, import_wandb
 
     found: list[Open] = []
     if telling.tensorboard:
@@ -203,11 +203,11 @@ def _sinks(telling: Telling, folder: Path, recipe: "Recipe") -> "list[Open]":
 def _print_groups(recipe: "Recipe", process: Any) -> None:
     import tempfile
 
-    from glassformer.training.assembling import assemble
+    from glassformer.training.assembling import build_run
     from glassformer.training.optim import list_groups
 
     with tempfile.TemporaryDirectory() as folder:
-        run = assemble(recipe, Path(folder), process)
+        run = build_run(recipe, Path(folder), process)
         rows = list_groups(run.trainer.optimizers, run.model)
     table = Table(box=None, pad_edge=False)
     for name in ("parameter", "shape", "optimizer", "group", "weight decay", "lr"):

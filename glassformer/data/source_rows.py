@@ -37,7 +37,7 @@ class BadRowError(SourceError):
 
 
 @dataclass
-class Tally:
+class RowStats:
     """How many rows a pass gave and how many it left out, by reason; the first few of these word for word."""
 
     good: int = 0
@@ -80,7 +80,7 @@ class Source(Generic[R]):
         check_choice("on_bad_row", on_bad_row, ("stop", "skip"))
         self._open = open_reader
         self._skips = on_bad_row == "skip"
-        self.tally = Tally()
+        self.tally = RowStats()
 
     def __iter__(self) -> Iterator[R]:
         for _, row in self._walk(self._open(False)):
@@ -101,7 +101,7 @@ class Source(Generic[R]):
         return Indexed(reader, columns, digest.hexdigest(), self.tally)
 
     def _walk(self, reader: Reader[R]) -> Iterator[tuple[Key, R]]:
-        tally = self.tally = Tally()
+        tally = self.tally = RowStats()
         for key, make in reader.rows():
             try:
                 row = make()
@@ -120,7 +120,7 @@ class Indexed(Generic[R]):
     ``fingerprint`` is a SHA-256 of what the rows say, wherever their files lie; ``tally`` counts what was left out.
     """
 
-    def __init__(self, reader: Reader[R], columns: "list[array[int]]", fingerprint: str, tally: Tally) -> None:
+    def __init__(self, reader: Reader[R], columns: "list[array[int]]", fingerprint: str, tally: RowStats) -> None:
         self._reader = reader
         self._columns = columns
         self.fingerprint = fingerprint

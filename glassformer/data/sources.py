@@ -34,7 +34,7 @@ from glassformer.data.source_readers import FileReader, ParallelReader
 from glassformer.data.source_rows import BadRowError as BadRowError
 from glassformer.data.source_rows import Indexed as Indexed
 from glassformer.data.source_rows import OnBadRow, Source, SourceError
-from glassformer.data.source_rows import Tally as Tally
+from glassformer.data.source_rows import RowStats as RowStats
 
 R = TypeVar("R")
 Documents = Literal["line", "blank line", "marker", "file"]

@@ -21,12 +21,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from glassformer.generation.best import largest
+from glassformer.generation.decoder import Decoder
 from glassformer.generation.filters import Filters, NothingLeftError, check_logits
-from glassformer.generation.record import Alternative, Ended, Fate, Node, Record, Written
+from glassformer.generation.record import Alternative, Ended, Fate, GenerationOutput, Node, Record
 from glassformer.generation.search import IsDone, alternatives, ending, rectangle
-from glassformer.generation.settings import Settings
-from glassformer.generation.steps import Steps
-from glassformer.nn.norm import at_least_float32
+from glassformer.generation.settings import GenerationSettings
+from glassformer.nn.norm import upcast
 
 
 @dataclass(slots=True)
@@ -45,12 +45,12 @@ class Beam:
 
     def path(self) -> list["Beam"]:
         """The beams that led to this one, from the first token on."""
-        steps: list[Beam] = []
+        beams: list[Beam] = []
         beam = self
         while beam.parent is not None:
-            steps.append(beam)
+            beams.append(beam)
             beam = beam.parent
-        return steps[::-1]
+        return beams[::-1]
 
     @property
     def ids(self) -> list[int]:
@@ -98,27 +98,27 @@ class Search:
         return all(group.is_over for group in self.groups)
 
 
-def penalised(score: float, length: int, settings: Settings) -> float:
+def penalised(score: float, length: int, settings: GenerationSettings) -> float:
     """A sum of log-probabilities, made comparable between texts of different length."""
     base = length if settings.length_rule == "power" else (5 + length) / 6
     return score / float(base) ** settings.length_penalty
 
 
 def beam_search(
-    steps: Steps,
+    decoder: Decoder,
     prompts: Sequence[Sequence[int]],
     rooms: Sequence[int],
-    settings: Settings,
+    settings: GenerationSettings,
     is_done: IsDone | None = None,
-) -> list[list[Written]]:
+) -> list[list[GenerationOutput]]:
     """The ``top_beams`` best continuations of every prompt, the best first.
 
     ``rooms``: how many tokens may follow each prompt before the model's positions end.
     """
-    ids, mask = rectangle(prompts, steps.device)
-    cache, logits = steps.begin(ids, mask, min(settings.max_new_tokens, max(rooms)))
+    ids, mask = rectangle(prompts, decoder.device)
+    cache, logits = decoder.begin(ids, mask, min(settings.max_new_tokens, max(rooms)))
     size = settings.beam_size
-    steps.select(cache, [row for row in range(len(prompts)) for _ in range(size)], range(len(prompts)))
+    decoder.select(cache, [row for row in range(len(prompts)) for _ in range(size)], range(len(prompts)))
     logits = logits.repeat_interleave(size, 0)
     searches = [_start(number, prompt, rooms[number], settings) for number, prompt in enumerate(prompts)]
     live, since = searches, cache.length
@@ -129,18 +129,18 @@ def beam_search(
         if not going:
             break
         if len(going) < len(live):
-            steps.select(cache, [number * size + row for number in going for row in range(size)], going)
+            decoder.select(cache, [number * size + row for number in going for row in range(size)], going)
             live = [live[number] for number in going]
         beams = [beam for search in live for group in search.groups for beam in group.beams]
         sources = [number // size * size + beam.row for number, beam in enumerate(beams)]
         if sources != list(range(len(sources))):
-            cache.reorder(torch.tensor(sources, device=steps.device), since=since)
+            cache.reorder(torch.tensor(sources, device=decoder.device), since=since)
         following = [[beam.token if beam.length else 0] for beam in beams]  # none where a group was over at once
-        logits = steps.step(torch.tensor(following, device=steps.device), cache)[:, -1]
+        logits = decoder.step(torch.tensor(following, device=decoder.device), cache)[:, -1]
     return [_best(search, settings) for search in searches]
 
 
-def _start(number: int, prompt: Sequence[int], room: int, settings: Settings) -> Search:
+def _start(number: int, prompt: Sequence[int], room: int, settings: GenerationSettings) -> Search:
     """Only the first beam of a group can be continued at first: all are the same prompt."""
     size = settings.beam_size // settings.beam_groups
     groups = []
@@ -155,7 +155,7 @@ def _advance(
 ) -> None:
     """One step of all searches, group by group: earlier groups choose first."""
     settings = filters.settings
-    wide = at_least_float32(logits)
+    wide = upcast(logits)
     raw = wide.view(len(live), settings.beam_groups, settings.beam_size // settings.beam_groups, -1)
     total = raw.logsumexp(-1, keepdim=True)
     if not bool(total.isfinite().all()):
@@ -186,7 +186,7 @@ def _best_continuations(
     scores: Float[Tensor, "A k V"],
     before: Float[Tensor, "A k 1"],
     logs: tuple[Float[Tensor, "A k V"], Float[Tensor, "A k 1"]],
-    settings: Settings,
+    settings: GenerationSettings,
 ) -> list[list[Candidate]]:
     """The continuations of each prompt with the largest scores + ``before``, the best first.
 
@@ -209,7 +209,7 @@ def _choose(
     group: Group,
     candidates: Sequence[Candidate],
     others: Sequence[list[Alternative]],
-    settings: Settings,
+    settings: GenerationSettings,
     is_done: IsDone | None,
 ) -> None:
     """Decide which continuations end, which live on, and whether the search of this group is over."""
@@ -252,7 +252,7 @@ def _choose(
         group.beams = kept + [replace(kept[0], score=-torch.inf)] * (size - len(kept))
 
 
-def _is_over(group: Group, kept: Sequence[Beam], length: int, longest: int, settings: Settings) -> bool:
+def _is_over(group: Group, kept: Sequence[Beam], length: int, longest: int, settings: GenerationSettings) -> bool:
     """Whether the texts that ended can no longer be bettered, or there is nothing left to continue.
 
     How good a live beam may become is judged at the present length, or with ``early_stopping="never"`` at the length
@@ -270,7 +270,7 @@ def _is_over(group: Group, kept: Sequence[Beam], length: int, longest: int, sett
     return penalised(kept[0].score, at_best, settings) <= group.ended[-1][0]
 
 
-def _best(search: Search, settings: Settings) -> list[Written]:
+def _best(search: Search, settings: GenerationSettings) -> list[GenerationOutput]:
     ended = sorted((text for group in search.groups for text in group.ended), key=lambda text: -text[0])
     if not ended:
         raise NothingLeftError(
@@ -284,10 +284,10 @@ def _best(search: Search, settings: Settings) -> list[Written]:
     return [_written(score, beam, why, search.record) for score, beam, why in ended[: settings.top_beams]]
 
 
-def _written(score: float, beam: Beam, why: Ended, record: Record | None) -> Written:
+def _written(score: float, beam: Beam, why: Ended, record: Record | None) -> GenerationOutput:
     path = beam.path()
     others = [list(step.alternatives) for step in path]
-    return Written(beam.ids, [step.log_prob for step in path], score, why, others, record)
+    return GenerationOutput(beam.ids, [step.log_prob for step in path], score, why, others, record)
 
 
 def _counts(chosen: Sequence[Counter[int]], like: Float[Tensor, "A k V"]) -> Float[Tensor, "A 1 V"]:

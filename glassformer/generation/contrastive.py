@@ -18,40 +18,40 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from glassformer.generation.decoder import AHEAD, Decoder
 from glassformer.generation.filters import Filters, check_logits, top_k
-from glassformer.generation.record import Alternative, Ended, Fate, Node, Record, Written
-from glassformer.generation.sampling import chances
+from glassformer.generation.record import Alternative, Ended, Fate, GenerationOutput, Node, Record
+from glassformer.generation.sampling import probs
 from glassformer.generation.search import IsDone, Row, Token, alternatives, rectangle
-from glassformer.generation.settings import Settings
-from glassformer.generation.steps import AHEAD, Steps
+from glassformer.generation.settings import GenerationSettings
 from glassformer.nn.cache import KVCache
-from glassformer.nn.norm import at_least_float32
+from glassformer.nn.norm import upcast
 
 
 def contrastive_rows(
-    steps: Steps,
+    decoder: Decoder,
     prompts: Sequence[Sequence[int]],
     rooms: Sequence[int],
-    settings: Settings,
+    settings: GenerationSettings,
     is_done: IsDone | None = None,
-) -> Generator[Token, None, list[list[Written]]]:
+) -> Generator[Token, None, list[list[GenerationOutput]]]:
     """Write on from every prompt; yields each token as it comes and returns the texts, one per prompt.
 
     ``rooms``: how many tokens may follow each prompt before the model's positions end.
     """
     assert settings.contrastive_alpha is not None
-    ids, mask = rectangle(prompts, steps.device)
+    ids, mask = rectangle(prompts, decoder.device)
     room = min(settings.max_new_tokens, max(rooms))
-    cache, hidden = steps.read(ids, mask, room)
-    logits, past = steps.answer(hidden[:, -1:])[:, -1], _Past(hidden, mask, room)
+    cache, hidden = decoder.read(ids, mask, room)
+    logits, past = decoder.apply_head(hidden[:, -1:])[:, -1], _Past(hidden, mask, room)
     filters = Filters(settings, logits.shape[-1], logits.device)
     count = _count(filters)
-    steps.select(cache, [row for row in range(len(prompts)) for _ in range(count)], range(len(prompts)))
+    decoder.select(cache, [row for row in range(len(prompts)) for _ in range(count)], range(len(prompts)))
     live = [_Text.begun(number, prompt, rooms[number], settings) for number, prompt in enumerate(prompts)]
-    done: dict[int, Written] = {}
+    done: dict[int, GenerationOutput] = {}
     for written in range(settings.max_new_tokens):
         found = _candidates(logits, [text.row.history for text in live], written, filters)
-        vectors = steps.hidden(found.tokens.view(-1, 1), cache).view(len(live), count, -1)
+        vectors = decoder.hidden(found.tokens.view(-1, 1), cache).view(len(live), count, -1)
         ranks = found.rank(past.likeness(vectors), settings.contrastive_alpha)
         best = ranks.argmax(-1)
         for number, (text, row_ranks, chosen) in enumerate(zip(live, ranks.tolist(), best.tolist(), strict=True)):
@@ -63,18 +63,18 @@ def contrastive_rows(
             break
         vectors = vectors[torch.arange(len(live), device=vectors.device), best]  # (R, D)
         past.add(vectors, alive)
-        _go_on(steps, cache, best, alive, count)
+        _go_on(decoder, cache, best, alive, count)
         live = [live[number] for number in alive]
-        logits = steps.answer(vectors[alive].unsqueeze(1))[:, -1]
+        logits = decoder.apply_head(vectors[alive].unsqueeze(1))[:, -1]
     return [[done[number]] for number in range(len(prompts))]
 
 
-def _go_on(steps: Steps, cache: KVCache, best: Int[Tensor, "R"], alive: Sequence[int], count: int) -> None:
+def _go_on(decoder: Decoder, cache: KVCache, best: Int[Tensor, "R"], alive: Sequence[int], count: int) -> None:
     """Let all copies of a row go on from its chosen one, and the rows that have ended leave."""
     sources = torch.arange(len(best), device=best.device) * count + best
     cache.reorder(sources.repeat_interleave(count), since=cache.length - 1)
     if len(alive) < len(best):
-        steps.select(cache, [number * count + copy for number in alive for copy in range(count)], alive)
+        decoder.select(cache, [number * count + copy for number in alive for copy in range(count)], alive)
 
 
 class _Past:
@@ -105,7 +105,7 @@ class _Past:
 
 
 def _unit(vectors: Tensor) -> Tensor:
-    return F.normalize(at_least_float32(vectors), dim=-1)
+    return F.normalize(upcast(vectors), dim=-1)
 
 
 @dataclass(frozen=True)
@@ -113,21 +113,21 @@ class _Candidates:
     """The tokens of each row that may come next, the likeliest first."""
 
     tokens: Int[Tensor, "R k"]
-    chances: Float[Tensor, "R k"]
+    probs: Float[Tensor, "R k"]
     log_probs: Float[Tensor, "R k"]  # the model's own
     is_forbidden: Bool[Tensor, "R k"]  # where fewer than k are allowed
     alternatives: list[list[Alternative]]
 
     def rank(self, likeness: Float[Tensor, "R k"], alpha: float) -> Float[Tensor, "R k"]:
         """Likelihood weighed against likeness; a forbidden token stays one, however unlike all others it is."""
-        return ((1 - alpha) * self.chances - alpha * likeness).masked_fill(self.is_forbidden, -torch.inf)
+        return ((1 - alpha) * self.probs - alpha * likeness).masked_fill(self.is_forbidden, -torch.inf)
 
 
 def _candidates(
     logits: Float[Tensor, "R V"], histories: Sequence[Sequence[int]], written: int, filters: Filters
 ) -> _Candidates:
     """The ``top_k`` likeliest tokens that the rules allow; of equals those with lower ids."""
-    wide = at_least_float32(logits)
+    wide = upcast(logits)
     check_logits(wide)
     scores = filters.edit(wide, histories, written) if filters.has_edits else wide
     count = _count(filters)
@@ -137,7 +137,7 @@ def _candidates(
     log_probs = wide.log_softmax(-1)
     return _Candidates(
         tokens,
-        chances(scores).gather(-1, tokens),
+        probs(scores).gather(-1, tokens),
         log_probs.gather(-1, tokens),
         scores.gather(-1, tokens) == -torch.inf,
         alternatives(log_probs, filters.settings.top_alternatives),
@@ -158,7 +158,7 @@ class _Text:
     node: int | None = None  # number of its last token in the record
 
     @classmethod
-    def begun(cls, number: int, prompt: Sequence[int], room: int, settings: Settings) -> "_Text":
+    def begun(cls, number: int, prompt: Sequence[int], room: int, settings: GenerationSettings) -> "_Text":
         """Nothing written yet."""
         return cls(Row(number, 0, list(prompt), room), Record() if settings.record else None)
 
@@ -177,6 +177,6 @@ class _Text:
         self.row.add(written, ranks[best])
         return written
 
-    def written(self, why: Ended) -> Written:
+    def written(self, why: Ended) -> GenerationOutput:
         """The text as it stands."""
         return replace(self.row.written(why), record=self.record)

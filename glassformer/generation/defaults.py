@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from glassformer.generation.settings import OF_BEAMS, Settings, published, settings
+from glassformer.generation.settings import OF_BEAMS, GenerationSettings, published, settings
 from glassformer.hub import Loaded
 from glassformer.text.tokenizer_folder import read_json
 
@@ -67,7 +67,7 @@ def settings_for(
     task: Mapping[str, Any] | None = None,
     advised: Advice | None = None,
     **options: Any,
-) -> tuple[Settings, list[str]]:
+) -> tuple[GenerationSettings, list[str]]:
     """The settings to write with, and notes on recommendations that are not followed.
 
     Args:
@@ -128,7 +128,7 @@ def _kept(advised: Advice, options: Mapping[str, Any]) -> tuple[dict[str, Any], 
 
 def _kind(options: Mapping[str, Any]) -> str | None:
     """The kind of search that options choose; None: they choose none."""
-    usual = {name: getattr(Settings(), name) for name in CHOICES}
+    usual = {name: getattr(GenerationSettings(), name) for name in CHOICES}
     chosen = [kind for name, kind in CHOICES.items() if options.get(name, usual[name]) != usual[name]]
     return chosen[0] if chosen else None
 

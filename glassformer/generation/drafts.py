@@ -11,17 +11,17 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from glassformer.config.checks import check_positive
+from glassformer.generation.decoder import Decoder
 from glassformer.generation.filters import Filters, NothingLeftError, check_logits
-from glassformer.generation.sampling import Dice, chances, draw
+from glassformer.generation.sampling import SeededRNG, draw, probs
 from glassformer.generation.search import Row
-from glassformer.generation.settings import Settings
-from glassformer.generation.speculative import Proposal, Tally
-from glassformer.generation.steps import Steps
+from glassformer.generation.settings import GenerationSettings
+from glassformer.generation.speculative import Proposal, RowStats
 from glassformer.models.transformer import transformer_of
 from glassformer.nn.attention import AttentionPath
 from glassformer.nn.cache import KVCache
 from glassformer.nn.modes import evaluation_view
-from glassformer.nn.norm import at_least_float32
+from glassformer.nn.norm import upcast
 
 
 class ModelDraft:
@@ -38,11 +38,11 @@ class ModelDraft:
     def __init__(self, model: nn.Module, length: int = 5, *, path: AttentionPath = "sdpa") -> None:
         check_positive(length=length)
         self.model, self.length, self.path = transformer_of(model), length, path
-        self.tally = Tally()
+        self.tally = RowStats()
         self._cache: KVCache | None = None
         self._read: list[int] = []  # the ids whose keys and values the cache holds
 
-    def begin(self, settings: Settings, vocab_size: int, source: Sequence[int] | None) -> None:
+    def begin(self, settings: GenerationSettings, vocab_size: int, source: Sequence[int] | None) -> None:
         """Forget the text before; with an encoder, read the source."""
         if self.model.config.vocab != vocab_size:
             raise ValueError(
@@ -55,25 +55,25 @@ class ModelDraft:
             raise ValueError("the draft is an encoder-decoder and the model a decoder, which has no source to read.")
         device = next(self.model.parameters()).device
         ids = None if source is None else torch.tensor([list(source)], device=device)
-        self._steps = Steps(evaluation_view(self.model, detached=True), ids, path=self.path)
+        self._decoder = Decoder(evaluation_view(self.model, detached=True), ids, path=self.path)
         self._filters = Filters(settings, vocab_size, device)
         self._cache, self._read = None, []
 
-    def propose(self, row: Row, most: int, dice: Dice) -> Proposal:
+    def propose(self, row: Row, most: int, rng: SeededRNG) -> Proposal:
         """The next tokens, each drawn after those before it, and the chances they were drawn by."""
         longest = self.model.config.longest
         if longest is not None:
             most = min(most, longest - len(row.history) + 1)  # the last guess is not read
         if most <= 0:
             return [], None
-        return self._guess(row, min(most, self.length), dice)
+        return self._guess(row, min(most, self.length), rng)
 
-    def _guess(self, row: Row, most: int, dice: Dice) -> Proposal:
+    def _guess(self, row: Row, most: int, rng: SeededRNG) -> Proposal:
         logits = self._catch_up(row)
         guesses: list[int] = []
         drawn_by = []
         while (q := self._chances(logits, row, guesses)) is not None:
-            guesses.append(int(draw(q, dice.roll([0]))))
+            guesses.append(int(draw(q, rng.roll([0]))))
             drawn_by.append(q)
             if len(guesses) == most or guesses[-1] in self._filters.settings.eos:
                 break
@@ -83,11 +83,11 @@ class ModelDraft:
     def _catch_up(self, row: Row) -> Float[Tensor, "1 V"]:
         """Read the text as it now is; guesses that are no part of it are taken back."""
         if self._cache is None:
-            ids = torch.tensor([row.history], device=self._steps.device)
+            ids = torch.tensor([row.history], device=self._decoder.device)
             room = min(self._filters.settings.max_new_tokens, row.room)
-            self._cache, hidden = self._steps.read(ids, None, room, forgets=False)
+            self._cache, hidden = self._decoder.read(ids, None, room, forgets=False)
             self._read = list(row.history)
-            return self._steps.answer(hidden[:, -1:])[:, -1]
+            return self._decoder.apply_head(hidden[:, -1:])[:, -1]
         same = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(self._read, row.history, strict=False))))
         same = min(same, len(row.history) - 1)  # the last token is always read: what follows it is asked for
         self._cache.crop(same)
@@ -97,18 +97,18 @@ class ModelDraft:
     def _step(self, ids: Sequence[int]) -> Float[Tensor, "1 V"]:
         assert self._cache is not None
         self._read += ids
-        return self._steps.step(torch.tensor([list(ids)], device=self._steps.device), self._cache)[:, -1]
+        return self._decoder.step(torch.tensor([list(ids)], device=self._decoder.device), self._cache)[:, -1]
 
     def _chances(self, logits: Float[Tensor, "1 V"], row: Row, guesses: Sequence[int]) -> Float[Tensor, "1 V"] | None:
         """The chances after some guesses, under the rules of the settings; None where these leave no token."""
-        scores = at_least_float32(logits)
+        scores = upcast(logits)
         check_logits(scores)
         if self._filters.has_edits:
             try:
                 scores = self._filters.edit(scores, [[*row.history, *guesses]], len(row.ids) + len(guesses))
             except NothingLeftError:  # of a text that is but guessed; should it come to be, the target says so
                 return None
-        return chances(self._filters.shape(scores))
+        return probs(self._filters.shape(scores))
 
 
 class PromptLookup:
@@ -124,17 +124,17 @@ class PromptLookup:
     def __init__(self, ngram: int = 3, length: int = 10) -> None:
         check_positive(ngram=ngram, length=length)
         self.ngram, self.length = ngram, length
-        self.tally = Tally()
+        self.tally = RowStats()
         self._source: list[int] = []
 
-    def begin(self, settings: Settings, vocab_size: int, source: Sequence[int] | None) -> None:
+    def begin(self, settings: GenerationSettings, vocab_size: int, source: Sequence[int] | None) -> None:
         """Take the source as a second place to look."""
         del settings, vocab_size
         self._source = list(source or [])
 
-    def propose(self, row: Row, most: int, dice: Dice) -> Proposal:
+    def propose(self, row: Row, most: int, rng: SeededRNG) -> Proposal:
         """What followed, each token certain."""
-        del dice
+        del rng
         most, history = min(most, self.length), row.history
         for size in range(min(self.ngram, len(history)), 0, -1):
             after = _last_end(history[:-1], history[-size:])

@@ -16,9 +16,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from glassformer.config.checks import check_positive
-from glassformer.generation.settings import Settings
+from glassformer.generation.settings import GenerationSettings
 from glassformer.nn.attention import softmax
-from glassformer.nn.norm import at_least_float32
+from glassformer.nn.norm import upcast
 
 Scores = Float[Tensor, "R V"]
 Histories = Sequence[Sequence[int]]
@@ -63,7 +63,7 @@ def temperature(scores: Scores, degree: float) -> Scores:
     """
     if degree < 0:
         raise ValueError(f"temperature must be 0 (always the likeliest token) or above, got {degree}.")
-    wide = at_least_float32(scores)
+    wide = upcast(scores)
     if degree == 0:
         return wide.masked_fill(_all_but(wide, wide.argmax(-1, keepdim=True)), -torch.inf)
     largest = wide.amax(-1, keepdim=True)
@@ -74,7 +74,7 @@ def temperature(scores: Scores, degree: float) -> Scores:
 def top_k(scores: Scores, k: int) -> Scores:
     """Forbid all but the ``k`` likeliest tokens (Fan et al. 2018); of equals at the edge, those with lower ids stay."""
     check_positive(top_k=k)
-    wide = at_least_float32(scores)
+    wide = upcast(scores)
     edge = wide.topk(min(k, wide.shape[-1]), dim=-1).values[:, -1:]
     above, at_edge = wide > edge, wide == edge
     room = k - above.sum(-1, keepdim=True)
@@ -83,15 +83,15 @@ def top_k(scores: Scores, k: int) -> Scores:
 
 def top_p(scores: Scores, p: float) -> Scores:
     """Forbid all but the nucleus, the fewest likeliest tokens that have ``p`` together (Holtzman et al. 2020)."""
-    wide = at_least_float32(scores)
+    wide = upcast(scores)
     return _fewest(wide, order=-wide, p=p)
 
 
 def min_p(scores: Scores, p: float) -> Scores:
     """Forbid tokens with less than ``p`` times the likeliest one's chance (Nguyen et al. 2024)."""
-    wide = at_least_float32(scores)
-    chances = softmax(wide, -1)
-    return wide.masked_fill(chances < p * chances.amax(-1, keepdim=True), -torch.inf)
+    wide = upcast(scores)
+    probs = softmax(wide, -1)
+    return wide.masked_fill(probs < p * probs.amax(-1, keepdim=True), -torch.inf)
 
 
 def typical_p(scores: Scores, p: float) -> Scores:
@@ -99,7 +99,7 @@ def typical_p(scores: Scores, p: float) -> Scores:
 
     Typical is a token whose surprise −log P is near the average surprise, the entropy of the row.
     """
-    wide = at_least_float32(scores)
+    wide = upcast(scores)
     log_chances = wide.log_softmax(-1)
     entropy = -torch.special.xlogy(log_chances.exp(), log_chances.exp()).sum(-1, keepdim=True)
     return _fewest(wide, order=(-log_chances - entropy).abs(), p=p)
@@ -122,38 +122,38 @@ def _fewest(wide: Scores, order: Float[Tensor, "R V"], p: float) -> Scores:
 
 def repetition_penalty(scores: Scores, histories: Histories, penalty: float) -> Scores:
     """Make tokens of the history less likely: divide a positive score, multiply a negative one (Keskar et al. 2019)."""
-    wide = at_least_float32(scores)
+    wide = upcast(scores)
     seen = _mark(wide, (set(history) for history in histories))
     return torch.where(seen, torch.where(wide < 0, wide * penalty, wide / penalty), wide)
 
 
 def no_repeat_ngram(scores: Scores, histories: Histories, size: int) -> Scores:
     """Forbid tokens that would complete a run of ``size`` tokens already in the history (Paulus et al. 2018)."""
-    wide = at_least_float32(scores)
+    wide = upcast(scores)
     return wide.masked_fill(_mark(wide, (_completions(history, size) for history in histories)), -torch.inf)
 
 
 def bad_words(scores: Scores, histories: Histories, words: Sequence[Sequence[int]]) -> Scores:
     """Forbid the last token of each of ``words`` where the history ends with the tokens before it."""
-    wide = at_least_float32(scores)
+    wide = upcast(scores)
     endings = ([word[-1] for word in words if _ends_with(history, word[:-1])] for history in histories)
     return wide.masked_fill(_mark(wide, endings), -torch.inf)
 
 
 def logit_bias(scores: Scores, bias: Float[Tensor, "V"]) -> Scores:
     """Add a number to each token's score."""
-    wide = at_least_float32(scores)
+    wide = upcast(scores)
     return wide + bias.to(wide.dtype)
 
 
 def forbid(scores: Scores, tokens: Bool[Tensor, "V"]) -> Scores:
     """Forbid ``tokens`` in every row: those never wanted, or the end of the text while it is too short."""
-    return at_least_float32(scores).masked_fill(tokens, -torch.inf)
+    return upcast(scores).masked_fill(tokens, -torch.inf)
 
 
 def force(scores: Scores, token: int) -> Scores:
     """Allow ``token`` alone: its score is 0, whatever was forbidden before."""
-    forced = torch.full_like(at_least_float32(scores), -torch.inf)
+    forced = torch.full_like(upcast(scores), -torch.inf)
     forced[:, token] = 0.0
     return forced
 
@@ -187,9 +187,9 @@ def _mark(scores: Scores, tokens: Iterable[Iterable[int]]) -> Bool[Tensor, "R V"
 
 
 class Filters:
-    """All the rules of some ``Settings``, for one vocabulary on one device; made once, used at every step."""
+    """All the rules of some ``GenerationSettings``, for one vocabulary on one device; made once, used at every step."""
 
-    def __init__(self, settings: Settings, vocab_size: int, device: torch.device | str = "cpu"):
+    def __init__(self, settings: GenerationSettings, vocab_size: int, device: torch.device | str = "cpu"):
         _check_known(settings, vocab_size)
         self.settings = settings
         self.vocab_size = vocab_size
@@ -217,7 +217,7 @@ class Filters:
     @cached_property
     def _rules(self) -> set[str]:
         """Names of the settings that edit scores and were set."""
-        usual = Settings()
+        usual = GenerationSettings()
         names = {name for name in EDITS if getattr(self.settings, name) != getattr(usual, name)}
         return names if self.settings.eos else names - {"min_new_tokens"}
 
@@ -250,7 +250,7 @@ class Filters:
             scores = forbid(scores, self._suppressed)
         if rules and check:
             self._check_something_left(scores)
-        return at_least_float32(scores)
+        return upcast(scores)
 
     def _check_something_left(self, scores: Scores) -> None:
         empty = scores.amax(-1) == -torch.inf  # NaN is the model's fault, not that of the rules: see check_logits
@@ -268,7 +268,7 @@ class Filters:
         the scores come back as they are.
         """
         asked = self.settings
-        wide = at_least_float32(scores)
+        wide = upcast(scores)
         if asked.mode in ("beam", "contrastive"):
             return wide
         if asked.temperature != 1:
@@ -284,7 +284,7 @@ class Filters:
         return wide
 
 
-def _check_known(settings: Settings, vocab_size: int) -> None:
+def _check_known(settings: GenerationSettings, vocab_size: int) -> None:
     """Raise unless the vocabulary holds every token that the settings name."""
     named = {
         "eos": settings.eos,

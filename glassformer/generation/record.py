@@ -48,7 +48,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Written:
+class GenerationOutput:
     """One text as tokens.
 
     ``log_probs`` are those of the model itself, before temperature, penalties and filters. ``score`` is their sum, or

@@ -1,6 +1,6 @@
 """Choosing the next token from its scores: chances, random numbers, the draw; and writing on token by token.
 
-A draw is split in two so that it can be repeated anywhere: ``Dice`` throws one number per text from a stream that
+A draw is split in two so that it can be repeated anywhere: ``SeededRNG`` throws one number per text from a stream that
 belongs to that text alone, ``draw`` turns numbers and chances into tokens without any randomness of its own.
 
 Shapes: ``...`` batch axes, ``R`` rows (texts that are being written), ``V`` vocabulary, ``T`` tokens.
@@ -15,15 +15,15 @@ from torch import Tensor
 
 from glassformer.generation import filters
 from glassformer.nn.attention import softmax
-from glassformer.nn.norm import at_least_float32
+from glassformer.nn.norm import upcast
 
 
-def chances(scores: Float[Tensor, "... V"]) -> Float[Tensor, "... V"]:
+def probs(scores: Float[Tensor, "... V"]) -> Float[Tensor, "... V"]:
     """Probabilities of the tokens, in at least float32; a token whose score is −inf has exactly 0."""
-    return softmax(at_least_float32(scores), dim=-1)
+    return softmax(upcast(scores), dim=-1)
 
 
-class Dice:
+class SeededRNG:
     """A stream of random numbers for each text: what one text draws depends on nothing else in the batch.
 
     The n-th number of a stream is a hash of (seed, sample number, n). Streams are thus independent of each other
@@ -48,7 +48,7 @@ class Dice:
         return (bits >> 11) * 2.0**-53  # as many bits as a float64 holds, so that no number rounds up to 1
 
 
-def draw(chances: Float[Tensor, "R V"], uniforms: Float64[Tensor, "R"]) -> Int[Tensor, "R"]:
+def draw(probs: Float[Tensor, "R V"], uniforms: Float64[Tensor, "R"]) -> Int[Tensor, "R"]:
     """The token of each row on which a number in [0, 1) falls when the chances are laid end to end.
 
     Sums are in float64; a token of chance 0 is never drawn, not even by 0 or the largest number below 1.
@@ -56,7 +56,7 @@ def draw(chances: Float[Tensor, "R V"], uniforms: Float64[Tensor, "R"]) -> Int[T
     if not bool(((uniforms >= 0) & (uniforms < 1)).all()):
         raise ValueError(f"a draw needs numbers of at least 0 and below 1, got {uniforms.tolist()}.")
     # A sum in parallel may differ in its last bit from the one before though nothing was added: such steps are undone.
-    ends = chances.double().cumsum(-1).masked_fill(chances == 0, 0.0).cummax(-1).values
+    ends = probs.double().cumsum(-1).masked_fill(probs == 0, 0.0).cummax(-1).values
     total = ends.amax(-1, keepdim=True)
     if not bool((total > 0).all()):
         raise ValueError("a row has no token with a chance above 0, or a chance that is not a number.")
@@ -88,7 +88,7 @@ def _pick(
     scores = filters.temperature(logits, temperature)
     if top_k is not None:
         scores = filters.top_k(scores, top_k)
-    return draw(chances(scores), uniforms)
+    return draw(probs(scores), uniforms)
 
 
 @torch.no_grad()
@@ -104,10 +104,10 @@ def write_on(
     """Endless continuation of ``prompt``, one token at a time; the model sees the last ``context_length`` tokens."""
     if prompt.numel() == 0:
         raise ValueError("the prompt has no tokens; a model needs at least one to continue from.")
-    dice = Dice([(seed, 0)])
+    rng = SeededRNG([(seed, 0)])
     tokens = prompt
     while True:
         logits = model(tokens[None, -context_length:])[:, -1]
-        token = _pick(logits, temperature, top_k, dice.roll([0]))
+        token = _pick(logits, temperature, top_k, rng.roll([0]))
         tokens = torch.cat((tokens, token))[-context_length:]
         yield int(token)

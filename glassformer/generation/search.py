@@ -15,12 +15,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from glassformer.generation.best import largest, likeliest
+from glassformer.generation.decoder import Decoder
 from glassformer.generation.filters import Filters, check_logits
-from glassformer.generation.record import Alternative, Ended, Node, Record, Written
-from glassformer.generation.sampling import Dice, chances, draw
-from glassformer.generation.settings import Settings
-from glassformer.generation.steps import Steps
-from glassformer.nn.norm import at_least_float32
+from glassformer.generation.record import Alternative, Ended, GenerationOutput, Node, Record
+from glassformer.generation.sampling import SeededRNG, draw, probs
+from glassformer.generation.settings import GenerationSettings
+from glassformer.nn.norm import upcast
 
 IsDone = Callable[[int, Sequence[int]], bool]  # (number of the prompt, its new tokens): whether a stop string came
 
@@ -59,18 +59,18 @@ class Row:
             step = len(self.ids) - 1
             self.record.add(Node(step, step - 1 if step else None, token.token, token.log_prob, scored, "kept"))
 
-    def ended(self, settings: Settings, is_done: IsDone | None) -> Ended | None:
+    def ended(self, settings: GenerationSettings, is_done: IsDone | None) -> Ended | None:
         """Why this text is at its end; None if it is not."""
         stops = None if is_done is None else partial(is_done, self.prompt, self.ids)
         return ending(self.ids[-1], len(self.ids), self.room, settings, stops)
 
-    def written(self, why: Ended) -> Written:
+    def written(self, why: Ended) -> GenerationOutput:
         """The text as it stands."""
-        return Written(self.ids, self.log_probs, sum(self.log_probs), why, self.alternatives, self.record)
+        return GenerationOutput(self.ids, self.log_probs, sum(self.log_probs), why, self.alternatives, self.record)
 
 
 def ending(
-    token: int, length: int, room: int, settings: Settings, has_stopped: Callable[[], bool] | None
+    token: int, length: int, room: int, settings: GenerationSettings, has_stopped: Callable[[], bool] | None
 ) -> Ended | None:
     """Why a text of this length that ends with this token is at its end; None if it is not.
 
@@ -86,28 +86,28 @@ def ending(
 
 
 def write_rows(
-    steps: Steps,
+    decoder: Decoder,
     prompts: Sequence[Sequence[int]],
     rooms: Sequence[int],
-    settings: Settings,
+    settings: GenerationSettings,
     is_done: IsDone | None = None,
-) -> Generator[Token, None, list[list[Written]]]:
+) -> Generator[Token, None, list[list[GenerationOutput]]]:
     """Write on from every prompt; yields each token as it comes and returns the texts, per prompt ``samples`` of them.
 
     ``rooms``: how many tokens may follow each prompt before the model's positions end.
     """
-    ids, mask = rectangle(prompts, steps.device)
-    cache, logits = steps.begin(ids, mask, min(settings.max_new_tokens, max(rooms)))
+    ids, mask = rectangle(prompts, decoder.device)
+    cache, logits = decoder.begin(ids, mask, min(settings.max_new_tokens, max(rooms)))
     rows = [
         Row(number, sample, list(prompt), rooms[number], record=Record() if settings.record else None)
         for number, prompt in enumerate(prompts)
         for sample in range(settings.samples)
     ]
     if settings.samples > 1:
-        steps.select(cache, [row.prompt for row in rows])
+        decoder.select(cache, [row.prompt for row in rows])
         logits = logits.repeat_interleave(settings.samples, 0)
     choose = Chooser(settings, [(row.prompt, row.sample) for row in rows], logits)
-    texts: dict[tuple[int, int], Written] = {}
+    texts: dict[tuple[int, int], GenerationOutput] = {}
     for written in range(settings.max_new_tokens):
         for row, (token, scored) in zip(rows, choose(logits, rows, written), strict=True):
             row.add(token, scored)
@@ -121,25 +121,27 @@ def write_rows(
             break
         if len(alive) < len(rows):
             rows = [rows[number] for number in alive]
-            steps.select(cache, alive)
-        following = torch.tensor([[row.ids[-1]] for row in rows], device=steps.device)
-        logits = steps.step(following, cache)[:, -1]
+            decoder.select(cache, alive)
+        following = torch.tensor([[row.ids[-1]] for row in rows], device=decoder.device)
+        logits = decoder.step(following, cache)[:, -1]
     return [[texts[number, sample] for sample in range(settings.samples)] for number in range(len(prompts))]
 
 
 class Chooser:
     """Chooses the next token of every row, by the settings and each row's own random numbers."""
 
-    def __init__(self, settings: Settings, who: Iterable[tuple[int, int]], logits: Float[Tensor, "R V"]) -> None:
+    def __init__(
+        self, settings: GenerationSettings, who: Iterable[tuple[int, int]], logits: Float[Tensor, "R V"]
+    ) -> None:
         self.settings = settings
         self.filters = Filters(settings, logits.shape[-1], logits.device)
         self.numbers = {key: number for number, key in enumerate(who)}
         streams = [(settings.seed_of(prompt), sample) for prompt, sample in self.numbers]
-        self.dice = Dice(streams) if settings.temperature else None
+        self.rng = SeededRNG(streams) if settings.temperature else None
 
     def __call__(self, logits: Float[Tensor, "R V"], rows: Sequence[Row], written: int) -> list[tuple[Token, float]]:
         """The next token of each row, and the number it was chosen by."""
-        wide = at_least_float32(logits)
+        wide = upcast(logits)
         total = wide.logsumexp(-1)
         scores = wide
         if self.filters.has_edits:
@@ -162,11 +164,11 @@ class Chooser:
         ]
 
     def _pick(self, scores: Float[Tensor, "R V"], rows: Sequence[Row]) -> Int[Tensor, "R"]:
-        if self.dice is None:
+        if self.rng is None:
             return likeliest(scores)
         check_logits(scores)  # chances of NaN would be garbage
-        rolls = self.dice.roll([self.numbers[row.prompt, row.sample] for row in rows])
-        return draw(chances(self.filters.shape(scores)), rolls)
+        rolls = self.rng.roll([self.numbers[row.prompt, row.sample] for row in rows])
+        return draw(probs(self.filters.shape(scores)), rolls)
 
 
 def alternatives(log_probs: Float[Tensor, "R V"], count: int) -> list[list[Alternative]]:

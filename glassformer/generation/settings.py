@@ -1,8 +1,8 @@
-"""How a text is to be written: every wish in one frozen value, checked when it is made.
+"""The settings of text generation: one frozen value, checked when it is made.
 
-``Settings`` is the value, ``settings(...)`` makes one from names and lists as users and JSON write them, ``published``
-reads what the folder of a published model recommends. Nothing here knows tensors or models; token ids are whole
-numbers, and whether the vocabulary holds them is checked where the vocabulary is known (``filters.Filters``).
+``GenerationSettings`` is the value, ``settings(...)`` makes one from names and lists as users and JSON write them,
+``published`` reads what the folder of a published model recommends. Nothing here knows tensors or models: whether the
+vocabulary holds a token id is checked where the vocabulary is known (``filters.Filters``).
 """
 
 from collections.abc import Mapping
@@ -81,7 +81,7 @@ PASSED_OVER = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class GenerationSettings:
     """What is asked of a text and of the way it is found. A contradiction is an error that says what to do."""
 
     max_new_tokens: int = 64  # the text ends here at the latest
@@ -141,19 +141,22 @@ class Settings:
         return "sample" if self.temperature > 0 else "greedy"
 
 
-def settings(**options: Any) -> Settings:
-    """``Settings`` from options as users and JSON write them: lists will do, a misspelt name is told the nearest."""
-    names = [field.name for field in fields(Settings)]
+def settings(**options: Any) -> GenerationSettings:
+    """``GenerationSettings`` from options as users and JSON write them; lists will do.
+
+    The error for a misspelt name suggests the nearest.
+    """
+    names = [field.name for field in fields(GenerationSettings)]
     for name in options:
         check_choice("a setting of text generation", name, names)
-    return Settings(**{name: _frozen(value) for name, value in options.items()})
+    return GenerationSettings(**{name: _frozen(value) for name, value in options.items()})
 
 
 def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
 
 
-def _check_values(s: Settings) -> None:
+def _check_values(s: GenerationSettings) -> None:
     """Every number by itself."""
     check_positive(max_new_tokens=s.max_new_tokens, beam_size=s.beam_size, top_beams=s.top_beams)
     check_positive(beam_groups=s.beam_groups, samples=s.samples)
@@ -176,7 +179,7 @@ def _check_values(s: Settings) -> None:
     _check_share(above_zero=False, min_p=s.min_p, contrastive_alpha=s.contrastive_alpha)
 
 
-def _check_ids(s: Settings) -> None:
+def _check_ids(s: GenerationSettings) -> None:
     """Everything that is a token id, a list of them, or a text."""
     _check_tuple("seed", s.seed if isinstance(s.seed, tuple) else (s.seed,))
     _check_tuple("eos", s.eos)
@@ -199,7 +202,7 @@ def _check_ids(s: Settings) -> None:
             raise ValueError(f"stop must hold texts of at least one character, got {text!r}; leave it out.")
 
 
-def _check_together(s: Settings) -> None:
+def _check_together(s: GenerationSettings) -> None:
     """What contradicts something else."""
     if s.min_new_tokens > s.max_new_tokens:
         raise ValueError(
@@ -228,7 +231,7 @@ def _check_together(s: Settings) -> None:
     idle += ["samples"] if s.samples > 1 else []
     if idle and s.temperature == 0:
         raise ValueError(f"{' and '.join(idle)} would have no effect at temperature 0; set temperature=1.0.")
-    usual = {field.name: field.default for field in fields(Settings)}
+    usual = {field.name: field.default for field in fields(GenerationSettings)}
     idle = [name for name in OF_BEAMS if getattr(s, name) != usual[name]]
     if idle and s.beam_size == 1:
         raise ValueError(f"{' and '.join(idle)} would have no effect without beams; set beam_size to 2 or more.")

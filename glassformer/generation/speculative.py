@@ -20,21 +20,21 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
+from glassformer.generation.decoder import Decoder
 from glassformer.generation.filters import Filters, check_logits
-from glassformer.generation.record import Record, Written
-from glassformer.generation.sampling import Dice, chances, draw
+from glassformer.generation.record import GenerationOutput, Record
+from glassformer.generation.sampling import SeededRNG, draw, probs
 from glassformer.generation.search import IsDone, Row, Token, alternatives
-from glassformer.generation.settings import Settings
-from glassformer.generation.steps import Steps
+from glassformer.generation.settings import GenerationSettings
 from glassformer.nn.cache import KVCache
-from glassformer.nn.norm import at_least_float32
+from glassformer.nn.norm import upcast
 
 # Tokens, and the chances (G, V) that each was drawn by; None: each was certain.
 Proposal = tuple[list[int], Float[Tensor, "G V"] | None]
 
 
 @dataclass
-class Tally:
+class RowStats:
     """How well the guesses of a draft went, over all texts since it was made."""
 
     proposed: int = 0
@@ -47,13 +47,13 @@ class Tally:
 class Draft(Protocol):
     """Guesses how a text goes on."""
 
-    tally: Tally
+    tally: RowStats
 
-    def begin(self, settings: Settings, vocab_size: int, source: Sequence[int] | None) -> None:
+    def begin(self, settings: GenerationSettings, vocab_size: int, source: Sequence[int] | None) -> None:
         """A new text begins; ``source``: the ids that an encoder-decoder reads."""
 
-    def propose(self, row: Row, most: int, dice: Dice) -> Proposal:
-        """At most ``most`` tokens to follow the row's history, drawn with numbers of ``dice.roll([0])``."""
+    def propose(self, row: Row, most: int, rng: SeededRNG) -> Proposal:
+        """At most ``most`` tokens to follow the row's history, drawn with numbers of ``rng.roll([0])``."""
 
 
 def accept(
@@ -76,43 +76,43 @@ def accept(
 
 
 def speculative_rows(
-    steps: Steps,
+    decoder: Decoder,
     draft: Draft,
     prompts: Sequence[Sequence[int]],
     rooms: Sequence[int],
-    settings: Settings,
+    settings: GenerationSettings,
     is_done: IsDone | None = None,
     sources: Sequence[Sequence[int]] | None = None,
-) -> Generator[Token, None, list[list[Written]]]:
+) -> Generator[Token, None, list[list[GenerationOutput]]]:
     """Write on from every prompt; yields each token as it comes and returns the texts, per prompt ``samples`` of them.
 
     ``rooms``: how many tokens may follow each prompt before the model's positions end; ``sources``: what an
     encoder-decoder reads.
     """
-    filters = Filters(settings, steps.model.config.vocab, steps.device)
-    texts: list[list[Written]] = []
+    filters = Filters(settings, decoder.model.config.vocab, decoder.device)
+    texts: list[list[GenerationOutput]] = []
     for number, prompt in enumerate(prompts):
-        target, source = steps.alone(number), None if sources is None else sources[number]
+        target, source = decoder.alone(number), None if sources is None else sources[number]
         room = min(settings.max_new_tokens, rooms[number])
-        ids = torch.tensor([list(prompt)], device=steps.device)
+        ids = torch.tensor([list(prompt)], device=decoder.device)
         cache, _ = target.read(ids, None, room, forgets=False)
         draft.tally.passes += 1
         texts.append([])
         for sample in range(settings.samples):
             draft.begin(settings, filters.vocab_size, source)
             row = Row(number, sample, list(prompt), rooms[number], record=Record() if settings.record else None)
-            judge = _Judge(target, cache, filters, Dice([(settings.seed_of(number), sample)]))
+            judge = _Judge(target, cache, filters, SeededRNG([(settings.seed_of(number), sample)]))
             texts[-1].append((yield from _write(judge, draft, row, is_done)))
     return texts
 
 
-def _write(judge: "_Judge", draft: Draft, row: Row, is_done: IsDone | None) -> Generator[Token, None, Written]:
+def _write(judge: "_Judge", draft: Draft, row: Row, is_done: IsDone | None) -> Generator[Token, None, GenerationOutput]:
     """One text, guess by guess; it ends within the guesses where it would have ended without."""
     settings = judge.filters.settings
     longest = min(settings.max_new_tokens, row.room)
     while True:
         most = longest - len(row.ids) - 1  # and one more token that is no guess
-        guesses, q = draft.propose(row, most, judge.dice) if most else ([], None)
+        guesses, q = draft.propose(row, most, judge.rng) if most else ([], None)
         _check_proposal(guesses, q, most, judge.filters.vocab_size)
         draft.tally.passes += 1
         draft.tally.proposed += len(guesses)
@@ -134,16 +134,16 @@ def _write(judge: "_Judge", draft: Draft, row: Row, is_done: IsDone | None) -> G
 class _Judge:
     """The model whose text it is, and its cache, which holds all tokens of a text but the last."""
 
-    steps: Steps
+    decoder: Decoder
     cache: KVCache
     filters: Filters
-    dice: Dice
+    rng: SeededRNG
 
     def read(self, row: Row, guesses: Sequence[int]) -> Float[Tensor, "G1 V"]:
         """The logits after the last token and after each of the guesses that follow it."""
         self.cache.crop(len(row.history) - 1)  # what was guessed in vain is forgotten
-        ids = torch.tensor([[row.history[-1], *guesses]], device=self.steps.device)
-        return self.steps.step(ids, self.cache, tail=ids.shape[1])[0]
+        ids = torch.tensor([[row.history[-1], *guesses]], device=self.decoder.device)
+        return self.decoder.step(ids, self.cache, tail=ids.shape[1])[0]
 
     def next(
         self, logits: Float[Tensor, "V"], row: Row, guess: int | None, q: Float[Tensor, "V"] | None
@@ -152,11 +152,11 @@ class _Judge:
 
         Rules are applied here, not to all guesses at once: what they say of a history counts only if it comes to be.
         """
-        wide = at_least_float32(logits.unsqueeze(0))
+        wide = upcast(logits.unsqueeze(0))
         check_logits(wide)
         has_edits = self.filters.has_edits
         scores = self.filters.edit(wide, [row.history], len(row.ids)) if has_edits else wide
-        stands, token = self._choose(chances(self.filters.shape(scores)), guess, q)
+        stands, token = self._choose(probs(self.filters.shape(scores)), guess, q)
         log_probs = wide - wide.logsumexp(-1, keepdim=True)
         others = alternatives(log_probs, self.filters.settings.top_alternatives)[0]
         written = Token(row.prompt, row.sample, token, float(log_probs[0, token]), others)
@@ -164,10 +164,10 @@ class _Judge:
 
     def _choose(self, p: Float[Tensor, "1 V"], guess: int | None, q: Float[Tensor, "V"] | None) -> tuple[bool, int]:
         if guess is None:
-            return False, int(draw(p, self.dice.roll([0])))
+            return False, int(draw(p, self.rng.roll([0])))
         guesses = torch.tensor([guess], device=p.device)
         q = F.one_hot(guesses, p.shape[-1]).to(p.dtype) if q is None else q.unsqueeze(0).to(p.device)
-        stands, token = accept(p, q, guesses, self.dice.roll([0, 0]).unsqueeze(0))
+        stands, token = accept(p, q, guesses, self.rng.roll([0, 0]).unsqueeze(0))
         return bool(stands), int(token)
 
 

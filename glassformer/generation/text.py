@@ -16,6 +16,8 @@ from numbers import Integral
 from typing import Any
 
 from glassformer.config.checks import check_positive
+from glassformer.generation.api import generate, generate_stream
+from glassformer.generation.decoder import check_writes
 from glassformer.generation.defaults import DEFAULT_LENGTH, advice, settings_for
 from glassformer.generation.prompts import (
     Given,
@@ -28,11 +30,9 @@ from glassformer.generation.prompts import (
     read_prompt,
     special_ids,
 )
-from glassformer.generation.record import Written
-from glassformer.generation.settings import Settings
-from glassformer.generation.steps import check_writes
+from glassformer.generation.record import GenerationOutput
+from glassformer.generation.settings import GenerationSettings
 from glassformer.generation.stops import StopFilter, Wording, cut_at
-from glassformer.generation.writing import write, write_stream
 from glassformer.hub import Loaded
 from glassformer.text.tokenizer import Tokenizer
 
@@ -45,7 +45,7 @@ class Text:
     """What was written for one prompt."""
 
     text: str  # up to a stop string, without special tokens
-    written: Written  # all of its tokens, those of the end included
+    written: GenerationOutput  # all of its tokens, those of the end included
     prompt_tokens: int  # read by the model
     cut_tokens: int = 0  # of the prompt, cut off because it was too long
 
@@ -112,7 +112,7 @@ def _pieces(job: "_Job", row: "_Row") -> Generator[str, None, Text]:
     wording = job.wording(row)
     stream, stops = wording.stream(), StopFilter(row.settings.stop)
     model, is_done = job.loaded.model, job.is_done([row])
-    tokens = write_stream(model, [row.prompt.ids], row.settings, is_done=is_done, **job.for_writing)
+    tokens = generate_stream(model, [row.prompt.ids], row.settings, is_done=is_done, **job.for_writing)
     shown = ""
     while True:
         try:
@@ -134,7 +134,7 @@ class _Row:
     """A prompt, and how to write on from it."""
 
     prompt: Prompt
-    settings: Settings
+    settings: GenerationSettings
 
 
 class _Job:
@@ -151,7 +151,7 @@ class _Job:
         usual = rest.get("default_length", DEFAULT_LENGTH)  # of which a prompt that is cut need not leave room for all
         usual = usual if loaded.config.longest is None else min(usual, loaded.config.longest // 2)
         self._answer = rest.get("max_new_tokens", self._advised.options.get("max_new_tokens", usual))
-        self._settings: dict[int, Settings] = {}  # by the tokens that a text begins with
+        self._settings: dict[int, GenerationSettings] = {}  # by the tokens that a text begins with
 
     def row(self, given: Given, number: int) -> _Row:
         """A prompt as it fits the model, with the settings for its length."""
@@ -173,7 +173,7 @@ class _Job:
         if isinstance(settings.seed, tuple):
             settings = replace(settings, seed=tuple(settings.seed_of(row.prompt.number) for row in batch))
         prompts = [row.prompt.ids for row in batch]
-        found = write(self.loaded.model, prompts, settings, is_done=self.is_done(batch), **self.for_writing)
+        found = generate(self.loaded.model, prompts, settings, is_done=self.is_done(batch), **self.for_writing)
         return [[self._text(row, written) for written in some] for row, some in zip(batch, found, strict=True)]
 
     def wording(self, row: _Row) -> Wording:
@@ -190,7 +190,7 @@ class _Job:
         wordings = [self.wording(row) for row in batch]
         return lambda number, ids: wordings[number].ends_with_stop(ids, stops)
 
-    def _text(self, row: _Row, written: Written) -> Text:
+    def _text(self, row: _Row, written: GenerationOutput) -> Text:
         text = cut_at(self.wording(row).text(written.ids), row.settings.stop)
         return Text(text, written, len(row.prompt.ids), row.prompt.cut)
 

@@ -1,6 +1,7 @@
 """A stack of blocks: an encoder or a decoder, as a page of facts says.
 
-The stack works out once what all of its layers share (masks, turns, biases) and hands it to them as a ``Context``.
+The stack computes once what all of its layers share (masks, rotary angles, biases) and passes it to them as an
+``AttentionContext``.
 
 Shapes: ``B`` batch, ``T`` tokens of this call, ``S`` tokens so far, ``M`` tokens of the memory, ``D`` width.
 """
@@ -16,16 +17,16 @@ from glassformer import config
 from glassformer.nn.attention import KNOWS_CAUSAL, AttentionPath, hidden_or_biased
 from glassformer.nn.block import Block
 from glassformer.nn.cache import KVCache, LayerCache
-from glassformer.nn.context import Context
+from glassformer.nn.context import AttentionContext
 from glassformer.nn.convolution import Convolution
 from glassformer.nn.dropout import dropout
 from glassformer.nn.feedforward import FeedForward
-from glassformer.nn.heads import Attention
 from glassformer.nn.linear import Embedding
-from glassformer.nn.masks import Mask, Resolved, padding, resolve
+from glassformer.nn.masks import DenseMask, Mask, padding, resolve
+from glassformer.nn.multi_head import Attention
 from glassformer.nn.norm import make_norm
 from glassformer.nn.relative import alibi_bias, bucket_bias, distances, relative_rows
-from glassformer.nn.rotary import rotary_turns
+from glassformer.nn.rotary import rotary_angles
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +37,7 @@ class Tokens:
     real: Bool[Tensor, "B T"] | None = None  # None: all of them
     documents: Integer[Tensor, "B T"] | None = None  # tokens see their own document alone; None: it is one
     memory: Float[Tensor, "Q M D"] | None = None  # each row serves as many rows of the batch as any other
-    memory_real: Bool[Tensor, "Q M"] | None = None
+    memory_token_mask: Bool[Tensor, "Q M"] | None = None
     cache: KVCache | None = None
     places: Float[Tensor, "... T D"] | None = None  # absolute positions for a mask decoder; see config.MaskDecoder
     place_steps: int = 0
@@ -76,7 +77,7 @@ class Stack(nn.Module):
                 x = self.convolution(before, x, tokens.real)
         return dropout(x if self.norm is None else self.norm(x), self.facts.final_dropout, self.training)
 
-    def contexts(self, x: Float[Tensor, "B T D"], tokens: Tokens, path: AttentionPath) -> list[Context]:
+    def contexts(self, x: Float[Tensor, "B T D"], tokens: Tokens, path: AttentionPath) -> list[AttentionContext]:
         """The surroundings of every layer; the same for layers with the same window."""
         cache, (batch, new) = tokens.cache, x.shape[:2]
         real, key_positions = tokens.real, tokens.positions
@@ -87,13 +88,13 @@ class Stack(nn.Module):
         scores = (batch, 1, new, key_positions.shape[-1])
         shared = self._positions(tokens.positions, key_positions, x.dtype)
         memory_mask = None
-        if tokens.memory_real is not None:
-            rows, slots = tokens.memory_real.shape
-            memory_mask = resolve(padding(tokens.memory_real), (rows, 1, 1, slots), x.device, keep_causal=False)
+        if tokens.memory_token_mask is not None:
+            rows, slots = tokens.memory_token_mask.shape
+            memory_mask = resolve(padding(tokens.memory_token_mask), (rows, 1, 1, slots), x.device, keep_causal=False)
         shared = replace(shared, real=real, memory=tokens.memory, memory_mask=memory_mask, path=path)
         keep_causal = path in KNOWS_CAUSAL and shared.bias is None and shared.relative is None
         everyone = Mask(causal=self.facts.causal, keys=real, pairs=self._same_document(tokens.documents))
-        around: dict[int | config.BlockSparse | None, Context] = {}
+        around: dict[int | config.BlockSparse | None, AttentionContext] = {}
         for window in dict.fromkeys(self.facts.attention.windows):
             if isinstance(window, config.BlockSparse):
                 around[window] = replace(shared, pattern=window)
@@ -127,26 +128,28 @@ class Stack(nn.Module):
             )
         return documents.unsqueeze(-1) == documents.unsqueeze(-2)
 
-    def _positions(self, queries: Int[Tensor, "... T"], keys: Int[Tensor, "... S"], dtype: torch.dtype) -> Context:
+    def _positions(
+        self, queries: Int[Tensor, "... T"], keys: Int[Tensor, "... S"], dtype: torch.dtype
+    ) -> AttentionContext:
         """How positions act inside attention: turns, a bias on the scores, or vectors of relative positions."""
         facts, scheme = self.facts.attention, self.facts.attention.score_bias
-        turns = None if facts.rotary is None else rotary_turns(facts.rotary, queries).for_heads(dtype)
+        rope = None if facts.rotary is None else rotary_angles(facts.rotary, queries).for_heads(dtype)
         if scheme is None:
-            return Context(turns=turns)
+            return AttentionContext(rope=rope)
         distance = distances(queries, keys)
         if isinstance(scheme, config.BucketBias) and self.relative is not None:
             bias = bucket_bias(self.relative.weight, scheme, distance, causal=self.facts.causal)
-            return Context(turns=turns, bias=bias)
+            return AttentionContext(rope=rope, bias=bias)
         if isinstance(scheme, config.Alibi):
-            return Context(turns=turns, bias=alibi_bias(facts.heads, distance, dtype))
+            return AttentionContext(rope=rope, bias=alibi_bias(facts.heads, distance, dtype))
         if isinstance(scheme, config.Disentangled) and self.relative is not None:
             table = self.relative.weight
             vectors = table if self.relative_norm is None else self.relative_norm(table)
-            return Context(turns=turns, relative=(vectors, relative_rows(scheme, distance)))
+            return AttentionContext(rope=rope, relative=(vectors, relative_rows(scheme, distance)))
         raise TypeError(f"a stack does not know what to do with {type(scheme).__name__} as score_bias.")
 
 
-def _hide(shared: Context, mask: Resolved | None) -> Context:
+def _hide(shared: AttentionContext, mask: DenseMask | None) -> AttentionContext:
     """The surroundings with a mask. Kernels take it and the bias as one tensor, which is made here for all layers.
 
     Not with a cache, of which each layer may see another part.
@@ -154,7 +157,7 @@ def _hide(shared: Context, mask: Resolved | None) -> Context:
     if mask is None or mask.allowed is None or shared.bias is None or shared.path == "eager":
         return replace(shared, mask=mask)
     bias = hidden_or_biased(mask.allowed, shared.bias, shared.bias.dtype)
-    return replace(shared, mask=mask, bias=bias, bias_hides=True)
+    return replace(shared, mask=mask, bias=bias, bias_includes_mask=True)
 
 
 def _near(window: int | None, real: Bool[Tensor, "B S"] | None, new: int) -> Mask:

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from glassformer import config
 from glassformer.models.embed import Embed, count_in_documents, count_real
-from glassformer.models.heads import LMHead, PretrainingHead, make_head
 from glassformer.models.initialise import initialise
+from glassformer.models.output_heads import LMHead, PretrainingHead, make_head
 from glassformer.models.stack import Stack, Tokens
 from glassformer.nn.attention import AttentionPath
 from glassformer.nn.axes import fits
@@ -106,17 +106,17 @@ class Transformer(nn.Module):
         extra: dict[str, Any] = {"segments": segments, "languages": languages, "positions": positions, "path": path}
         if self.encoder is None:
             _refuse(target=target, target_mask=target_mask, because="this model has no encoder; its tokens are ids")
-            return self.answer(self.decode(ids, mask, cache=cache, **extra), mask)
+            return self.apply_head(self.decode(ids, mask, cache=cache, **extra), mask)
         if self.decoder is None:
             _refuse(target=target, target_mask=target_mask, cache=cache, because="this model has no decoder")
-            return self.answer(self.encode(ids, mask, **extra), mask)
+            return self.apply_head(self.encode(ids, mask, **extra), mask)
         if target is None:
             raise ValueError(
                 "an encoder-decoder needs target, the tokens of its decoder, or use encode for the memory."
             )
         memory = self.encode(ids, mask, **extra)
         hidden = self.decode(target, target_mask, memory=memory, memory_mask=mask, cache=cache, path=path)
-        return self.answer(hidden, target_mask)
+        return self.apply_head(hidden, target_mask)
 
     def encode(
         self,
@@ -176,7 +176,7 @@ class Transformer(nn.Module):
         x = embed(_filled(ids, real), places, segments=segments, languages=languages, table=self._table())
         return self.decoder(x, Tokens(places, real, documents, memory, memory_mask, cache), path=path)
 
-    def answer(self, hidden: Float[Tensor, "B T D"], mask: AnyRowMask | None = None) -> Any:
+    def apply_head(self, hidden: Float[Tensor, "B T D"], mask: AnyRowMask | None = None) -> Any:
         """What the head says of these vectors; without a head, the vectors themselves."""
         if self.head is None:
             return hidden

@@ -17,13 +17,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from glassformer.config.checks import check_choice, check_probability
-from glassformer.nn.masks import Mask, Resolved, as_mask
-from glassformer.nn.norm import at_least_float32, without_autocast
+from glassformer.nn.masks import DenseMask, Mask, as_mask
+from glassformer.nn.norm import upcast, without_autocast
 
 AttentionPath = Literal["eager", "sdpa"]
 PATHS = get_args(AttentionPath)
 KNOWS_CAUSAL = {"sdpa"}  # paths whose kernel understands the word "causal" and needs no triangle written out
-AnyMask = Mask | Resolved | Bool[Tensor, "... _ _"]  # (queries, keys), either of which may be 1
+AnyMask = Mask | DenseMask | Bool[Tensor, "... _ _"]  # (queries, keys), either of which may be 1
 MaybeWeights = Float[Tensor, "... T V"] | tuple[Float[Tensor, "... T V"], Float[Tensor, "... T S"]]
 
 
@@ -31,7 +31,7 @@ def softmax(x: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
     """exp(x) / Σ exp(x) along ``dim``, in at least float32; a slice of nothing but −inf gives zeros, not NaN."""
     if x.shape[dim] == 0:
         return x
-    wide = at_least_float32(x)
+    wide = upcast(x)
     largest = wide.detach().amax(dim, keepdim=True)
     # Taking off the largest changes no quotient and keeps exp from overflowing.
     powers = torch.exp(wide - largest.masked_fill(largest == -torch.inf, 0.0))
@@ -72,7 +72,7 @@ def scaled_dot_product_attention(
     if return_weights and path != "eager":
         raise ValueError(f'path={path!r} never writes the attention weights down; ask for them with path="eager".')
     _check_shapes(q, k, v)
-    if not isinstance(mask, Resolved):
+    if not isinstance(mask, DenseMask):
         mask = _written_out(q, k, v, mask, keep_causal=path in KNOWS_CAUSAL and bias is None)
         if mask is not None and mask.allowed is not None:
             attended = _attended_keys(mask.allowed, k)
@@ -90,15 +90,15 @@ def scaled_dot_product_attention(
     return (out, weights) if return_weights else out
 
 
-def _written_out(q: Tensor, k: Tensor, v: Tensor, mask: Mask | Tensor | None, *, keep_causal: bool) -> Resolved | None:
+def _written_out(q: Tensor, k: Tensor, v: Tensor, mask: Mask | Tensor | None, *, keep_causal: bool) -> DenseMask | None:
     """The mask as booleans, or as the flag "causal" where the kernel knows it."""
     if mask is None:
         return None
     mask = _unambiguous(mask, q)
     if keep_causal and q.shape[-2] == k.shape[-2] and mask.is_only_causal(k.shape[-2]):
-        return Resolved(causal=True)
+        return DenseMask(causal=True)
     batch = batch_axes(q, k, v, trailing=3)
-    return Resolved(mask.dense((*batch, *q.shape[-3:-1], k.shape[-2]), q.device))
+    return DenseMask(mask.dense((*batch, *q.shape[-3:-1], k.shape[-2]), q.device))
 
 
 def hidden_or_biased(allowed: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
@@ -121,7 +121,7 @@ def _formula(
         q = rearrange(q, "... (g r) t k -> ... g r t k", g=k.shape[-3])
         k, v = k.unsqueeze(-3), v.unsqueeze(-3)
     with without_autocast(q):  # in at least float32, as the fused kernels do inside: half overflows at 65,504
-        scores = einsum(at_least_float32(q), at_least_float32(k), "... t k, ... s k -> ... t s") * scale
+        scores = einsum(upcast(q), upcast(k), "... t k, ... s k -> ... t s") * scale
     if grouped:
         scores = rearrange(scores, "... g r t s -> ... (g r) t s")
     if bias is not None:

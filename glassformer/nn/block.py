@@ -16,11 +16,11 @@ from glassformer.config.checks import check_choice, check_probability
 from glassformer.config.parts import PLACEMENTS, Placement
 from glassformer.nn.attention import AnyMask, AttentionPath
 from glassformer.nn.cache import LayerCache
-from glassformer.nn.context import Context
+from glassformer.nn.context import AttentionContext
 from glassformer.nn.dropout import dropout
-from glassformer.nn.feedforward import finite_in_half
-from glassformer.nn.heads import Attention
+from glassformer.nn.feedforward import clamp_half
 from glassformer.nn.masks import as_mask
+from glassformer.nn.multi_head import Attention
 
 Step = Callable[[Tensor], Tensor]
 
@@ -41,13 +41,13 @@ def residual(
     if placement in ("parallel", "parallel_norms"):
         shared = sublayers[0][0](x) if placement == "parallel" else None
         inputs = [norm(x) if shared is None else shared for norm, _ in sublayers]
-        added = (finite_in_half(dropout(sublayer(y))) for y, (_, sublayer) in zip(inputs, sublayers, strict=True))
-        return finite_in_half(sum(added, start=x))
+        added = (clamp_half(dropout(sublayer(y))) for y, (_, sublayer) in zip(inputs, sublayers, strict=True))
+        return clamp_half(sum(added, start=x))
     for norm, sublayer in sublayers:
         if placement == "pre":
-            x = finite_in_half(x + dropout(sublayer(norm(x))))
+            x = clamp_half(x + dropout(sublayer(norm(x))))
         elif placement == "post":
-            x = norm(finite_in_half(x + dropout(sublayer(x))))
+            x = norm(clamp_half(x + dropout(sublayer(x))))
         else:
             raise ValueError(f"no rule says how to add with placement={placement!r}.")
     return x
@@ -100,7 +100,7 @@ class Block(nn.Module):
         memory_mask: AnyMask | None = None,
         token_positions: Int[Tensor, "... T"] | None = None,
         path: AttentionPath = "sdpa",
-        context: Context | None = None,
+        context: AttentionContext | None = None,
         cache: LayerCache | None = None,
     ) -> Float[Tensor, "... T D"]:
         """Self-attention, cross-attention to ``memory`` (if the block has it), feed-forward, each with its residual.
@@ -113,7 +113,7 @@ class Block(nn.Module):
         """
         if context is None:
             mask = as_mask(mask)
-            x = x if mask is None else mask.quieten_padding(x)
+            x = x if mask is None else mask.zero_padding(x)
             around: dict[str, Any] = {"mask": mask, "token_positions": token_positions, "path": path}
             across: dict[str, Any] = {"mask": memory_mask, "path": path}
         else:

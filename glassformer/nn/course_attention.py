@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from glassformer import config
 from glassformer.config.checks import check_divides, check_positive, check_probability
 from glassformer.nn.attention import AnyMask, AttentionPath, MaybeWeights
-from glassformer.nn.context import Context
-from glassformer.nn.heads import Attention, multi_head, prepare_inputs, rotary_angles_of, split_heads
+from glassformer.nn.context import AttentionContext
 from glassformer.nn.linear import Linear
 from glassformer.nn.masks import causal
+from glassformer.nn.multi_head import Attention, multi_head, prepare_inputs, rotary_angles_of, split_heads
 from glassformer.nn.rotary import RotaryPositionalEmbedding
 
 
@@ -52,7 +52,7 @@ class AttentionHead(nn.Module):
         """
         query, key, value, mask = prepare_inputs(query, key, value, mask, heads=1)
         q, k, v = (split_heads(x, 1) for x in (self.q(query), self.k(key), self.v(value)))
-        result = multi_head(q, k, v, Context(mask=mask, path=path), return_weights=return_weights)
+        result = multi_head(q, k, v, AttentionContext(mask=mask, path=path), return_weights=return_weights)
         if isinstance(result, tuple):
             return result[0], result[1].squeeze(-3)
         return result
@@ -134,5 +134,5 @@ class CausalMultiHeadSelfAttention(nn.Module):
     ) -> Float[Tensor, "... T D"]:
         """Attend within ``x``; without ``token_positions`` they are 0, 1, … T − 1."""
         q, k, v = (split_heads(y, self.num_heads) for y in (self.q_proj(x), self.k_proj(x), self.v_proj(x)))
-        context = Context(mask=causal(), turns=rotary_angles_of(self.rope, x, token_positions), path=path)
+        context = AttentionContext(mask=causal(), rope=rotary_angles_of(self.rope, x, token_positions), path=path)
         return self.output_proj(multi_head(q, k, v, context))

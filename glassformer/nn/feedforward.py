@@ -17,7 +17,7 @@ from glassformer.config.checks import check_choice, check_positive, check_probab
 from glassformer.nn import kernels
 from glassformer.nn.dropout import dropout
 from glassformer.nn.linear import Linear
-from glassformer.nn.norm import at_least_float32
+from glassformer.nn.norm import upcast
 
 
 def relu(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -27,19 +27,19 @@ def relu(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 
 def silu(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """x · σ(x), also called Swish (Elfwing et al., 2017)."""
-    wide = at_least_float32(x)
+    wide = upcast(x)
     return (wide * torch.sigmoid(wide)).to(x.dtype)
 
 
 def gelu(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """x · Φ(x) with the exact normal distribution function Φ (Hendrycks and Gimpel, 2016)."""
-    wide = at_least_float32(x)
+    wide = upcast(x)
     return (wide * 0.5 * (1 + torch.erf(wide / math.sqrt(2)))).to(x.dtype)
 
 
 def gelu_tanh(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """The tanh approximation of ``gelu``: up to 5e-4 away from it, so the two are different facts of a model."""
-    wide = at_least_float32(x)
+    wide = upcast(x)
     inner = math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)
     return (wide * 0.5 * (1 + torch.tanh(inner))).to(x.dtype)
 
@@ -65,15 +65,15 @@ def activation_named(name: str, *, fused: bool = False) -> Callable[[Tensor], Te
 
 def activated(x: Float[Tensor, "... f"], activation: Callable[[Tensor], Tensor]) -> Float[Tensor, "... f"]:
     """activation(x), in float16 within its range."""
-    return finite_in_half(activation(finite_in_half(x)))
+    return clamp_half(activation(clamp_half(x)))
 
 
 def gated(gate: Float[Tensor, "... f"], up: Float[Tensor, "... f"]) -> Float[Tensor, "... f"]:
     """gate · up, of a gate that went through its activation; in float16 within its range."""
-    return finite_in_half(gate * finite_in_half(up))
+    return clamp_half(gate * clamp_half(up))
 
 
-def finite_in_half(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+def clamp_half(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """``x``, in float16 kept within what that type can hold: −∞ · 0 and ∞ − ∞ would make NaN of an infinity."""
     if x.dtype != torch.float16:
         return x

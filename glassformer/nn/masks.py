@@ -80,7 +80,7 @@ class Mask:
             allowed = allowed & _fit(_align(self.pairs, axes, trailing=2), scores, self.pairs)
         return allowed
 
-    def quieten_padding(self, x: Float[Tensor, "... S D"]) -> Float[Tensor, "... S D"]:
+    def zero_padding(self, x: Float[Tensor, "... S D"]) -> Float[Tensor, "... S D"]:
         """``x`` with 0 for NaN and infinities in slots that the padding mask says hold no token.
 
         Nobody attends to those slots, but where the same sequence asks the questions they pass through the same
@@ -93,7 +93,7 @@ class Mask:
 
 
 @dataclass(frozen=True, eq=False)
-class Resolved:
+class DenseMask:
     """A mask written out once for many layers, by someone who knows that padding holds finite numbers.
 
     ``causal`` stands for the whole triangle where no tensor is needed; queries and keys are then equally many.
@@ -103,17 +103,17 @@ class Resolved:
     causal: bool = False
 
 
-def resolve(mask: Mask, scores: Sequence[int], device: torch.device | None, *, keep_causal: bool) -> Resolved | None:
+def resolve(mask: Mask, scores: Sequence[int], device: torch.device | None, *, keep_causal: bool) -> DenseMask | None:
     """``mask`` for scores of shape ``(..., T, S)``; None where it hides nothing.
 
     ``keep_causal``: leave a plain causal mask unwritten, for kernels that know what that means.
     """
     queries, keys = scores[-2:]
     if mask.is_only_causal(keys) and (queries == 1 or (keep_causal and queries == keys)):
-        return None if queries == 1 else Resolved(causal=True)
+        return None if queries == 1 else DenseMask(causal=True)
     if not mask.causal and mask.window is None and mask.keys is None and mask.pairs is None:
         return None
-    return Resolved(mask.dense(scores, device))
+    return DenseMask(mask.dense(scores, device))
 
 
 def as_mask(mask: object) -> Mask | None:

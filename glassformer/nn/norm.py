@@ -17,7 +17,7 @@ from glassformer.nn import kernels
 _NOTHING = nullcontext()
 
 
-def at_least_float32(x: Tensor) -> Tensor:
+def upcast(x: Tensor) -> Tensor:
     """``x`` in float32, or untouched where it is float32 or float64 already."""
     if x.dtype == torch.float32 or x.dtype == torch.float64:
         return x
@@ -38,7 +38,7 @@ def without_autocast(x: Tensor) -> AbstractContextManager[None]:
 
 def rms_norm(x: Float[Tensor, "... d"], weight: Float[Tensor, "d"], eps: float) -> Float[Tensor, "... d"]:
     """x / √(mean(x²) + eps) · weight."""
-    wide = at_least_float32(x)
+    wide = upcast(x)
     return (_divide_by_rms(wide, eps) * weight).to(x.dtype)
 
 
@@ -57,7 +57,7 @@ def layer_norm(
     # The kernel, unless it would lose sums in half precision; the same on every device, so that memory is, too.
     if fused and not (x.dtype == weight.dtype and kernels.lose_sums(x, weight, bias)):
         return _by_kernel(x, weight, bias, eps)
-    wide = at_least_float32(x)
+    wide = upcast(x)
     centred = wide - wide.mean(-1, keepdim=True)
     y = _divide_by_rms(centred, eps) * weight
     return (y if bias is None else y + bias).to(x.dtype)
@@ -66,7 +66,7 @@ def layer_norm(
 def _by_kernel(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
     if x.dtype == weight.dtype and (bias is None or bias.dtype == x.dtype) and not is_autocast(x):
         return kernels.layer_norm(x, weight, bias, eps)
-    wide = x if x.dtype == weight.dtype else at_least_float32(x)
+    wide = x if x.dtype == weight.dtype else upcast(x)
     weight, bias = weight.to(wide.dtype), None if bias is None else bias.to(wide.dtype)
     with without_autocast(x):  # it would widen what comes out
         return kernels.layer_norm(wide, weight, bias, eps).to(x.dtype)
@@ -113,7 +113,7 @@ class RMSNorm(nn.Module):
     def forward(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
         """Normalise the last axis of ``x``."""
         _check_width(x, self.weight)
-        gain = 1 + at_least_float32(self.weight) if self.offset else self.weight
+        gain = 1 + upcast(self.weight) if self.offset else self.weight
         return rms_norm(x, gain, self.eps)
 
     def extra_repr(self) -> str:

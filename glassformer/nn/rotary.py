@@ -1,7 +1,7 @@
 """Rotary positions (Su et al., 2021): queries and keys are turned, so that their product depends on distance alone.
 
-``Turns`` holds the cosines and sines of one pass and does the turning; ``RotaryPositionalEmbedding`` makes them from a
-cache that layers share, ``rotary_turns`` from a page of facts, with the scalings for longer contexts.
+``RotaryAngles`` holds the cosines and sines of one pass and applies them; ``RotaryPositionalEmbedding`` makes them from
+a cache that layers share, ``rotary_angles`` from the facts of a model, with the scalings for longer contexts.
 
 Shapes: ``...`` leading axes, ``T`` sequence, ``H`` heads, ``d`` width of a head, ``P`` pairs of coordinates that turn.
 """
@@ -20,38 +20,38 @@ from torch import Tensor, nn
 from glassformer.config import Rotary, RotaryScaling
 from glassformer.config.checks import check_choice, check_positive
 from glassformer.nn.linear import look_up
-from glassformer.nn.norm import at_least_float32
+from glassformer.nn.norm import upcast
 from glassformer.nn.positions import align_positions, check_width, exact, frequencies
 
 Pairing = Literal["interleaved", "halves"]
 
 
 @dataclass(frozen=True, eq=False)
-class Turns:
+class RotaryAngles:
     """By how much each pair of coordinates turns at each place. Coordinates beyond the first 2 · P do not turn."""
 
     cos: Float[Tensor, "... P"]
     sin: Float[Tensor, "... P"]
     pairing: Pairing
 
-    def for_heads(self, dtype: torch.dtype) -> "Turns":
+    def for_heads(self, dtype: torch.dtype) -> "RotaryAngles":
         """The same for vectors ``(..., T, H, d)`` of a model of this type: every head turns alike."""
         wide = torch.promote_types(dtype, torch.float32)
-        return Turns(self.cos.to(wide).unsqueeze(-2), self.sin.to(wide).unsqueeze(-2), self.pairing)
+        return RotaryAngles(self.cos.to(wide).unsqueeze(-2), self.sin.to(wide).unsqueeze(-2), self.pairing)
 
-    def rotate_heads(self, x: Float[Tensor, "... H T d"]) -> Float[Tensor, "... H T d"]:
-        """``rotate`` for vectors already cut into heads, which keep their place in memory, tokens before heads.
+    def apply_rotary_heads(self, x: Float[Tensor, "... H T d"]) -> Float[Tensor, "... H T d"]:
+        """``apply_rotary`` for vectors already cut into heads, which keep their place in memory, tokens before heads.
 
         Attention answers in the layout of its queries, and in this one the heads are put together without a copy.
         """
-        return self.rotate(x.transpose(-3, -2)).transpose(-3, -2)
+        return self.apply_rotary(x.transpose(-3, -2)).transpose(-3, -2)
 
-    def rotate(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
+    def apply_rotary(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
         """Turn each pair (a, b) of ``x`` to (a·cos − b·sin, a·sin + b·cos), in at least float32."""
         turning = 2 * self.cos.shape[-1]
         if turning < x.shape[-1]:
-            return torch.cat((self.rotate(x[..., :turning]), x[..., turning:]), dim=-1)
-        wide = at_least_float32(x)
+            return torch.cat((self.apply_rotary(x[..., :turning]), x[..., turning:]), dim=-1)
+        wide = upcast(x)
         cos, sin = self.cos.to(wide.dtype), self.sin.to(wide.dtype)
         if self.pairing == "halves":
             a, b = wide.chunk(2, dim=-1)
@@ -69,7 +69,7 @@ class Turns:
         return rearrange(turned, "... p two -> ... (p two)").to(x.dtype)
 
 
-def rotary_turns(facts: Rotary, positions: Int[Tensor, "... T"]) -> Turns:
+def rotary_angles(facts: Rotary, positions: Int[Tensor, "... T"]) -> RotaryAngles:
     """The turns of tokens at ``positions``, as the facts say; computed anew for each pass, which costs next to nothing.
 
     Nothing is stored, so casting the model to half precision cannot spoil the angles.
@@ -80,7 +80,7 @@ def rotary_turns(facts: Rotary, positions: Int[Tensor, "... T"]) -> Turns:
         waves = scaled(waves, facts, facts.scaling)
         longer = facts.scaling.attention
     turn = _angles(positions, waves)
-    return Turns(turn.cos() * longer, turn.sin() * longer, facts.pairing)
+    return RotaryAngles(turn.cos() * longer, turn.sin() * longer, facts.pairing)
 
 
 def scaled(waves: Float[Tensor, "P"], facts: Rotary, scaling: RotaryScaling) -> Float[Tensor, "P"]:
@@ -92,8 +92,8 @@ def scaled(waves: Float[Tensor, "P"], facts: Rotary, scaling: RotaryScaling) -> 
         kept = (length * waves / (2 * math.pi) - scaling.low) / (scaling.high - scaling.low)
     elif scaling.kind == "yarn":  # the same between the pairs that turn ``high`` and ``low`` times in that context
         first, last = (
-            facts.dim * math.log(length / (2 * math.pi * turns)) / (2 * math.log(facts.theta))
-            for turns in (scaling.high, scaling.low)
+            facts.dim * math.log(length / (2 * math.pi * rope)) / (2 * math.log(facts.theta))
+            for rope in (scaling.high, scaling.low)
         )
         first, last = max(math.floor(first), 0), min(math.ceil(last), facts.dim - 1)
         pair = torch.arange(waves.shape[-1], device=waves.device, dtype=waves.dtype)
@@ -109,7 +109,7 @@ def _angles(positions: Tensor, waves: Float[Tensor, "P"]) -> Float[Tensor, "... 
 
 
 class RotaryPositionalEmbedding(nn.Module):
-    """Turns each pair of coordinates of a query or key by an angle that grows with its position.
+    """RotaryAngles each pair of coordinates of a query or key by an angle that grows with its position.
 
     Pair i at position m turns by m · theta^(−2i / d_k). ``pairing`` says which coordinates form pair i:
     ``interleaved`` (2i, 2i + 1), as the paper writes it, or ``halves`` (i, i + d_k / 2). The two differ by a fixed
@@ -167,28 +167,28 @@ class RotaryPositionalEmbedding(nn.Module):
         See ``align_positions``: positions ``(batch, T)`` fit queries ``(batch, heads, T, d)``.
         """
         check_width(x, self.d_k)
-        return self.turns(x.shape[:-1], token_positions, x.device).rotate(x)
+        return self.angles(x.shape[:-1], token_positions, x.device).apply_rotary(x)
 
-    def turns(
+    def angles(
         self,
         tokens: Sequence[int],
         token_positions: Int[Tensor, "... T"] | None = None,
         device: torch.device | None = None,
-    ) -> Turns:
+    ) -> RotaryAngles:
         """The turns of vectors that stand in the shape ``tokens`` = (..., T)."""
         if self.cos.is_meta and device is not None and device.type != "meta":
             with torch.inference_mode(False):  # the cache outlives this pass, and training may follow
                 self._fill_cache(device)  # the weights were put in place without moving the module
         if token_positions is not None:
             rows_of = partial(look_up, ids=align_positions(token_positions, tokens), what="position")
-            return Turns(rows_of(self.cos), rows_of(self.sin), self.pairing)
+            return RotaryAngles(rows_of(self.cos), rows_of(self.sin), self.pairing)
         length = tokens[-1]
         if length > self.max_seq_len:
             raise ValueError(
                 f"a sequence of {length} tokens is longer than max_seq_len={self.max_seq_len}. "
                 f"Shorten it, or build the rotary positions with max_seq_len={length}."
             )
-        return Turns(self.cos[:length], self.sin[:length], self.pairing)
+        return RotaryAngles(self.cos[:length], self.sin[:length], self.pairing)
 
     def extra_repr(self) -> str:
         """What print(model) shows in the brackets."""

@@ -25,7 +25,7 @@ from torch import Tensor
 from glassformer.config.checks import check_probability
 from glassformer.config.positions import BlockSparse
 from glassformer.nn.attention import softmax
-from glassformer.nn.norm import at_least_float32, without_autocast
+from glassformer.nn.norm import upcast, without_autocast
 
 MaybeWeights = Float[Tensor, "B H T V"] | tuple[Float[Tensor, "B H T V"], Float[Tensor, "B H T T"]]
 
@@ -60,7 +60,7 @@ def block_sparse_attention(
     if slots is not None:  # of the queries too: their scores are computed, and 0 · NaN in a backward pass is NaN
         q, k, v = (x.where(slots, 0.0) for x in (q, k, v))
     real = q.new_ones(q.shape[0], q.shape[2], dtype=torch.bool) if real is None else real
-    q, k = at_least_float32(q) * scale, at_least_float32(k)  # half precision overflows at 65,504
+    q, k = upcast(q) * scale, upcast(k)  # half precision overflows at 65,504
     weights = None
     with without_autocast(q):
         if return_weights:

@@ -14,7 +14,7 @@ from glassformer.config.checks import check_positive
 from glassformer.generation.prompts import check_texts
 from glassformer.hub import Loaded
 from glassformer.models.transformer import Transformer
-from glassformer.nn.norm import at_least_float32
+from glassformer.nn.norm import upcast
 from glassformer.tasks.batches import Batch, Progress, ask_in_batches, vectors
 from glassformer.tasks.texts import Framed, Pair, check_head, check_pair, frame, trim
 from glassformer.tasks.windows import Window, sliding
@@ -92,7 +92,7 @@ def answer(
     rows = [replace(one, second=one.second[window.start : window.end]).row for one, window in asked]
 
     def ask(model: Transformer, batch: Batch) -> list[Float[Tensor, "T 2"]]:
-        scores = at_least_float32(model.answer(*vectors(model, batch))).cpu()  # B T 2
+        scores = upcast(model.apply_head(*vectors(model, batch))).cpu()  # B T 2
         return list(scores)
 
     scores = iter(ask_in_batches(model, rows, ask, batch_size, progress))
@@ -137,7 +137,7 @@ def _answered(
     if limits.no_answer:
         nothing = torch.stack([scores[0].sum() for _, scores in found]).min()
         every = torch.cat((every, nothing[None]))
-    chances = every.softmax(-1)
+    probs = every.softmax(-1)
     answers: dict[tuple[int, int], Answer] = {}
     for place in table.flatten().argsort(descending=True, stable=True).tolist():
         first, more = divmod(place, longest)
@@ -145,8 +145,8 @@ def _answered(
             break
         start, end = trim(context, framed.second[first].start, framed.second[first + more].end)
         if start < end and (start, end) not in answers:  # tokens may be of white space, or share a character
-            answers[start, end] = Answer(context[start:end], start, end, float(every[place]), float(chances[place]))
-    return Answered(question, context, tuple(answers.values()), float(chances[-1]) if limits.no_answer else None)
+            answers[start, end] = Answer(context[start:end], start, end, float(every[place]), float(probs[place]))
+    return Answered(question, context, tuple(answers.values()), float(probs[-1]) if limits.no_answer else None)
 
 
 def _span_scores(scores: Float[Tensor, "T 2"], longest: int) -> Float[Tensor, "T L"]:

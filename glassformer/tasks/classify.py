@@ -9,7 +9,7 @@ from glassformer.config import TaskHead
 from glassformer.generation.prompts import Side, check_texts
 from glassformer.hub import Loaded
 from glassformer.models.transformer import Transformer
-from glassformer.nn.norm import at_least_float32
+from glassformer.nn.norm import upcast
 from glassformer.tasks.batches import Batch, Progress, ask_in_batches, vectors
 from glassformer.tasks.texts import Framed, Pair, check_head, check_text_or_pair, fit, frame
 from glassformer.text.tokenizer import Tokenizer
@@ -68,9 +68,9 @@ def classify(
 
     def ask(model: Transformer, batch: Batch) -> list[tuple[Label, ...]]:
         hidden, mask = vectors(model, batch)
-        scores = at_least_float32(model.answer(hidden, mask))
-        chances = scores.sigmoid() if several else scores.softmax(-1)
-        return [_labels(head.labels, *row) for row in torch.stack((scores, chances), 1).tolist()]
+        scores = upcast(model.apply_head(hidden, mask))
+        probs = scores.sigmoid() if several else scores.softmax(-1)
+        return [_labels(head.labels, *row) for row in torch.stack((scores, probs), 1).tolist()]
 
     found = ask_in_batches(model, rows, ask, batch_size, progress)
     both = [(given, None) if isinstance(given, str) else given for given in texts]
@@ -87,6 +87,6 @@ def _frame(tokenizer: Tokenizer, given: str | Pair, number: int, task: str) -> F
     return frame(tokenizer, given, name=name)
 
 
-def _labels(names: Sequence[str], scores: Sequence[float], chances: Sequence[float]) -> tuple[Label, ...]:
-    labels = [Label(*one) for one in zip(names, scores, chances, strict=True)]
+def _labels(names: Sequence[str], scores: Sequence[float], probs: Sequence[float]) -> tuple[Label, ...]:
+    labels = [Label(*one) for one in zip(names, scores, probs, strict=True)]
     return tuple(sorted(labels, key=lambda label: -label.score))

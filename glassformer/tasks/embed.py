@@ -14,9 +14,9 @@ from glassformer.config import EmbeddingHead
 from glassformer.config.checks import check_choice
 from glassformer.generation.prompts import Side, check_texts
 from glassformer.hub import Loaded
-from glassformer.models.heads import pool as pool_rows
+from glassformer.models.output_heads import pool as pool_rows
 from glassformer.models.transformer import Transformer
-from glassformer.nn.norm import at_least_float32
+from glassformer.nn.norm import upcast
 from glassformer.tasks.batches import Batch, Progress, ask_in_batches, encoded
 from glassformer.tasks.texts import fit, frame
 
@@ -56,7 +56,7 @@ def embed(
     rows = [fit(one, model.config.longest, truncate).row for one in framed]
 
     def ask(model: Transformer, batch: Batch) -> list[Tensor]:
-        pooled = pool_rows(at_least_float32(encoded(model, batch)), batch.mask, how)
+        pooled = pool_rows(upcast(encoded(model, batch)), batch.mask, how)
         if head.normalise if normalise is None else normalise:
             pooled = pooled / pooled.norm(dim=-1, keepdim=True).clamp(min=1e-12)
         return list(pooled.float())

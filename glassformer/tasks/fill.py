@@ -16,7 +16,7 @@ from glassformer.config.checks import check_positive
 from glassformer.generation.prompts import Side, check_texts
 from glassformer.hub import Loaded
 from glassformer.models.transformer import Transformer
-from glassformer.nn.norm import at_least_float32
+from glassformer.nn.norm import upcast
 from glassformer.tasks.batches import Batch, Progress, ask_in_batches, encoded
 from glassformer.tasks.texts import Framed, check_head, fit, frame, trim
 from glassformer.text.tokenizer import Tokenizer
@@ -101,7 +101,7 @@ def fill(
         found = []
         for hidden, number in zip(encoded(model, batch), batch.numbers, strict=True):
             places = _places(rows[number].ids, tokenizer)
-            answer = model.answer(hidden[places].unsqueeze(0))  # logits where the blanks are and nowhere else
+            answer = model.apply_head(hidden[places].unsqueeze(0))  # logits where the blanks are and nowhere else
             logits = answer[0] if isinstance(answer, tuple) else answer  # 1 N V
             found.append(_best(logits.squeeze(0), min(top, tokenizer.vocab_size), tokenizer.vocab_size))
         return found
@@ -142,7 +142,7 @@ def _best(logits: Float[Tensor, "N V"], top: int, vocabulary: int) -> Candidates
 
     A table may have more rows than the vocabulary has tokens: those rows share in the probabilities, as in training.
     """
-    best = at_least_float32(logits).softmax(-1)[:, :vocabulary].topk(top)
+    best = upcast(logits).softmax(-1)[:, :vocabulary].topk(top)
     return [list(zip(*one, strict=True)) for one in zip(best.indices.tolist(), best.values.tolist(), strict=True)]
 
 

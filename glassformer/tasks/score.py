@@ -22,7 +22,7 @@ from torch import Tensor
 from glassformer.generation.prompts import check_loaded, check_texts
 from glassformer.hub import Loaded
 from glassformer.models.transformer import Transformer
-from glassformer.nn.norm import at_least_float32
+from glassformer.nn.norm import upcast
 from glassformer.tasks.batches import Batch, Progress, Row, ask_in_batches, encoded, start_token, vectors
 from glassformer.tasks.perplexity import bits_of, perplexity_of
 from glassformer.tasks.texts import Framed, Pair, check_head, check_text_or_pair, fit, frame
@@ -263,9 +263,9 @@ def _log_probabilities(model: Transformer, hidden: Float[Tensor, "T D"], wanted:
     """The log-probability of each wanted id under the logits of the vector beside it."""
     if not wanted:
         return []
-    answer = model.answer(hidden.unsqueeze(0))
+    answer = model.apply_head(hidden.unsqueeze(0))
     logits = (answer[0] if isinstance(answer, tuple) else answer).squeeze(0)  # T V
-    logs = at_least_float32(logits).log_softmax(-1)
+    logs = upcast(logits).log_softmax(-1)
     return logs.gather(-1, torch.tensor(wanted, device=logs.device).unsqueeze(-1)).squeeze(-1).tolist()
 
 

@@ -14,7 +14,7 @@ from glassformer.config.checks import check_count
 from glassformer.generation.prompts import check_text, check_texts
 from glassformer.hub import Loaded
 from glassformer.models.transformer import Transformer
-from glassformer.nn.norm import at_least_float32
+from glassformer.nn.norm import upcast
 from glassformer.tasks.batches import Batch, Progress, Row, ask_in_batches, vectors
 from glassformer.tasks.entities import Entity, Word, join_entities
 from glassformer.tasks.texts import Framed, Token, Tokens, check_head, frame, trim
@@ -111,9 +111,9 @@ def tag(
     asked = [part for some in parts for part in some]
 
     def ask(model: Transformer, batch: Batch) -> list[list[tuple[str, float]]]:
-        chances = at_least_float32(model.answer(*vectors(model, batch))).softmax(-1)  # B T C
+        probs = upcast(model.apply_head(*vectors(model, batch))).softmax(-1)  # B T C
         found = []
-        for row, number in zip(chances, batch.numbers, strict=True):
+        for row, number in zip(probs, batch.numbers, strict=True):
             best = row[asked[number].places].max(-1)
             names = [head.labels[index] for index in best.indices.tolist()]
             found.append(list(zip(names, best.values.tolist(), strict=True)))

@@ -230,7 +230,7 @@ class Tokenizer:
             padded.append([*filler, *row] if side == "left" else [*row, *filler])
         return torch.tensor(padded, dtype=torch.long).reshape(len(rows), width)
 
-    def of_letters(self) -> "Tokenizer":
+    def without_specials(self) -> "Tokenizer":
         """The same, to read texts in which letters of special tokens are letters; it is not for writing."""
         found = copy(self)
         found.backend = found._plain = self._backend(allow_special=False)

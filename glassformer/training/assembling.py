@@ -18,18 +18,18 @@ from glassformer.data.loader import Dataset, Loader
 from glassformer.data.objectives.base import Batch, Objective
 from glassformer.data.token_files import tokenizer_fingerprint
 from glassformer.training import parallel
+from glassformer.training.activation_checkpointing import checkpoint_blocks
 from glassformer.training.adapter_files import adapter_state, fingerprint
 from glassformer.training.building import Started, check_new, make_facts, make_model, make_tokenizer, started
 from glassformer.training.checkpoint import CheckpointError, check
 from glassformer.training.compiling import compile_model
 from glassformer.training.jobs import job_of
-from glassformer.training.jobs.base import Job, Kit, Measured, without_smoothing
+from glassformer.training.jobs.base import Job, Measured, RunContext, without_smoothing
 from glassformer.training.loop import Settings, Trainer
-from glassformer.training.memory import checkpoint_blocks
 from glassformer.training.optim import adamw, muon_and_adamw
 from glassformer.training.processes import by_first, first_then_all, gathered
 from glassformer.training.reading import PARTS, Records, read_parts
-from glassformer.training.recipe import Aligned, Files, LoadOptions, Optimisation, Recipe
+from glassformer.training.recipe import Aligned, Files, Optimisation, Recipe, StartOptions
 from glassformer.training.resume import compare, identity_of, needs_base
 from glassformer.training.schedules import Schedule, schedule
 from glassformer.weights.files import WeightsError
@@ -53,7 +53,7 @@ class Run:
 
     recipe: Recipe
     job: Job[Any]
-    kit: Kit
+    kit: RunContext
     model: nn.Module
     objective: Objective[Any]
     judged: Objective[Any]  # the same without label smoothing
@@ -94,7 +94,7 @@ class Run:
         return found
 
 
-def assemble(
+def build_run(
     recipe: Recipe,
     folder: Path,
     process: parallel.Process,
@@ -123,7 +123,7 @@ def assemble(
     tokenizer = first_then_all(lambda: make_tokenizer(recipe, job, parts["train"], folder / "tokenizer", start))
     identity["tokenizer"] = tokenizer_fingerprint(tokenizer)
     _compare(checkpoint, identity, recipe)
-    kit = Kit(recipe, tokenizer, make_facts(recipe, job, tokenizer, labels, start), folder / "tokens")
+    kit = RunContext(recipe, tokenizer, make_facts(recipe, job, tokenizer, labels, start), folder / "tokens")
     examples = first_then_all(lambda: job.examples(kit, parts))  # files of tokens are written once, and read by all
     identity["examples"] = {part: getattr(rows, "fingerprint", None) for part, rows in examples.items()}
     torch.manual_seed(recipe.run.seed)
@@ -261,7 +261,7 @@ def _start(recipe: Recipe, job: Job[Any], labels: tuple[str, ...], checkpoint: P
         return None
     stands_in = checkpoint is not None and folder == str(checkpoint)
     known_by = identity_of(Path(folder))["recipe"]["model"]["start"] if stands_in else None
-    options = LoadOptions() if stands_in else recipe.model.load_options  # a checkpoint is in our own format
+    options = StartOptions() if stands_in else recipe.model.load_options  # a checkpoint is in our own format
     return started(folder, job, labels, options, known_by)
 
 

@@ -21,10 +21,10 @@ from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.training import train_tokenizer
 from glassformer.training.adapter_files import fingerprint
 from glassformer.training.adapters import add_adapters
-from glassformer.training.jobs.base import Job, Kit
+from glassformer.training.jobs.base import Job, RunContext
 from glassformer.training.jobs.documents import read_note
 from glassformer.training.reading import Records
-from glassformer.training.recipe import LoadOptions, ModelPlan, Recipe
+from glassformer.training.recipe import ModelPlan, Recipe, StartOptions
 from glassformer.weights.lineage import Lineage, head_kind
 from glassformer.weights.saving import write_text
 from glassformer.weights.source import find_place
@@ -165,7 +165,7 @@ class Started(hub.Loaded):
 
 
 def started(
-    folder: str, job: Job[Any], labels: tuple[str, ...], options: LoadOptions, known_by: str | None = None
+    folder: str, job: Job[Any], labels: tuple[str, ...], options: StartOptions, known_by: str | None = None
 ) -> Started:
     """The model of a folder with the head that the job needs: its own, with its labels in their order, or a new one.
 
@@ -257,7 +257,7 @@ def _new_head(own: hub.Loaded, job: Job[Any], labels: tuple[str, ...]) -> Head:
     return plain[kind]
 
 
-def make_model(kit: Kit, job: Job[Any], start: hub.Loaded | None) -> nn.Module:
+def make_model(kit: RunContext, job: Job[Any], start: hub.Loaded | None) -> nn.Module:
     """The model with its first weights, and with adapters if the recipe has them."""
     plan = kit.recipe.model
     model = job.build(kit) if start is None else start.model

@@ -15,7 +15,7 @@ from glassformer.models.transformer import Transformer
 from glassformer.training.assembling import batch_plan
 from glassformer.training.file_formats import ENDINGS, ending_of
 from glassformer.training.jobs import job_of
-from glassformer.training.jobs.base import Job, Kit, without_smoothing
+from glassformer.training.jobs.base import Job, RunContext, without_smoothing
 from glassformer.training.jobs.documents import read_note
 from glassformer.training.loop import evaluate
 from glassformer.training.reading import Records, read_part
@@ -153,7 +153,7 @@ def judge_model(loaded: Loaded, recipe: Recipe, part: str = "test") -> tuple[dic
         raise ValueError(f"the job {recipe.job} is for models with the head {job.head}, and this one has {kind}.")
     rows: Records[Any] = read_part(recipe.data, part, job.record)
     with tempfile.TemporaryDirectory() as folder:
-        kit = Kit(recipe, loaded.tokenizer, loaded.config, Path(folder))
+        kit = RunContext(recipe, loaded.tokenizer, loaded.config, Path(folder))
         examples = job.examples(kit, {part: rows})[part]
         losses = _losses(loaded.model, without_smoothing(job.objective(kit)), job, examples, recipe)
     notes = [str(rows.tally)] if rows.tally is not None and rows.tally.bad else []

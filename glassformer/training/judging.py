@@ -29,7 +29,7 @@ REHEARSED = 2  # rows on which everything is tried before a run begins
 
 
 @dataclass(frozen=True, eq=False)
-class Judge:
+class Evaluator:
     """Judges a run.
 
     Args:
@@ -85,7 +85,7 @@ class Judge:
         with self.averaged(), gathered_weights(self.run.model):
             return self.run.job.samples(self.run.kit, self._loaded(), rows) if self.process.is_first else []
 
-    def rehearse(self, by: str, samples: int) -> None:
+    def dry_run(self, by: str, samples: int) -> None:
         """Try everything on a few rows before the run begins: what can only fail should not fail hours later."""
         before = random_state(self.process.device)
         found = self.validate(REHEARSED, batches=1)

@@ -14,14 +14,14 @@ from glassformer.training.assembling import Run
 from glassformer.training.averaging import load_average
 from glassformer.training.checkpoint import Checkpoints
 from glassformer.training.evaluating import note_of
-from glassformer.training.judging import Judge
+from glassformer.training.judging import Evaluator
 from glassformer.training.processes import by_first
 from glassformer.training.resume import needs_base, write_model
 from glassformer.weights.reader import ConfigError
 from glassformer.weights.saving import naming_file, write_text
 
 
-def write_shown(folder: Path, run: Run, judge: Judge) -> None:
+def write_shown(folder: Path, run: Run, judge: Evaluator) -> None:
     """Fill a checkpoint with what is kept of a run: a model that can be loaded, or the adapters of one that is there.
 
     All processes call it; the first writes.

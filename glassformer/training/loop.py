@@ -22,7 +22,7 @@ from glassformer.nn.modes import Evaluating
 from glassformer.training.processes import world
 from glassformer.training.schedules import Schedule, warmup_cosine
 from glassformer.training.shards import gathered_weights, whole
-from glassformer.training.sums import Means, Sums, everywhere
+from glassformer.training.sums import LossAccumulator, Means, all_reduce_counts
 
 Precision = Literal["float32", "bfloat16", "float16"]
 WIDTHS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -87,7 +87,7 @@ class Report:
     skipped: bool = False  # float16 overflowed: the scale was lowered and no weight changed
 
 
-class Together(nn.Module):
+class TrainModule(nn.Module):
     """A model and its objective as one module, so that a wrapper for many processes sees every call."""
 
     def __init__(self, model: nn.Module, objective: Objective[Any]) -> None:
@@ -110,7 +110,7 @@ class Trainer:
         batches: the micro-batches of this process.
         optimizers: they step together; ``settings.schedule`` moves the learning rates they come with.
         settings: how the run goes.
-        wrap: puts ``Together`` into what many processes need; see ``train.parallel``.
+        wrap: puts ``TrainModule`` into what many processes need; see ``train.parallel``.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Trainer:
         wrap: Any = None,
     ) -> None:
         self.model, self.batches, self.optimizers, self.settings = model, batches, list(optimizers), settings
-        together = Together(model, objective)
+        together = TrainModule(model, objective)
         self.together = together if wrap is None else wrap(together)
         self.device = next(model.parameters()).device
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.precision == "float16")
@@ -165,9 +165,9 @@ class Trainer:
         batches = list(islice(self.batches, self.settings.accumulate))
         if len(batches) < self.settings.accumulate:
             raise ValueError(f"the batches ran out after {self.step} steps, with {self._fraction(self.step):.0%} done.")
-        counts, tokens = everywhere(add_counts(batches), sum(batch.tokens for batch in batches))
+        counts, tokens = all_reduce_counts(add_counts(batches), sum(batch.tokens for batch in batches))
         self._set_rates(self.settings.schedule(self._fraction(self.step + 1)))
-        sums = Sums()
+        sums = LossAccumulator()
         for number, batch in enumerate(batches):
             self._add_gradients(batch.to(self.device, non_blocking=True), counts, sums, number == len(batches) - 1)
         sums.share()
@@ -195,7 +195,7 @@ class Trainer:
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * factor
 
-    def _add_gradients(self, batch: Batch, counts: Mapping[str, int], sums: Sums, is_last: bool) -> None:
+    def _add_gradients(self, batch: Batch, counts: Mapping[str, int], sums: LossAccumulator, is_last: bool) -> None:
         waiting = getattr(self.together, "no_sync", nullcontext)  # gradients are exchanged once a step
         with nullcontext() if is_last else waiting():
             with self._autocast():
@@ -236,7 +236,7 @@ def evaluate(model: nn.Module, objective: Objective[Any], batches: Iterable[Batc
 
     With several processes all call it, each with its own share of the batches, which may be none.
     """
-    device, sums = next(model.parameters()).device, Sums()
+    device, sums = next(model.parameters()).device, LossAccumulator()
     with Evaluating(model), gathered_weights(model):
         for batch in batches:
             sums.add(objective.loss(model, batch.to(device)))

@@ -15,7 +15,7 @@ from glassformer.data.loader import Dataset
 from glassformer.data.order import Order
 from glassformer.data.records import Labelled, Origin, Pair, Question, Record, Tagged, Text
 from glassformer.data.source_objects import load_folder
-from glassformer.data.source_rows import Source, Tally
+from glassformer.data.source_rows import RowStats, Source
 from glassformer.text.corpora import python_topics
 from glassformer.training.recipe import Aligned, Data, Files
 
@@ -40,7 +40,7 @@ TOY = (("merci", "thanks"), ("je suis étudiant", "i am a student"))
 class Records(Generic[R]):
     """Some of the rows of a source, by number; ``fingerprint`` is a SHA-256 of what they say."""
 
-    def __init__(self, rows: Dataset[R], numbers: Int64[np.ndarray, "n"], tally: Tally | None = None) -> None:
+    def __init__(self, rows: Dataset[R], numbers: Int64[np.ndarray, "n"], tally: RowStats | None = None) -> None:
         self._rows, self._numbers, self.tally = rows, numbers, tally
         whole = str(getattr(rows, "fingerprint", None) or _digest(rows))
         self.fingerprint = hashlib.sha256(whole.encode() + numbers.astype("<i8").tobytes()).hexdigest()

@@ -84,7 +84,7 @@ class Adapters:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadOptions:
+class StartOptions:
     """How the folders of ``model.start`` and ``model.teacher`` are read; see ``hub.Options``."""
 
     head: str | None = None
@@ -109,7 +109,7 @@ class ModelPlan:
     helper: dict[str, Any] = field(default_factory=dict)  # sizes of a second model, where the job has one
     teacher: str | None = None  # a folder, where the job has one
     adapters: Adapters | None = None
-    load_options: LoadOptions = field(default_factory=LoadOptions)
+    load_options: StartOptions = field(default_factory=StartOptions)
 
     def __post_init__(self) -> None:
         if self.start is not None and self.lineage is not None:

@@ -24,13 +24,15 @@ from typing import Any
 from glassformer.config.facts import for_json
 from glassformer.models.transformer import Transformer
 from glassformer.training import parallel
-from glassformer.training.assembling import Run, assemble
+from glassformer.training.assembling import Run, build_run
 from glassformer.training.averaging import MovingAverage
 from glassformer.training.checkpoint import CheckpointError, Checkpoints, step_of
 from glassformer.training.folder_lock import FolderLock
-from glassformer.training.judging import Judge
+from glassformer.training.judging import Evaluator
 from glassformer.training.keeping import chosen, export_note, keep_model, write_shown
 from glassformer.training.log import RunLog
+from glassformer.training.logging.curve import draw_curve
+from glassformer.training.logging.watch import Watch, utilisation_of
 from glassformer.training.loop import Report
 from glassformer.training.processes import by_first, gathered
 from glassformer.training.recipe import Recipe
@@ -38,8 +40,6 @@ from glassformer.training.recipe_files import write_recipe
 from glassformer.training.resume import read_run, write_run
 from glassformer.training.stop_signals import StopSignals
 from glassformer.training.stopping import EarlyStopping
-from glassformer.training.watching.curve import draw_curve
-from glassformer.training.watching.watch import Watch, utilisation_of
 from glassformer.weights.saving import write_text
 
 # Figures of which less is better; of all others, more.
@@ -98,10 +98,10 @@ class Session:
             undo.callback(self._lock.release)
             by_first(lambda: self._enter_folder(resume))
             latest = self.checkpoints.latest()
-            self.run: Run = assemble(recipe, folder, process, latest, begin=lambda: self._begin(undo))
+            self.run: Run = build_run(recipe, folder, process, latest, begin=lambda: self._begin(undo))
             run = recipe.run
             average = None if run.average is None else MovingAverage(self.run.model, run.average)
-            self.judge = Judge(self.run, average, process, folder)
+            self.judge = Evaluator(self.run, average, process, folder)
             patience = recipe.evaluation.patience
             if patience is not None and "valid" not in self.run.examples:
                 raise ValueError("evaluation.patience waits for better validations, and there are no validation rows.")
@@ -170,7 +170,7 @@ class Session:
                 f"{place} is not there; the checkpoint has what came from it" for place, now in pairs if place != now
             ]
             return [f"going on after step {self.run.trainer.step:,}", *dict.fromkeys(gone), *told, *self.run.notes()]
-        self.judge.rehearse(self.recipe.evaluation.by, self.recipe.evaluation.samples)
+        self.judge.dry_run(self.recipe.evaluation.by, self.recipe.evaluation.samples)
         begins = ["no checkpoint was written yet, so the run begins"] if resume else []
         export = export_note(self.run)
         return [*begins, *self.run.begins, *([] if export is None else [export]), *self.run.notes()]

@@ -21,7 +21,7 @@ class Means(NamedTuple):
 
 
 @dataclass
-class Sums:
+class LossAccumulator:
     """What objectives said of several batches, added up; means are over what was judged, not over batches."""
 
     values: dict[str, Tensor] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Sums:
         self.counts = _added(counts for _, _, counts in every)
 
 
-def everywhere(counts: dict[str, int], tokens: int) -> tuple[dict[str, int], int]:
+def all_reduce_counts(counts: dict[str, int], tokens: int) -> tuple[dict[str, int], int]:
     """Counts and tokens of all processes together."""
     every = gathered((counts, tokens))
     return _added(counts for counts, _ in every), sum(tokens for _, tokens in every)

@@ -17,7 +17,7 @@ from glassformer.config import LMHead, Model, shapes
 from glassformer.config.shapes import Shape
 from glassformer.weights.files import WeightsError
 from glassformer.weights.lineage import HeadFormat, Lineage
-from glassformer.weights.matching import Wishes, alternative, fitting, is_fresh, matches
+from glassformer.weights.matching import LoadOptions, alternative, fitting, is_fresh, matches
 from glassformer.weights.rules import Rule, Same
 
 WRAPPERS = {"_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}  # put into names by wrappers
@@ -41,42 +41,42 @@ def plan(
     facts: Model,
     kind: str,
     found: Mapping[str, Shape],
-    wishes: Wishes = Wishes(),  # noqa: B008
+    options: LoadOptions = LoadOptions(),  # noqa: B008
 ) -> Plan:
     """Match the tensors ``found`` in a file with the weights that the facts ask for; raise unless all is accounted for.
 
     ``kind`` names the head; tensors of the lineage's other heads are spare.
     """
-    _check_depth(facts, found, wishes)
+    _check_depth(facts, found, options)
     stored, wanted = plain_names(found), shapes(facts)
     rules = expand(lineage, kind, _prefix(lineage, lineage.form(kind), stored), wanted)
     served = {name for rule in rules for name in rule.ours}
     missing = [f"(nothing tells how to fill {name})" for name in wanted if name not in served]
-    rules, outgrown = fitting(rules, stored, found, wishes, wanted)
+    rules, outgrown = fitting(rules, stored, found, options, wanted)
 
     def reason(name: str) -> str | None:
         return outgrown.get(name) or _reason(lineage, kind, name)
 
-    return _match(rules, stored, found, wishes, reason, f"a {lineage.name} model", missing)
+    return _match(rules, stored, found, options, reason, f"a {lineage.name} model", missing)
 
 
-def plan_ours(facts: Model, found: Mapping[str, Shape], wishes: Wishes = Wishes()) -> Plan:  # noqa: B008
+def plan_ours(facts: Model, found: Mapping[str, Shape], options: LoadOptions = LoadOptions()) -> Plan:  # noqa: B008
     """The same for a file under our own part names."""
-    _check_depth(facts, found, wishes)
+    _check_depth(facts, found, options)
     stored, wanted = plain_names(found), shapes(facts)
-    rules, outgrown = fitting([Rule((name,), (name,)) for name in wanted], stored, found, wishes, wanted)
+    rules, outgrown = fitting([Rule((name,), (name,)) for name in wanted], stored, found, options, wanted)
 
     def reason(name: str) -> str | None:
         return outgrown.get(name, "belongs to a head that was not asked for" if name.startswith("head.") else None)
 
-    return _match(rules, stored, found, wishes, reason, "the model", [])
+    return _match(rules, stored, found, options, reason, "the model", [])
 
 
-def _check_depth(facts: Model, found: Mapping[str, Shape], wishes: Wishes) -> None:
+def _check_depth(facts: Model, found: Mapping[str, Shape], options: LoadOptions) -> None:
     """Raise where there are fewer tensors than layers, each of which has some, before anything is done by layers."""
     stacks = [stack for stack in (facts.encoder, facts.decoder) if stack is not None]
     layers = sum(stack.unique_layers or stack.layers for stack in stacks)
-    if layers > len(found) and not wishes.fresh:
+    if layers > len(found) and not options.fresh:
         raise WeightsError(
             f"the config asks for {layers} layers with weights of their own, and the file holds {len(found)} tensors. "
             f"Config and weights are not of the same model."
@@ -109,7 +109,7 @@ def _match(
     rules: list[Rule],
     stored: dict[str, str],
     found: Mapping[str, Shape],
-    wishes: Wishes,
+    options: LoadOptions,
     reason: Callable[[str], str | None],
     what: str,
     missing: list[str],
@@ -123,13 +123,13 @@ def _match(
             result.rules.append(there)
         elif rule.zeros:
             result.zeros += rule.ours
-        elif is_fresh(rule, wishes):
+        elif is_fresh(rule, options):
             result.fresh += rule.ours
         else:
             missing.append(f"{' + '.join(rule.theirs)} (for {' + '.join(rule.ours)})")
     used = {name for rule in result.rules for name in (*rule.theirs, *rule.also)}
     for name in (name for name in stored if name not in used):
-        asked = any(matches(pattern, name) for pattern in wishes.ignore)
+        asked = any(matches(pattern, name) for pattern in options.ignore)
         why = "asked to be ignored" if asked else reason(name)
         if why is None:
             unknown.append(f"{stored[name]} {tuple(found[stored[name]])}")
@@ -179,7 +179,7 @@ def settle_tie(
 
 
 @runtime_checkable
-class Shelf(Protocol):
+class TensorSource(Protocol):
     """Where tensors lie: one is copied to its place, or borrowed until the next one is."""
 
     def read(self, name: str, /) -> Tensor:
@@ -213,8 +213,8 @@ class Held:
 
 
 @torch.no_grad()
-def carry(
-    plan: Plan, facts: Model, shelf: Shelf, room: Callable[[str, Shape], Tensor], found: Mapping[str, Shape]
+def copy_weights(
+    plan: Plan, facts: Model, source: TensorSource, room: Callable[[str, Shape], Tensor], found: Mapping[str, Shape]
 ) -> None:
     """Bring every planned tensor into form and into the place that ``room`` makes for it; the largest first.
 
@@ -226,12 +226,12 @@ def carry(
     assert sorted(served) == sorted(wanted), "a plan serves every weight once"
     for rule in sorted(plan.rules, key=lambda r: -sum(prod(found[plan.stored[name]]) for name in r.theirs)):
         stored = [plan.stored[name] for name in rule.theirs]
-        _check_copies(plan, rule, shelf)
+        _check_copies(plan, rule, source)
         if isinstance(rule.how, Same):
             for name, theirs_name in zip(rule.ours, stored, strict=True):
-                shelf.copy_into(theirs_name, room(name, wanted[name]))
+                source.copy_into(theirs_name, room(name, wanted[name]))
             continue
-        theirs = [shelf.borrow(name) if len(stored) == 1 else shelf.read(name) for name in stored]
+        theirs = [source.borrow(name) if len(stored) == 1 else source.read(name) for name in stored]
         try:
             ours = rule.how.ours(theirs, facts)
         except RuntimeError as error:
@@ -249,11 +249,11 @@ def _check_shape(rule: Rule, name: str, shape: Shape, wanted: Mapping[str, Shape
         raise WeightsError(f"{fault}. Config and weights are not of the same model.")
 
 
-def _check_copies(plan: Plan, rule: Rule, shelf: Shelf) -> None:
+def _check_copies(plan: Plan, rule: Rule, source: TensorSource) -> None:
     """Raise unless all that a file stores of one tied tensor is the same."""
     for name in rule.also:
         if name in plan.stored and name not in rule.theirs:
-            first, copy = shelf.read(plan.stored[rule.theirs[0]]), shelf.read(plan.stored[name])
+            first, copy = source.read(plan.stored[rule.theirs[0]]), source.read(plan.stored[name])
             if not torch.equal(first, copy.to(first.dtype)):
                 raise WeightsError(
                     f"{rule.theirs[0]} and {name} should be one tied tensor, but they differ. If the model was trained "

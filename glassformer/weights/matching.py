@@ -9,7 +9,7 @@ from glassformer.weights.rules import Rule
 
 
 @dataclass(frozen=True)
-class Wishes:
+class LoadOptions:
     """What the caller allows: their names to pass over, our names that may start anew; ``*`` matches anything."""
 
     ignore: tuple[str, ...] = ()
@@ -20,7 +20,7 @@ def fitting(
     rules: list[Rule],
     stored: Mapping[str, str],
     found: Mapping[str, Shape],
-    wishes: Wishes,
+    options: LoadOptions,
     wanted: Mapping[str, Shape],
 ) -> tuple[list[Rule], dict[str, str]]:
     """The rules, of which those for parts that may start anew read nothing where the file has another size of it; and
@@ -28,7 +28,7 @@ def fitting(
     result, outgrown = [], {}
     for rule in rules:
         there = alternative(rule, stored)
-        if there is not None and is_fresh(rule, wishes) and len(there.theirs) == len(there.ours) == 1:
+        if there is not None and is_fresh(rule, options) and len(there.theirs) == len(there.ours) == 1:
             sizes = [sorted(shape) for shape in (found[stored[there.theirs[0]]], wanted[there.ours[0]])]
             if sizes[0] != sizes[1]:
                 outgrown[there.theirs[0]] = f"of another size than {there.ours[0]}, which starts anew"
@@ -37,9 +37,9 @@ def fitting(
     return result, outgrown
 
 
-def is_fresh(rule: Rule, wishes: Wishes) -> bool:
+def is_fresh(rule: Rule, options: LoadOptions) -> bool:
     """Whether all that a rule fills may start anew."""
-    return all(any(matches(pattern, name) for pattern in wishes.fresh) for name in rule.ours)
+    return all(any(matches(pattern, name) for pattern in options.fresh) for name in rule.ours)
 
 
 def alternative(rule: Rule, stored: Mapping[str, str]) -> Rule | None:

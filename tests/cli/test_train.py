@@ -21,9 +21,9 @@ import glassformer
 from glassformer.cli.main import app
 from glassformer.training.checkpoint import Checkpoints, check
 from glassformer.training.log import read_log
+from glassformer.training.logging.watch import Watch
 from glassformer.training.loop import Report
 from glassformer.training.stop_signals import StopSignals
-from glassformer.training.watching.watch import Watch
 from tests.helpers import some_at_once
 from tests.training.tiny_recipes import tiny
 
@@ -49,7 +49,9 @@ def ask(*arguments: str, kept: list[bool] | None = None) -> Result:
     """
     kept = [] if kept is None else kept
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("glassformer.training.heap.keep_freed_memory", lambda: kept.append(True))  # else for all to come
+        patch.setattr(
+            "glassformer.training.malloc.keep_freed_memory", lambda: kept.append(True)
+        )  # else for all to come
         return CliRunner().invoke(app, list(arguments), color=False, env={"COLUMNS": "100"})
 
 

@@ -15,8 +15,8 @@ from glassformer import hub
 from glassformer.cli import texts as printing
 from glassformer.cli.main import app
 from glassformer.cli.options import Searching
-from glassformer.generation.record import Written
-from glassformer.generation.settings import Settings
+from glassformer.generation.record import GenerationOutput
+from glassformer.generation.settings import GenerationSettings
 from glassformer.generation.text import Text, generate_text
 from tests.generation.scripted import scripted
 from tests.tasks.models import make
@@ -188,14 +188,16 @@ def test_the_space_before_an_answer_is_not_a_part_of_it(capsys: pytest.CaptureFi
 
 def _says(*pieces: str) -> Generator[str, None, Text]:
     yield from pieces
-    return Text("".join(pieces), Written([], [], 0.0, "eos"), 1)
+    return Text("".join(pieces), GenerationOutput([], [], 0.0, "eos"), 1)
 
 
 # ---- every option arrives
 
 
 def test_every_setting_has_an_option() -> None:
-    assert {field.name for field in fields(Settings)} - {"record"} == {field.name for field in fields(Searching)}
+    assert {field.name for field in fields(GenerationSettings)} - {"record"} == {
+        field.name for field in fields(Searching)
+    }
 
 
 def test_options_become_settings(decoder: hub.Loaded, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ def test_any_place_can_be_asked_for_by_itself(count: int, seed: int, epoch: int,
 
 
 def test_the_same_on_every_machine() -> None:
-    """Written down once: a change of these numbers would make every run that is resumed see other data."""
+    """GenerationOutput down once: a change of these numbers would make every run that is resumed see other data."""
     assert Order(10, seed=1).span(0, 0, 10).tolist() == [4, 7, 8, 2, 3, 0, 9, 6, 1, 5]
     assert Order(1000, seed=7).span(5, 0, 4).tolist() == [357, 149, 207, 575]
     assert Order(10**12, seed=-5).at(3, 123_456_789) == 820_985_107_388

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from glassformer.generation.settings import Settings
+from glassformer.generation.settings import GenerationSettings
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,13 @@ class Text:
     score: float
 
 
-def penalised(total: float, length: int, asked: Settings) -> float:
+def penalised(total: float, length: int, asked: GenerationSettings) -> float:
     if asked.length_rule == "gnmt":
         return total / ((5 + length) ** asked.length_penalty / 6**asked.length_penalty)
     return total / length**asked.length_penalty
 
 
-def edited(log_probs: Sequence[float], history: Sequence[int], written: int, asked: Settings) -> list[float]:
+def edited(log_probs: Sequence[float], history: Sequence[int], written: int, asked: GenerationSettings) -> list[float]:
     """The rules about what may be written, one token at a time."""
     scores = list(log_probs)
     for token, bias in dict(asked.logit_bias).items():
@@ -56,7 +56,7 @@ def edited(log_probs: Sequence[float], history: Sequence[int], written: int, ask
 def naive_beam(
     log_probs: Callable[[tuple[int, ...]], Sequence[float]],
     history: Sequence[int],
-    asked: Settings,
+    asked: GenerationSettings,
     *,
     longest: int | None = None,
     is_done: Callable[[tuple[int, ...]], bool] = lambda _: False,
@@ -97,7 +97,7 @@ def naive_beam(
     return sorted((text for texts in ended for text in texts), key=lambda text: -text.score)
 
 
-def _enough(best: Text, worst: Text, length: int, longest: int, asked: Settings) -> bool:
+def _enough(best: Text, worst: Text, length: int, longest: int, asked: GenerationSettings) -> bool:
     if asked.early_stopping is True:
         return True
     lengths = [length]

@@ -24,8 +24,8 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from glassformer.config import LMHead
-from glassformer.generation.settings import Settings
-from glassformer.generation.writing import write
+from glassformer.generation.api import generate
+from glassformer.generation.settings import GenerationSettings
 from glassformer.models.transformer import Transformer
 from tests.helpers import some_at_once
 from tests.parity.cases import CASES, FIRST, one_of_each
@@ -102,8 +102,8 @@ class Greedy:
         return [ids[: ids.index(self.eos) + 1] if self.eos in ids else ids for ids in self.expected]
 
     def write(self, prompts: Any, mask: Any = None, end: tuple[int, ...] = (), **how: Any) -> list[list[int]]:
-        asked = Settings(max_new_tokens=NEW, eos=end)
-        texts = write(self.model, prompts, asked, mask=mask, start=start_of(self.model), **how)
+        asked = GenerationSettings(max_new_tokens=NEW, eos=end)
+        texts = generate(self.model, prompts, asked, mask=mask, start=start_of(self.model), **how)
         return [text.ids for [text] in texts]
 
 
@@ -184,7 +184,7 @@ class Asked:
     """One case: what both sides are asked for."""
 
     prompts: list[Tensor]
-    settings: Settings
+    settings: GenerationSettings
 
     def theirs(self, start: int | None) -> GenerationConfig:
         asked = self.settings
@@ -213,7 +213,7 @@ def any_case(seed: int, pair: Pair) -> Asked:
     r = Random(seed)
     size, longest = r.randint(2, 5), r.randint(2, 11)
     prompts = [torch.tensor([r.randrange(3, WORDS) for _ in range(r.randint(1, 7))]) for _ in range(r.randint(1, 3))]
-    asked = Settings(
+    asked = GenerationSettings(
         beam_size=size,
         top_beams=r.randint(1, size),
         length_penalty=r.choice([-1.0, 0.0, 0.6, 1.0, 2.0]),
@@ -246,7 +246,7 @@ def compare(pair: Pair, case: Asked) -> set[str]:
     """Assert that ids and scores are equal; return how the texts ended."""
     start = start_of(pair.ours)
     ids, mask = pad_rows(case.prompts, "left" if start is None else "right", fill=1, extra=0)
-    ours = [text for texts in write(pair.ours, ids, case.settings, mask=mask, start=start) for text in texts]
+    ours = [text for texts in generate(pair.ours, ids, case.settings, mask=mask, start=start) for text in texts]
     looks_back = case.settings.no_repeat_ngram or case.settings.repetition_penalty != 1.0
     alone = looks_back and start is None
     batches = [(row[None], torch.ones_like(row[None])) for row in case.prompts] if alone else [(ids, mask.long())]

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from glassformer.config import Embed, LMHead, Tokens
-from glassformer.generation.record import Written
-from glassformer.generation.settings import Settings
-from glassformer.generation.writing import write
+from glassformer.generation.api import generate
+from glassformer.generation.record import GenerationOutput
+from glassformer.generation.settings import GenerationSettings
 from glassformer.models.transformer import Transformer
 from tests import pages
 from tests.generation.naive import Text, naive_beam, penalised
@@ -73,18 +73,18 @@ def reader(family: str, seed: int, words: int = WORDS) -> Reader:
     return Reader(model_of(family, seed, words), [word % words for word in PROMPT])
 
 
-def search(family: str, seed: int, words: int = WORDS, **options: Any) -> list[Written]:
+def search(family: str, seed: int, words: int = WORDS, **options: Any) -> list[GenerationOutput]:
     asked = reader(family, seed, words)
-    return write(asked.model, [asked.prompt], Settings(**options))[0]
+    return generate(asked.model, [asked.prompt], GenerationSettings(**options))[0]
 
 
-def assert_same(ours: list[Written], theirs: list[Text]) -> None:
+def assert_same(ours: list[GenerationOutput], theirs: list[Text]) -> None:
     assert [tuple(text.ids) for text in ours] == [text.ids for text in theirs]
     for mine, other in zip(ours, theirs, strict=True):
         assert mine.score == pytest.approx(other.score, abs=1e-9)
 
 
-def every_text(read: Reader, settings: Settings) -> list[Text]:
+def every_text(read: Reader, settings: GenerationSettings) -> list[Text]:
     """All texts that there are, the best first."""
     texts = []
     others = [word for word in range(WORDS) if word not in settings.eos]
@@ -106,12 +106,12 @@ def test_a_beam_wide_enough_finds_every_text_in_order(penalty: float, rule: Any,
     """As many beams as the last step has continuations: nothing can be lost, so the n best are the n best of all."""
     for family, seed, length in (("decoder", 0, 4), ("decoder", 1, 3), ("pair", 0, 3)):
         wide = (WORDS - len(eos)) ** (length - 1) * WORDS
-        asked = Settings(
+        asked = GenerationSettings(
             beam_size=wide, top_beams=wide, max_new_tokens=length, eos=eos, length_penalty=penalty, length_rule=rule
         )
         all_texts = every_text(reader(family, seed), asked)
         assert len(all_texts) > wide  # so that the worst are left out
-        ours = write(model_of(family, seed), [PROMPT], asked)[0]
+        ours = generate(model_of(family, seed), [PROMPT], asked)[0]
         assert_same(ours, all_texts[:wide])
         assert {text.ended for text in ours} == {"eos", "length"}
         for text in ours:
@@ -126,11 +126,11 @@ def test_a_beam_wide_enough_finds_every_text_in_order(penalty: float, rule: Any,
 def test_a_beam_for_every_live_prefix_finds_the_best_text(penalty: float, rule: Any, early: Any) -> None:
     """27 prefixes of three words can live; the longest, the shortest and all between compete."""
     for seed in range(2):
-        asked = Settings(
+        asked = GenerationSettings(
             beam_size=27, max_new_tokens=4, eos=(3,), length_penalty=penalty, length_rule=rule, early_stopping=early
         )
         best = every_text(reader("decoder", seed), asked)[0]
-        assert_same(write(model_of("decoder", seed), [PROMPT], asked)[0], [best])
+        assert_same(generate(model_of("decoder", seed), [PROMPT], asked)[0], [best])
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -185,32 +185,34 @@ def test_a_narrow_beam_equals_a_naive_one(restraint: str, penalty: float, early:
     cases = (("decoder", 2, 2, 7, "power"), ("pair", 3, 3, 6, "gnmt"), ("decoder", 0, 4, 6, "power"))
     for family, seed, size, longest, rule in cases:
         options: dict[str, Any] = {"eos": (3,), **RESTRAINTS[restraint]}
-        asked = Settings(
+        asked = GenerationSettings(
             beam_size=size, top_beams=size - 1, max_new_tokens=longest, length_penalty=penalty, length_rule=rule,
             early_stopping=early, **options,
         )  # fmt: skip
         read = reader(family, seed, 6)
         expected = naive_beam(read, read.history, asked)
         assert len(expected) >= size - 1
-        assert_same(write(read.model, [read.prompt], asked)[0], expected[: size - 1])
+        assert_same(generate(read.model, [read.prompt], asked)[0], expected[: size - 1])
 
 
 def test_with_many_end_tokens_more_continuations_are_looked_at() -> None:
     """Or else end tokens would fill the 2 · k places, and nothing would be left to go on with."""
     for seed in (3, 6, 7):
-        asked = Settings(beam_size=2, max_new_tokens=8, eos=(0, 1, 3, 4), length_penalty=2.0, early_stopping="never")
+        asked = GenerationSettings(
+            beam_size=2, max_new_tokens=8, eos=(0, 1, 3, 4), length_penalty=2.0, early_stopping="never"
+        )
         read = reader("decoder", seed, 6)
         [best, *_] = naive_beam(read, read.history, asked)
         assert len(best.ids) > 1
-        assert_same(write(read.model, [read.prompt], asked)[0], [best])
+        assert_same(generate(read.model, [read.prompt], asked)[0], [best])
 
 
 def test_the_stopping_rules_disagree() -> None:
     """Or else one of them would stand for all three in the test above."""
     found: dict[Any, list[Any]] = {}
     for early in (False, True, "never"):
-        asked = Settings(beam_size=3, max_new_tokens=9, eos=(3, 1), length_penalty=2.0, early_stopping=early)
-        found[early] = [write(model_of("decoder", seed, 6), [PROMPT], asked)[0][0].ids for seed in range(8)]
+        asked = GenerationSettings(beam_size=3, max_new_tokens=9, eos=(3, 1), length_penalty=2.0, early_stopping=early)
+        found[early] = [generate(model_of("decoder", seed, 6), [PROMPT], asked)[0][0].ids for seed in range(8)]
     assert found[False] != found[True]
     assert found[False] != found["never"]
 
@@ -233,12 +235,12 @@ def test_groups_of_beams_equal_naive_ones(restraint: str, size: int, groups: int
         ("decoder", 2, 6, "never", 2.0),
     ):  # fmt: skip
         options: dict[str, Any] = {"eos": (3,), **RESTRAINTS[restraint]}
-        asked = Settings(
+        asked = GenerationSettings(
             beam_size=size, top_beams=2, beam_groups=groups, diversity=diversity, max_new_tokens=longest,
             early_stopping=early, length_penalty=penalty, **options,
         )  # fmt: skip
         read = reader(family, seed, 6)
-        assert_same(write(read.model, [read.prompt], asked)[0], naive_beam(read, read.history, asked)[:2])
+        assert_same(generate(read.model, [read.prompt], asked)[0], naive_beam(read, read.history, asked)[:2])
 
 
 def test_groups_with_a_strong_penalty_say_different_things() -> None:
@@ -254,7 +256,7 @@ def test_one_beam_is_greedy_search() -> None:
     for seed in range(4):
         greedy = search("decoder", seed, 6, max_new_tokens=8, eos=(3,))[0]
         read = reader("decoder", seed, 6)
-        [naive] = naive_beam(read, read.history, Settings(beam_size=1, max_new_tokens=8, eos=(3,)))
+        [naive] = naive_beam(read, read.history, GenerationSettings(beam_size=1, max_new_tokens=8, eos=(3,)))
         assert tuple(greedy.ids) == naive.ids
 
 
@@ -271,8 +273,10 @@ def test_one_beam_is_greedy_search() -> None:
 def test_every_prompt_is_searched_as_if_alone(family: str, path: str) -> None:
     model = model_of(family, 5 if family == "pair" else 9, 6)
     prompts = [[1, 2], [5, 0, 4, 2, 1, 1], [2], [3, 3, 3, 1]]
-    asked = Settings(beam_size=3, top_beams=3, max_new_tokens=8, eos=(3,), length_penalty=0.0, top_alternatives=2)
-    together = write(model, prompts, asked, path=path)
+    asked = GenerationSettings(
+        beam_size=3, top_beams=3, max_new_tokens=8, eos=(3,), length_penalty=0.0, top_alternatives=2
+    )
+    together = generate(model, prompts, asked, path=path)
     assert len({tuple(texts[0].ids) for texts in together}) > 1
     for prompt, texts in zip(prompts, together, strict=True):
         read = Reader(model, prompt)
@@ -298,14 +302,14 @@ def test_more_beams_than_words() -> None:
 
 
 def test_stop_strings_end_beams_too() -> None:
-    asked = Settings(beam_size=3, top_beams=3, max_new_tokens=6)
+    asked = GenerationSettings(beam_size=3, top_beams=3, max_new_tokens=6)
     calls: Counter[int] = Counter()
 
     def is_done(prompt: int, ids: Any) -> bool:
         calls[prompt] += 1
         return tuple(ids[-2:]) == (5, 2)
 
-    texts = write(model_of("decoder", 4, 6), [PROMPT], asked, is_done=is_done)[0]
+    texts = generate(model_of("decoder", 4, 6), [PROMPT], asked, is_done=is_done)[0]
     read = reader("decoder", 4, 6)
     assert_same(texts, naive_beam(read, read.history, asked, is_done=lambda ids: ids[-2:] == (5, 2)))
     assert calls[0] > 0

@@ -11,8 +11,8 @@ from transformers.generation import logits_process as reference
 
 from glassformer.generation import filters
 from glassformer.generation.filters import Filters, check_logits
-from glassformer.generation.sampling import Dice, chances, draw
-from glassformer.generation.settings import Settings
+from glassformer.generation.sampling import SeededRNG, draw, probs
+from glassformer.generation.settings import GenerationSettings
 from tests.helpers import FLOATS, largest_difference, normal
 
 VOCABULARY = 40
@@ -91,7 +91,7 @@ def test_bad_words_equal_the_reference() -> None:
 
 def test_a_bias_equals_the_reference() -> None:
     bias = {3: 1.5, 7: -2.0}
-    ours = Filters(Settings(logit_bias=bias), VOCABULARY).edit(scores(), [], written=0)
+    ours = Filters(GenerationSettings(logit_bias=bias), VOCABULARY).edit(scores(), [], written=0)
     theirs = reference.SequenceBiasLogitsProcessor({(token,): value for token, value in bias.items()})
     assert largest_difference(ours, theirs(ids(), scores())) < 1e-12
 
@@ -101,11 +101,11 @@ def test_rules_about_places_equal_the_reference(written: int) -> None:
     """Two stacks: the prompt is the start token alone, so that the reference's lengths are ours plus 1."""
     history = ids(length=1 + written)
     cases = [
-        (Settings(min_new_tokens=4, eos=(2, 3)), reference.MinNewTokensLengthLogitsProcessor(1, 4, [2, 3])),
-        (Settings(min_new_tokens=4, eos=(2,)), reference.MinLengthLogitsProcessor(5, 2)),
-        (Settings(forced_first=9), reference.ForcedBOSTokenLogitsProcessor(9)),
-        (Settings(forced_last=9, max_new_tokens=10), reference.ForcedEOSTokenLogitsProcessor(11, 9)),
-        (Settings(suppress=(1, 8)), reference.SuppressTokensLogitsProcessor([1, 8])),
+        (GenerationSettings(min_new_tokens=4, eos=(2, 3)), reference.MinNewTokensLengthLogitsProcessor(1, 4, [2, 3])),
+        (GenerationSettings(min_new_tokens=4, eos=(2,)), reference.MinLengthLogitsProcessor(5, 2)),
+        (GenerationSettings(forced_first=9), reference.ForcedBOSTokenLogitsProcessor(9)),
+        (GenerationSettings(forced_last=9, max_new_tokens=10), reference.ForcedEOSTokenLogitsProcessor(11, 9)),
+        (GenerationSettings(suppress=(1, 8)), reference.SuppressTokensLogitsProcessor([1, 8])),
     ]
     for settings, theirs in cases:
         ours = Filters(settings, VOCABULARY).edit(scores(), history.tolist(), written)
@@ -113,7 +113,7 @@ def test_rules_about_places_equal_the_reference(written: int) -> None:
 
 
 def test_all_rules_together_act_in_the_order_of_the_reference() -> None:
-    settings = Settings(
+    settings = GenerationSettings(
         logit_bias={3: 4.0, 5: -1.0}, repetition_penalty=1.4, no_repeat_ngram=2, bad_words=((0, 1), (6,)), eos=(2,),
         min_new_tokens=3, suppress=(7,), temperature=0.7, top_k=12, top_p=0.8, min_p=0.1, typical_p=0.7,
     )  # fmt: skip
@@ -186,13 +186,13 @@ def test_row_42_dropped_tokens_have_chance_zero_exactly() -> None:
         given_scores = scores(seed=seed, dtype=torch.float32)
         for name, (rule, _) in SHAPES.items():
             left = rule(given_scores)
-            assert (chances(left)[left == -INF] == 0).all(), name
-    assert (chances(filters.top_k(scores(), 5)) > 0).sum(-1).tolist() == [5] * 7
+            assert (probs(left)[left == -INF] == 0).all(), name
+    assert (probs(filters.top_k(scores(), 5)) > 0).sum(-1).tolist() == [5] * 7
 
 
 def test_row_44_temperature_zero_is_greedy_and_below_is_refused() -> None:
-    greedy = Filters(Settings(), VOCABULARY).shape(scores())
-    assert torch.equal(draw(chances(greedy), torch.full((7,), 0.999, dtype=torch.float64)), scores().argmax(-1))
+    greedy = Filters(GenerationSettings(), VOCABULARY).shape(scores())
+    assert torch.equal(draw(probs(greedy), torch.full((7,), 0.999, dtype=torch.float64)), scores().argmax(-1))
     with pytest.raises(ValueError, match=r"temperature must be 0 .* got -1"):
         filters.temperature(scores(), -1.0)
     with pytest.raises(ValueError, match="top_k must be at least 1"):
@@ -205,7 +205,7 @@ def test_a_tiny_temperature_makes_no_nan_even_beside_forbidden_tokens() -> None:
 
 
 def test_searches_that_choose_for_themselves_get_their_scores_unshaped() -> None:
-    for settings in (Settings(beam_size=3), Settings(contrastive_alpha=0.6, top_k=4)):
+    for settings in (GenerationSettings(beam_size=3), GenerationSettings(contrastive_alpha=0.6, top_k=4)):
         assert torch.equal(Filters(settings, VOCABULARY).shape(scores()), scores())
 
 
@@ -216,7 +216,7 @@ def test_a_token_seen_twice_is_penalised_once() -> None:
 
 def test_histories_of_different_lengths_do_not_touch_each_other() -> None:
     histories = [[1, 2, 1], [], [3], [2, 1, 2, 1]]
-    rule = Filters(Settings(no_repeat_ngram=2, bad_words=((3, 4),), repetition_penalty=1.2), VOCABULARY)
+    rule = Filters(GenerationSettings(no_repeat_ngram=2, bad_words=((3, 4),), repetition_penalty=1.2), VOCABULARY)
     together = rule.edit(scores(4), histories, 0)
     for row, history in enumerate(histories):
         assert torch.equal(together[row : row + 1], rule.edit(scores(4)[row : row + 1], [history], 0))
@@ -228,7 +228,7 @@ def test_histories_of_different_lengths_do_not_touch_each_other() -> None:
 
 def test_filters_know_whether_they_do_anything() -> None:
     def of(**options: object) -> tuple[bool, bool]:
-        rule = Filters(Settings(**options), VOCABULARY)  # type: ignore[arg-type]
+        rule = Filters(GenerationSettings(**options), VOCABULARY)  # type: ignore[arg-type]
         return rule.has_edits, rule.needs_histories
 
     assert of() == of(temperature=0.5, top_k=3) == of(min_new_tokens=3) == of(eos=(1,)) == (False, False)
@@ -240,12 +240,12 @@ def test_filters_know_whether_they_do_anything() -> None:
 def test_ids_outside_the_vocabulary_are_named(name: str) -> None:
     value = {"bad_words": ((1, 40),), "logit_bias": {40: 1.0}, "forced_first": 40, "forced_last": 40}.get(name, (3, 40))
     with pytest.raises(ValueError, match=rf"{name} names 40, but the vocabulary has 40 tokens \(0 to 39\)"):
-        Filters(Settings(**{name: value}), VOCABULARY)
-    assert Filters(Settings(**{name: value}), VOCABULARY + 1)
+        Filters(GenerationSettings(**{name: value}), VOCABULARY)
+    assert Filters(GenerationSettings(**{name: value}), VOCABULARY + 1)
 
 
 def test_a_row_with_nothing_left_names_the_rules() -> None:
-    rule = Filters(Settings(suppress=tuple(range(20)), no_repeat_ngram=1), VOCABULARY)
+    rule = Filters(GenerationSettings(suppress=tuple(range(20)), no_repeat_ngram=1), VOCABULARY)
     with pytest.raises(ValueError, match=r"no token is left to write in row 1; .* 40: no_repeat_ngram=1, suppress="):
         rule.edit(scores(2), [[30], list(range(20, 40))], 0)
     broken = torch.full((1, VOCABULARY), math.nan)
@@ -254,9 +254,9 @@ def test_a_row_with_nothing_left_names_the_rules() -> None:
 
 def test_scores_and_histories_must_fit() -> None:
     with pytest.raises(ValueError, match="these filters are for 9 tokens, but the scores are 40"):
-        Filters(Settings(suppress=(1,)), 9).edit(scores(), [], 0)
+        Filters(GenerationSettings(suppress=(1,)), 9).edit(scores(), [], 0)
     with pytest.raises(ValueError, match="7 rows of scores need as many histories, got 1"):
-        Filters(Settings(no_repeat_ngram=2), VOCABULARY).edit(scores(), [[1]], 0)
+        Filters(GenerationSettings(no_repeat_ngram=2), VOCABULARY).edit(scores(), [[1]], 0)
 
 
 @pytest.mark.parametrize(("value", "word"), [(math.nan, "NaN"), (INF, r"\+inf"), (-INF, "nothing but −inf")])
@@ -275,7 +275,9 @@ def test_logits_that_are_no_numbers_are_refused(value: float, word: str) -> None
 
 def test_edits_leave_the_given_scores_alone_and_work_on_every_device(device: torch.device) -> None:
     given_scores = scores().to(device)
-    settings = Settings(logit_bias={1: 2.0}, repetition_penalty=2.0, bad_words=((1,),), forced_last=3, suppress=(2,))
+    settings = GenerationSettings(
+        logit_bias={1: 2.0}, repetition_penalty=2.0, bad_words=((1,),), forced_last=3, suppress=(2,)
+    )
     edited = Filters(settings, VOCABULARY, device).edit(given_scores, ids().tolist(), 0)
     assert torch.equal(given_scores.cpu(), scores())
     assert torch.equal(edited.cpu(), Filters(settings, VOCABULARY).edit(scores(), ids().tolist(), 0))
@@ -327,7 +329,7 @@ def p_value(drawn: torch.Tensor, expected: list[float]) -> float:
 def drawn_with(shape: Callable[[torch.Tensor], torch.Tensor], draws: int = 100_000) -> torch.Tensor:
     row = torch.tensor([LOGITS], dtype=torch.float32)
     uniforms = torch.rand(draws, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    return draw(chances(shape(row)).expand(draws, -1), uniforms)
+    return draw(probs(shape(row)).expand(draws, -1), uniforms)
 
 
 MIXES: list[dict[str, float]] = [
@@ -350,7 +352,7 @@ MIXES: list[dict[str, float]] = [
 
 @pytest.mark.parametrize("mix", MIXES, ids=str)
 def test_frequencies_are_the_ones_asked_for(mix: dict[str, float]) -> None:
-    rule = Filters(Settings(**{"temperature": 1.0, **mix}), len(LOGITS))  # type: ignore[arg-type]
+    rule = Filters(GenerationSettings(**{"temperature": 1.0, **mix}), len(LOGITS))  # type: ignore[arg-type]
     assert p_value(drawn_with(rule.shape), expected_chances(**mix)) > 1e-6  # type: ignore[arg-type]
 
 
@@ -375,6 +377,6 @@ def test_the_chi_square_sees_a_wrong_filter(
 
 
 def test_dice_give_the_frequencies_too() -> None:
-    uniforms = Dice([(0, sample) for sample in range(20_000)]).roll([*range(20_000)] * 5)
-    row = chances(torch.tensor([LOGITS])).expand(len(uniforms), -1)
+    uniforms = SeededRNG([(0, sample) for sample in range(20_000)]).roll([*range(20_000)] * 5)
+    row = probs(torch.tensor([LOGITS])).expand(len(uniforms), -1)
     assert p_value(draw(row, uniforms), expected_chances()) > 1e-6

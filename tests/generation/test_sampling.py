@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassformer import TransformerLM
-from glassformer.generation.sampling import Dice, chances, draw, sample_next, write_on
+from glassformer.generation.sampling import SeededRNG, draw, probs, sample_next, write_on
 from tests.helpers import FLOATS
 
 LOGITS = torch.tensor([2.0, 1.0, 0.0, -1.0, 1.5])
@@ -92,7 +92,7 @@ EDGES = torch.tensor([0.0, 5e-324, 0.5, ALMOST_ONE], dtype=torch.float64)
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_chances_are_wide_and_a_forbidden_token_has_none(dtype: torch.dtype, device: torch.device) -> None:
     scores = torch.tensor([[3.0, -torch.inf, 1.0], [-torch.inf, 0.0, -torch.inf]], dtype=dtype, device=device)
-    found = chances(scores)
+    found = probs(scores)
     assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     assert found[0, 1] == 0
     assert found[1].tolist() == [0, 1, 0]
@@ -131,7 +131,7 @@ def test_a_large_vocabulary_with_few_allowed_tokens(device: torch.device) -> Non
     scores = torch.full((64, 50_000), -torch.inf, device=device)
     allowed = torch.arange(0, 50_000, 97, device=device)
     scores[:, allowed] = torch.randn(64, len(allowed), generator=torch.Generator().manual_seed(0)).to(device)
-    table = chances(scores)
+    table = probs(scores)
     sums = table.double().cumsum(-1)
     at_a_seam = sums[torch.arange(64), torch.arange(64) * 700] / sums[:, -1]  # exactly where one token ends
     for uniforms in (at_a_seam.clamp(max=ALMOST_ONE).cpu(), torch.rand(64, dtype=torch.float64)):
@@ -153,9 +153,9 @@ def test_a_draw_refuses_what_is_no_chance_or_no_number_of_the_dice() -> None:
 
 
 def test_what_a_text_draws_does_not_depend_on_its_neighbours() -> None:
-    alone = Dice([(7, 0)])
+    alone = SeededRNG([(7, 0)])
     mine = [alone.roll([0]).item() for _ in range(6)]
-    crowd = Dice([(1, 0), (7, 0), (7, 1), (2**70, 5)])
+    crowd = SeededRNG([(1, 0), (7, 0), (7, 1), (2**70, 5)])
     assert [crowd.roll([0, 1, 2])[1].item(), crowd.roll([1]).item(), crowd.roll([3, 1])[1].item()] == mine[:3]
     crowd.roll([0, 2, 3])  # neighbours go on, this text waits
     assert [crowd.roll([1]).item() for _ in range(3)] == mine[3:]
@@ -164,8 +164,8 @@ def test_what_a_text_draws_does_not_depend_on_its_neighbours() -> None:
 def test_streams_differ_and_their_numbers_are_even_and_unrelated() -> None:
     # Seeds alike in their lower 32 bits, seed and sample exchanged, digits that run together.
     streams = [(0, 0), (0, 1), (1, 0), (2**32, 0), (2**63, 0), (11, 1), (1, 11), (-1, 0)]
-    dice = Dice(streams)
-    numbers = torch.stack([dice.roll(range(len(streams))) for _ in range(4000)])
+    rng = SeededRNG(streams)
+    numbers = torch.stack([rng.roll(range(len(streams))) for _ in range(4000)])
     assert numbers.dtype == torch.float64
     assert 0 <= numbers.min() < 0.001 < 0.999 < numbers.max() < 1
     assert len(numbers.flatten().unique()) == numbers.numel()
@@ -176,7 +176,7 @@ def test_streams_differ_and_their_numbers_are_even_and_unrelated() -> None:
 
 def test_the_numbers_stay_the_same_for_ever() -> None:
     """Texts are repeated from their seed: a change of these numbers is a change of every text."""
-    assert Dice([(0, 0), (42, 3)]).roll([0, 1, 1]).tolist() == [
+    assert SeededRNG([(0, 0), (42, 3)]).roll([0, 1, 1]).tolist() == [
         0.633398068541001,
         0.7368338141251276,
         0.02699877190029243,
@@ -186,7 +186,7 @@ def test_the_numbers_stay_the_same_for_ever() -> None:
 def test_a_stream_that_is_not_there_is_refused() -> None:
     for row in (1, -1):
         with pytest.raises(ValueError, match=f"there is no stream {row}; these dice have 1"):
-            Dice([(0, 0)]).roll([row])
+            SeededRNG([(0, 0)]).roll([row])
 
 
 def test_a_generator_of_the_cpu_gives_the_same_draws_everywhere(device: torch.device) -> None:

@@ -7,22 +7,24 @@ from typing import Any
 import pytest
 from transformers import GenerationConfig
 
-from glassformer.generation.settings import MISSING, PASSED_OVER, PUBLISHED, Settings, published, settings
+from glassformer.generation.settings import MISSING, PASSED_OVER, PUBLISHED, GenerationSettings, published, settings
 from tests.helpers import types_unchecked
 
 
 def test_the_usual_settings_are_greedy_and_cannot_change() -> None:
-    assert Settings().mode == "greedy"
-    assert Settings(temperature=0.7).mode == "sample"
-    assert Settings(beam_size=4, top_beams=4, length_penalty=-0.5).mode == "beam"
-    assert Settings(contrastive_alpha=0.6, top_k=4).mode == "contrastive"
+    assert GenerationSettings().mode == "greedy"
+    assert GenerationSettings(temperature=0.7).mode == "sample"
+    assert GenerationSettings(beam_size=4, top_beams=4, length_penalty=-0.5).mode == "beam"
+    assert GenerationSettings(contrastive_alpha=0.6, top_k=4).mode == "contrastive"
     with pytest.raises(FrozenInstanceError):
-        Settings().temperature = 1.0  # type: ignore[misc]
+        GenerationSettings().temperature = 1.0  # type: ignore[misc]
 
 
 def test_lists_and_mappings_become_values_that_can_be_compared_and_kept_in_sets() -> None:
     one = settings(eos=[1, 2], bad_words=[[3, 4], [5]], logit_bias={9: 1.0, 2: -1.0}, stop=["\n"], seed=[1, 2])
-    two = Settings(eos=(1, 2), bad_words=((3, 4), (5,)), logit_bias=((2, -1.0), (9, 1.0)), stop=("\n",), seed=(1, 2))
+    two = GenerationSettings(
+        eos=(1, 2), bad_words=((3, 4), (5,)), logit_bias=((2, -1.0), (9, 1.0)), stop=("\n",), seed=(1, 2)
+    )
     assert one == two
     assert len({one, two}) == 1
     assert one.logit_bias == ((2, -1.0), (9, 1.0))
@@ -97,12 +99,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("options", "message"), REFUSED, ids=str)
 def test_what_is_refused_and_how(options: dict[str, Any], message: str) -> None:
     with types_unchecked(), pytest.raises((ValueError, TypeError), match=message):
-        Settings(**options)
+        GenerationSettings(**options)
 
 
 def test_every_setting_is_refused_some_value() -> None:
     """So that a new setting without a check is noticed."""
-    assert {field.name for field in fields(Settings)} <= {name for options, _ in REFUSED for name in options}
+    assert {field.name for field in fields(GenerationSettings)} <= {name for options, _ in REFUSED for name in options}
 
 
 # --- published folders -----------------------------------------------------------------------------------------------
@@ -130,29 +132,29 @@ def test_a_folder_for_beam_search() -> None:
     )
     assert options.pop("unknown") == []
     assert (options.pop("max_length"), options.pop("min_length")) == (142, 56)
-    assert settings(**options) == Settings(
+    assert settings(**options) == GenerationSettings(
         early_stopping=True, eos=(2,), forced_first=0, forced_last=2, length_penalty=2.0, no_repeat_ngram=3, beam_size=4
     )
 
 
 def test_a_folder_that_draws_has_a_top_k_of_50_unless_it_says_otherwise() -> None:
-    assert _made({"do_sample": True}) == Settings(temperature=1.0, top_k=50)
-    assert _made({"do_sample": True, "top_k": 0, "top_p": 0.9}) == Settings(temperature=1.0, top_p=0.9)
+    assert _made({"do_sample": True}) == GenerationSettings(temperature=1.0, top_k=50)
+    assert _made({"do_sample": True, "top_k": 0, "top_p": 0.9}) == GenerationSettings(temperature=1.0, top_p=0.9)
     chat = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.1, "eos_token_id": [7, 8]}
-    assert _made(chat) == Settings(temperature=0.6, top_k=20, top_p=0.95, min_p=0.1, eos=(7, 8))
+    assert _made(chat) == GenerationSettings(temperature=0.6, top_k=20, top_p=0.95, min_p=0.1, eos=(7, 8))
     assert _made({"do_sample": True, "num_return_sequences": 3}).samples == 3
 
 
 def test_a_temperature_without_drawing_counts_for_nothing() -> None:
-    assert _made({"temperature": 0.6, "top_p": 0.9, "top_k": 20, "typical_p": 0.9}) == Settings()
-    assert _made({"do_sample": False, "temperature": 0.6}) == Settings()
+    assert _made({"temperature": 0.6, "top_p": 0.9, "top_k": 20, "typical_p": 0.9}) == GenerationSettings()
+    assert _made({"do_sample": False, "temperature": 0.6}) == GenerationSettings()
 
 
 def test_other_searches() -> None:
-    assert _made({"penalty_alpha": 0.6, "top_k": 4}) == Settings(contrastive_alpha=0.6, top_k=4)
+    assert _made({"penalty_alpha": 0.6, "top_k": 4}) == GenerationSettings(contrastive_alpha=0.6, top_k=4)
     assert _made(
         {"num_beams": 4, "num_return_sequences": 2, "num_beam_groups": 2, "diversity_penalty": 0.5}
-    ) == Settings(beam_size=4, top_beams=2, beam_groups=2, diversity=0.5)
+    ) == GenerationSettings(beam_size=4, top_beams=2, beam_groups=2, diversity=0.5)
 
 
 def test_small_differences_of_meaning() -> None:
@@ -183,7 +185,7 @@ def test_no_key_of_the_reference_is_a_surprise() -> None:
     assert all(not set(keys) & {*PUBLISHED, *MISSING} for keys in PASSED_OVER.values())
 
 
-def _made(config: dict[str, Any]) -> Settings:
+def _made(config: dict[str, Any]) -> GenerationSettings:
     options = published(config)
     assert options.pop("unknown") == []
     return settings(**options)

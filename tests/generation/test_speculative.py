@@ -10,15 +10,15 @@ import torch
 
 from glassformer.config import change
 from glassformer.generation import speculative
+from glassformer.generation.api import generate, generate_stream
+from glassformer.generation.decoder import Decoder
 from glassformer.generation.drafts import ModelDraft, PromptLookup
 from glassformer.generation.filters import Filters
-from glassformer.generation.record import Written
-from glassformer.generation.sampling import Dice, chances, draw
+from glassformer.generation.record import GenerationOutput
+from glassformer.generation.sampling import SeededRNG, draw, probs
 from glassformer.generation.search import Row
-from glassformer.generation.settings import Settings, settings
-from glassformer.generation.speculative import Draft, Proposal, Tally, accept
-from glassformer.generation.steps import Steps
-from glassformer.generation.writing import write, write_stream
+from glassformer.generation.settings import GenerationSettings, settings
+from glassformer.generation.speculative import Draft, Proposal, RowStats, accept
 from glassformer.models.transformer import Transformer
 from tests.helpers import largest_difference, normal, some_at_once, types_unchecked
 from tests.pages import DECODERS, PAGES, PAIRS, built, tokens
@@ -33,13 +33,13 @@ class Parrot:
 
     def __init__(self, *guesses: int, q: torch.Tensor | None = None, obedient: bool = True) -> None:
         self.guesses, self.q, self.obedient = list(guesses), q, obedient
-        self.tally = Tally()
+        self.tally = RowStats()
 
-    def begin(self, settings: Settings, vocab_size: int, source: Sequence[int] | None) -> None:
+    def begin(self, settings: GenerationSettings, vocab_size: int, source: Sequence[int] | None) -> None:
         pass
 
-    def propose(self, row: Row, most: int, dice: Dice) -> Proposal:
-        del row, dice
+    def propose(self, row: Row, most: int, rng: SeededRNG) -> Proposal:
+        del row, rng
         return self.guesses[:most] if self.obedient else self.guesses, self.q
 
 
@@ -47,11 +47,13 @@ def prompts(*lengths: int, seed: int = 0) -> list[list[int]]:
     return [tokens(length, seed=seed + number).tolist() for number, length in enumerate(lengths)]
 
 
-def written(name: str, model: Transformer, rows: list[list[int]], how: Settings, **more: Any) -> list[list[Written]]:
-    return write(model, rows, how, start=START if name in PAIRS else None, **more)
+def written(
+    name: str, model: Transformer, rows: list[list[int]], how: GenerationSettings, **more: Any
+) -> list[list[GenerationOutput]]:
+    return generate(model, rows, how, start=START if name in PAIRS else None, **more)
 
 
-def equal(found: list[list[Written]], expected: list[list[Written]]) -> bool:
+def equal(found: list[list[GenerationOutput]], expected: list[list[GenerationOutput]]) -> bool:
     """The same tokens for the same reason, and log-probabilities up to rounding."""
     pairs = [pair for rows in zip(found, expected, strict=True) for pair in zip(*rows, strict=True)]
     return all(
@@ -186,7 +188,7 @@ def sharp(seed: int) -> Transformer:
 
 
 @torch.no_grad()
-def distribution(model: Transformer, prompt: list[int], how: Settings) -> dict[tuple[int, ...], float]:
+def distribution(model: Transformer, prompt: list[int], how: GenerationSettings) -> dict[tuple[int, ...], float]:
     """Every text that can be, with its chance, by the model's own forward pass."""
     rules, texts, open_texts = Filters(how, 4), {}, {(): 1.0}
     for written in range(how.max_new_tokens):
@@ -194,7 +196,7 @@ def distribution(model: Transformer, prompt: list[int], how: Settings) -> dict[t
         for text, chance in open_texts.items():
             history = [*prompt, *text]
             logits = model(torch.tensor([history]))[:, -1]
-            row = chances(rules.shape(rules.edit(logits, [history], written)))[0]
+            row = probs(rules.shape(rules.edit(logits, [history], written)))[0]
             longer |= {(*text, token): chance * float(row[token]) for token in range(4)}
         texts |= {text: chance for text, chance in longer.items() if text[-1] in how.eos}
         open_texts = {text: chance for text, chance in longer.items() if text not in texts and chance > 0}
@@ -204,9 +206,9 @@ def distribution(model: Transformer, prompt: list[int], how: Settings) -> dict[t
 def loop_improbability(kind: str, options: dict[str, Any], texts: int = 1000) -> float:
     model, prompt = sharp(0), [1, 2, 1, 3, 1]
     draft: Draft = ModelDraft(sharp(1), 2) if kind == "model" else PromptLookup(2, 2)
-    how = Settings(**{"temperature": 1.0, "max_new_tokens": 3, "samples": texts, **options})
+    how = GenerationSettings(**{"temperature": 1.0, "max_new_tokens": 3, "samples": texts, **options})
     with types_unchecked():  # checked in the other tests; here it would cost most of the time
-        found = Counter(tuple(text.ids) for text in write(model, [prompt], how, draft=draft)[0])
+        found = Counter(tuple(text.ids) for text in generate(model, [prompt], how, draft=draft)[0])
         expected = distribution(model, prompt, how)
     assert 0 < draft.tally.accepted < draft.tally.proposed
     assert set(found) <= set(expected)
@@ -243,7 +245,7 @@ def test_a_drawn_text_does_not_depend_on_its_neighbours(name: str) -> None:
 def test_log_probabilities_are_those_of_the_whole_text_read_anew(name: str) -> None:
     """After every rejection, and from one sample to the next, the cache is as if nothing had been guessed."""
     model, rows = built(name), prompts(5, 9)
-    how = Settings(temperature=2.0, max_new_tokens=8, samples=3, top_alternatives=2)
+    how = GenerationSettings(temperature=2.0, max_new_tokens=8, samples=3, top_alternatives=2)
     draft = ModelDraft(built(name, seed=1), 4)
     for row, texts in zip(rows, written(name, model, rows, how, draft=draft), strict=True):
         for text in texts:
@@ -280,7 +282,7 @@ def drafts(name: str) -> dict[str, Draft]:
 )
 def test_greedy_texts_are_the_same_whatever_is_guessed(name: str, path: str) -> None:
     model, rows = built(name), prompts(5, 2, 15)
-    how = Settings(max_new_tokens=10, record=True)
+    how = GenerationSettings(max_new_tokens=10, record=True)
     expected = written(name, model, rows, how)
     for kind, draft in drafts(name).items():
         found = written(name, model, rows, how, draft=draft, path=path)
@@ -309,7 +311,7 @@ RULES: dict[str, dict[str, Any]] = {
 )
 def test_rules_see_each_guess_at_its_own_place(name: str, rules: str) -> None:
     model, rows = built(name), prompts(5, 3)
-    how = Settings(max_new_tokens=10, **RULES[rules])
+    how = GenerationSettings(max_new_tokens=10, **RULES[rules])
     expected = written(name, model, rows, how)
     for kind, draft in drafts(name).items():
         assert equal(written(name, model, rows, how, draft=draft), expected), kind
@@ -320,9 +322,9 @@ def test_rules_see_each_guess_at_its_own_place(name: str, rules: str) -> None:
 @pytest.mark.parametrize("name", some_at_once(["gptj", "bart"], {"bart"}.__contains__))
 def test_a_text_ends_within_the_guesses_where_it_would_have_ended(name: str) -> None:
     model, rows = built(name), prompts(5, 17)
-    free = written(name, model, rows, Settings(max_new_tokens=12))
+    free = written(name, model, rows, GenerationSettings(max_new_tokens=12))
     for end in range(1, 7):
-        how = Settings(max_new_tokens=12, eos=(free[0][0].ids[end],))
+        how = GenerationSettings(max_new_tokens=12, eos=(free[0][0].ids[end],))
         assert equal(written(name, model, rows, how, draft=ModelDraft(model, 20)), written(name, model, rows, how))
         asked: dict[bool, list[tuple[int, ...]]] = {True: [], False: []}
         found = {}
@@ -333,18 +335,20 @@ def test_a_text_ends_within_the_guesses_where_it_would_have_ended(name: str) -> 
                 return len(ids) == end
 
             draft = ModelDraft(model, 20) if guessed else None
-            found[guessed] = written(name, model, rows, Settings(max_new_tokens=12), is_done=is_done, draft=draft)
+            found[guessed] = written(
+                name, model, rows, GenerationSettings(max_new_tokens=12), is_done=is_done, draft=draft
+            )
         assert equal(found[True], found[False])
         assert {texts[0].ended for texts in found[True]} == {"stop"}
         assert sorted(asked[True]) == sorted(asked[False])
-        how = Settings(max_new_tokens=end)
+        how = GenerationSettings(max_new_tokens=end)
         assert equal(written(name, model, rows, how, draft=ModelDraft(model, 20)), written(name, model, rows, how))
 
 
 def test_a_text_ends_where_the_positions_of_the_model_do() -> None:
     model, rows = built("gpt2"), prompts(20, 23)  # its positions end at 24
-    found = write(model, rows, Settings(max_new_tokens=9), draft=ModelDraft(model, 20))
-    assert equal(found, write(model, rows, Settings(max_new_tokens=9)))
+    found = generate(model, rows, GenerationSettings(max_new_tokens=9), draft=ModelDraft(model, 20))
+    assert equal(found, generate(model, rows, GenerationSettings(max_new_tokens=9)))
     assert [(len(texts[0].ids), texts[0].ended) for texts in found] == [(4, "context"), (1, "context")]
 
 
@@ -353,10 +357,11 @@ def test_a_draft_whose_positions_end_before_guesses_no_more() -> None:
     short = built(change(PAGES["gpt2"], "embed.position.length", 8))
     draft = ModelDraft(short, 4)
     assert equal(
-        write(model, rows, Settings(max_new_tokens=9), draft=draft), write(model, rows, Settings(max_new_tokens=9))
+        generate(model, rows, GenerationSettings(max_new_tokens=9), draft=draft),
+        generate(model, rows, GenerationSettings(max_new_tokens=9)),
     )
     long_alone = ModelDraft(short, 4)
-    write(model, rows[1:2], Settings(max_new_tokens=9), draft=long_alone)
+    generate(model, rows[1:2], GenerationSettings(max_new_tokens=9), draft=long_alone)
     assert draft.tally.proposed > long_alone.tally.proposed == 0
 
 
@@ -366,13 +371,13 @@ def test_what_rules_say_of_a_guess_counts_only_if_it_comes_to_be() -> None:
     with torch.no_grad():
         wild.head.bias[5] = 50.0
         model.head.bias[5] = -50.0
-    how = Settings(max_new_tokens=6, bad_words=tuple((5, token) for token in range(31)))
-    expected = write(model, [[1, 2, 3]], how)
+    how = GenerationSettings(max_new_tokens=6, bad_words=tuple((5, token) for token in range(31)))
+    expected = generate(model, [[1, 2, 3]], how)
     for draft in (ModelDraft(wild, 3), Parrot(5, 6, 7), Parrot(expected[0][0].ids[0], 5, 6)):
-        assert equal(write(model, [[1, 2, 3]], how, draft=draft), expected)
+        assert equal(generate(model, [[1, 2, 3]], how, draft=draft), expected)
         assert draft.tally.proposed > draft.tally.accepted
     with pytest.raises(ValueError, match="no token is left to write"):
-        write(wild, [[1, 2, 3]], how, draft=ModelDraft(wild, 3))
+        generate(wild, [[1, 2, 3]], how, draft=ModelDraft(wild, 3))
 
 
 def test_a_draft_in_training_mode_drops_nothing_and_stays_in_it() -> None:
@@ -380,8 +385,8 @@ def test_a_draft_in_training_mode_drops_nothing_and_stays_in_it() -> None:
     small = built(change(PAGES["gpt2"], "decoder.dropout", 0.5)).train()
     draft = ModelDraft(small, 4)
     assert equal(
-        write(model, [[1, 2]], Settings(max_new_tokens=9), draft=draft),
-        write(model, [[1, 2]], Settings(max_new_tokens=9)),
+        generate(model, [[1, 2]], GenerationSettings(max_new_tokens=9), draft=draft),
+        generate(model, [[1, 2]], GenerationSettings(max_new_tokens=9)),
     )
     assert draft.tally.accepted == draft.tally.proposed > 0
     assert small.training
@@ -392,17 +397,17 @@ def test_a_draft_in_training_mode_drops_nothing_and_stays_in_it() -> None:
 def test_an_encoder_decoder_takes_a_draft_of_either_kind(kind: str) -> None:
     model, rows = built("t5"), prompts(5, 9)
     small = built("bart" if kind == "encoder-decoder" else "llama", seed=2)
-    how = Settings(max_new_tokens=8)
+    how = GenerationSettings(max_new_tokens=8)
     draft = ModelDraft(small, 3)
-    assert equal(write(model, rows, how, start=START, draft=draft), write(model, rows, how, start=START))
+    assert equal(generate(model, rows, how, start=START, draft=draft), generate(model, rows, how, start=START))
     assert draft.tally.proposed > 0
 
 
 def test_tokens_come_as_they_are_written() -> None:
     model, rows = built("gpt2"), prompts(4, 7)
-    how = Settings(max_new_tokens=6, temperature=1.0, samples=2)
-    texts = write(model, rows, how, draft=ModelDraft(built("gpt2", seed=1), 3))
-    stream = list(write_stream(model, rows, how, draft=ModelDraft(built("gpt2", seed=1), 3)))
+    how = GenerationSettings(max_new_tokens=6, temperature=1.0, samples=2)
+    texts = generate(model, rows, how, draft=ModelDraft(built("gpt2", seed=1), 3))
+    stream = list(generate_stream(model, rows, how, draft=ModelDraft(built("gpt2", seed=1), 3)))
     for prompt, sample in product(range(2), range(2)):
         mine = [token for token in stream if (token.prompt, token.sample) == (prompt, sample)]
         assert [token.token for token in mine] == texts[prompt][sample].ids
@@ -418,8 +423,8 @@ def test_a_stream_leaves_the_modes_of_its_caller_alone(kind: str) -> None:
         return False
 
     more = {"contrastive_alpha": 0.5, "top_k": 2} if kind == "contrastive" else {}
-    how = Settings(max_new_tokens=6, **more)
-    stream = write_stream(model, [[1, 2]], how, is_done=is_done, draft=PromptLookup() if kind == "draft" else None)
+    how = GenerationSettings(max_new_tokens=6, **more)
+    stream = generate_stream(model, [[1, 2]], how, is_done=is_done, draft=PromptLookup() if kind == "draft" else None)
     for _ in range(3):
         next(stream)
         assert torch.is_grad_enabled()
@@ -441,7 +446,7 @@ def test_a_cropped_cache_is_as_good_as_a_fresh_one(name: str, path: str) -> None
     with torch.no_grad():
         answers = []
         for guessed in (True, False):
-            steps = Steps(model, source, path=path)
+            steps = Decoder(model, source, path=path)
             cache, _ = steps.read(ids[:, :5], None, 12, forgets=False)
             if guessed:
                 steps.step(junk, cache)
@@ -456,7 +461,7 @@ def test_a_cropped_cache_is_as_good_as_a_fresh_one(name: str, path: str) -> None
 @pytest.mark.parametrize("name", ["gpt_neo", "llama", "t5"])
 def test_a_draft_that_was_corrected_guesses_like_a_fresh_one(name: str) -> None:
     source = [4, 5, 6, 7] if name in PAIRS else None
-    how = Settings(temperature=1.0, max_new_tokens=20)
+    how = GenerationSettings(temperature=1.0, max_new_tokens=20)
 
     def begun() -> ModelDraft:
         draft = ModelDraft(built(name), 4)
@@ -466,11 +471,11 @@ def test_a_draft_that_was_corrected_guesses_like_a_fresh_one(name: str) -> None:
     with torch.inference_mode():
         used, row = begun(), Row(0, 0, [3, 8, 2], 21)
         for kept in (0, 2, 4, 1, 0):
-            guesses, _ = used.propose(row, 4, Dice([(1, 0)]))
+            guesses, _ = used.propose(row, 4, SeededRNG([(1, 0)]))
             for token in [*guesses[:kept], 30]:
                 row.ids.append(token)
                 row.history.append(token)
-            again, fresh = (draft.propose(row, 4, Dice([(2, 0)])) for draft in (used, begun()))
+            again, fresh = (draft.propose(row, 4, SeededRNG([(2, 0)])) for draft in (used, begun()))
             assert again[0] == fresh[0]
             assert again[1] is not None
             assert largest_difference(again[1], fresh[1]) < 1e-12
@@ -481,8 +486,8 @@ def test_a_draft_that_was_corrected_guesses_like_a_fresh_one(name: str) -> None:
 
 def guessed(history: list[int], ngram: int = 3, length: int = 4, most: int = 99, source: Any = None) -> list[int]:
     draft = PromptLookup(ngram, length)
-    draft.begin(Settings(), 100, source)
-    guesses, q = draft.propose(Row(0, 0, history, 99), most, Dice([(0, 0)]))
+    draft.begin(GenerationSettings(), 100, source)
+    guesses, q = draft.propose(Row(0, 0, history, 99), most, SeededRNG([(0, 0)]))
     assert q is None
     return guesses
 
@@ -509,9 +514,9 @@ def test_lookup_reads_the_source_too() -> None:
 def test_lookup_saves_passes_where_a_text_repeats_itself() -> None:
     model = built("t5")
     draft = PromptLookup(3, 8)
-    how = Settings(max_new_tokens=40)
-    found = write(model, [[5, 6, 7]], how, start=START, draft=draft)
-    assert equal(found, write(model, [[5, 6, 7]], how, start=START))
+    how = GenerationSettings(max_new_tokens=40)
+    found = generate(model, [[5, 6, 7]], how, start=START, draft=draft)
+    assert equal(found, generate(model, [[5, 6, 7]], how, start=START))
     ids = found[0][0].ids
     assert ids[-10:-5] == ids[-5:] or len(set(ids)) < 8, "the tiny model runs in circles"
     assert draft.tally.passes < draft.tally.tokens / 2
@@ -521,15 +526,15 @@ def test_lookup_saves_passes_where_a_text_repeats_itself() -> None:
 
 
 def test_what_cannot_be_is_refused() -> None:
-    model, how = built("llama"), Settings(max_new_tokens=5)
+    model, how = built("llama"), GenerationSettings(max_new_tokens=5)
     other = ModelDraft(built(change(PAGES["llama"], "vocab", 29)))
     with pytest.raises(ValueError, match=r"share the vocabulary .* it has 29 tokens, the model 31"):
-        write(model, [[1]], how, draft=other)
+        generate(model, [[1]], how, draft=other)
     with pytest.raises(ValueError, match="draft is an encoder-decoder and the model a decoder"):
-        write(model, [[1]], how, draft=ModelDraft(built("t5")))
-    for wrong in (Settings(beam_size=2), Settings(contrastive_alpha=0.5, top_k=3)):
+        generate(model, [[1]], how, draft=ModelDraft(built("t5")))
+    for wrong in (GenerationSettings(beam_size=2), GenerationSettings(contrastive_alpha=0.5, top_k=3)):
         with pytest.raises(ValueError, match=f"these settings ask for a {wrong.mode} search"):
-            write(model, [[1]], wrong, draft=PromptLookup())
+            generate(model, [[1]], wrong, draft=PromptLookup())
     with pytest.raises(ValueError, match="length must be at least 1, got 0"):
         ModelDraft(model, 0)
     with pytest.raises(ValueError, match="ngram must be at least 1, got 0"):
@@ -537,15 +542,15 @@ def test_what_cannot_be_is_refused() -> None:
 
 
 def test_a_draft_that_breaks_its_word_is_found_out() -> None:
-    model, how = built("llama"), Settings(max_new_tokens=5)
+    model, how = built("llama"), GenerationSettings(max_new_tokens=5)
     with pytest.raises(ValueError, match="proposed 5 tokens where at most 4 have room"):
-        next(write_stream(model, [[1]], how, draft=Parrot(1, 2, 3, 4, 5, obedient=False)))
+        next(generate_stream(model, [[1]], how, draft=Parrot(1, 2, 3, 4, 5, obedient=False)))
     with pytest.raises(ValueError, match=r"proposed \[1, 31\], but the vocabulary has 31"):
-        write(model, [[1]], how, draft=Parrot(1, 31))
+        generate(model, [[1]], how, draft=Parrot(1, 31))
     with types_unchecked(), pytest.raises(ValueError, match=r"\(2, 31\), got \(1, 31\)"):
-        write(model, [[1]], how, draft=Parrot(1, 2, q=torch.full((1, 31), 1 / 31)))
+        generate(model, [[1]], how, draft=Parrot(1, 2, q=torch.full((1, 31), 1 / 31)))
     with pytest.raises(ValueError, match=r"proposed \[1\], tokens to which it gives no chance"):
-        write(model, [[1]], how, draft=Parrot(1, q=torch.eye(31)[:1]))
+        generate(model, [[1]], how, draft=Parrot(1, q=torch.eye(31)[:1]))
 
 
 def test_numbers_that_are_none_are_refused_in_the_draft_too() -> None:
@@ -554,4 +559,4 @@ def test_numbers_that_are_none_are_refused_in_the_draft_too() -> None:
         broken.head.bias[3] = torch.nan
     for model, draft in ((built("gptj"), ModelDraft(broken)), (broken, PromptLookup())):
         with pytest.raises(ValueError, match="logits hold NaN"):
-            write(model, [[1, 2]], Settings(max_new_tokens=5), draft=draft)
+            generate(model, [[1, 2]], GenerationSettings(max_new_tokens=5), draft=draft)

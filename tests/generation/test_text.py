@@ -260,8 +260,8 @@ def test_row_24_bos_once_through_every_entry(tmp_path: Path, monkeypatch: pytest
     generate_text(loaded, [said, tokenizer.encode(said)], max_new_tokens=1)
     answer_like(loaded, FewShot((Example(said, "1"),)), ["x"], max_new_tokens=1)
     reply(loaded, [{"role": "user", "content": "Hello"}], max_new_tokens=1)
-    original = text_module.write_stream
-    monkeypatch.setattr(text_module, "write_stream", remember)
+    original = text_module.generate_stream
+    monkeypatch.setattr(text_module, "generate_stream", remember)
     list(stream_text(loaded, said, max_new_tokens=1))
     list(stream_reply(loaded, [{"role": "user", "content": "Hello"}], max_new_tokens=1))
     assert len(seen) == 6

@@ -200,7 +200,7 @@ def step(facts: Model, shape: tuple[int, int, int], path: str) -> Products:
         cache = KVCache(capacity=tokens)
         built.decode(ids[:, :-1], memory=memory, cache=cache, path=path)
         with Products() as products:
-            built.answer(built.decode(ids[:, -1:], memory=memory, cache=cache, path=path))
+            built.apply_head(built.decode(ids[:, -1:], memory=memory, cache=cache, path=path))
     return products
 
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 import glassformer as gf
 from glassformer.families.cs336 import CS336
-from glassformer.generation.settings import Settings
-from glassformer.generation.writing import write
+from glassformer.generation.api import generate
+from glassformer.generation.settings import GenerationSettings
 from tests.helpers import FLOATS, PATHS, largest_difference, randomise, types_unchecked
 
 VOCABULARY, CONTEXT, WIDTH, LAYERS, HEADS, HIDDEN = 19, 12, 16, 2, 4, 24
@@ -164,29 +164,29 @@ def vars_of(lm):
 
 
 def test_it_generates_and_its_hooks_and_changes_count():
-    lm, settings = model().train(), Settings(max_new_tokens=5)
-    [[text]] = write(lm, [[3, 4]], settings)
+    lm, settings = model().train(), GenerationSettings(max_new_tokens=5)
+    [[text]] = generate(lm, [[3, 4]], settings)
     ids = [3, 4]
     for _ in range(5):
         ids.append(int(lm(torch.tensor(ids))[-1].argmax()))
     assert text.ids == ids[2:]
     seen = []
     lm.layers[0].attn.q_proj.register_forward_hook(lambda *_: seen.append(1))
-    write(lm, [[3, 4]], settings)
+    generate(lm, [[3, 4]], settings)
     assert len(seen) == 5
     lm.lm_head.weight = torch.nn.Parameter(lm.lm_head.weight.flip(0))  # another tensor
-    assert write(lm, [[3, 4]], Settings(max_new_tokens=1))[0][0].ids == [VOCABULARY - 1 - text.ids[0]]
+    assert generate(lm, [[3, 4]], GenerationSettings(max_new_tokens=1))[0][0].ids == [VOCABULARY - 1 - text.ids[0]]
     assert lm.training
 
 
 def test_the_modes_of_its_parts_stay_and_lost_layers_are_named():
     lm = model().train()
     lm.layers[0].attn.q_proj.eval()
-    write(lm, [[3, 4]], Settings(max_new_tokens=1))
+    generate(lm, [[3, 4]], GenerationSettings(max_new_tokens=1))
     assert not lm.layers[0].attn.q_proj.training
     lm.layers = lm.layers[:1]
     with pytest.raises(ValueError, match="built with 2 layers and has 1 now"):
-        write(lm, [[3, 4]])
+        generate(lm, [[3, 4]])
 
 
 def test_it_is_saved_and_loaded_like_any_model(tmp_path):

@@ -28,12 +28,12 @@ from glassformer.config import (
     change,
 )
 from glassformer.models.embed import count_real
-from glassformer.models.heads import pool
+from glassformer.models.output_heads import pool
 from glassformer.models.transformer import Transformer
 from glassformer.nn.attention import scaled_dot_product_attention
 from glassformer.nn.cache import KVCache
-from glassformer.nn.heads import Attention
 from glassformer.nn.linear import Linear
+from glassformer.nn.multi_head import Attention
 from tests.helpers import PATHS, largest_difference, normal, randomise, right_padded, types_unchecked
 from tests.pages import (
     DECODERS,
@@ -251,7 +251,7 @@ def test_encode_once_and_decode_many(page, path):
         target, target_mask = tokens(2, 5, seed=seed), right_padded(5, 2 + seed, width=5)
         hidden = made.decode(target, target_mask, memory=memory, memory_mask=mask, path=path)
         whole = made(ids, mask, target=target, target_mask=target_mask, path=path)
-        assert largest_difference(made.answer(hidden, target_mask), whole) < 1e-12
+        assert largest_difference(made.apply_head(hidden, target_mask), whole) < 1e-12
 
 
 @each_page
@@ -657,7 +657,7 @@ def test_row_20_the_tie_survives_saving_copying_casting_and_training(page):
         assert largest_difference(one.embed.token.weight, before - 0.01 * gradient) < 1e-12
         if one.decoder is not None and one.config.family == "decoder":
             hidden = one.decode(tokens(2, 5))
-            assert largest_difference(one.answer(hidden), hidden @ one.embed.token.weight.mT) < 1e-12
+            assert largest_difference(one.apply_head(hidden), hidden @ one.embed.token.weight.mT) < 1e-12
 
 
 def test_row_20_an_untied_head_is_not_tied():
@@ -786,7 +786,7 @@ def test_the_mask_decoder_runs_the_last_layer_on_the_vectors_before_it():
     query = first + made.head.position.weight[:6]
     for _ in range(2):
         query = encoder.blocks[1](query, context=replace(contexts[1], source=first))
-    assert largest_difference(made.answer(query), lm) < 1e-12
+    assert largest_difference(made.apply_head(query), lm) < 1e-12
     plain = built(change(PAGES["deberta"], "head.mask_decoder", None))
     assert largest_difference(plain(ids), lm) > 1e-2
     for steps in (1, 3):

@@ -10,8 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import glassformer as gf
 from glassformer import config
 from glassformer.nn import masks
-from glassformer.nn.heads import Attention
 from glassformer.nn.masks import Mask
+from glassformer.nn.multi_head import Attention
 from tests.helpers import FLOATS, PATHS, largest_difference, normal, randomise, right_padded, types_unchecked
 
 # Largest difference between the two paths on standard normal inputs.

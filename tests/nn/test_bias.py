@@ -8,7 +8,7 @@ import torch
 import glassformer as gf
 from glassformer.nn import masks
 from glassformer.nn.attention import softmax
-from glassformer.nn.masks import Mask, Resolved, resolve
+from glassformer.nn.masks import DenseMask, Mask, resolve
 from tests.helpers import FLOATS, PATHS, largest_difference, normal, right_padded
 
 BOUNDS = {torch.float64: 1e-12, torch.float32: 4e-6, torch.bfloat16: 6e-2, torch.float16: 8e-3}
@@ -38,8 +38,8 @@ def make_mask(kind, queries=LENGTH, keys=LENGTH, device="cpu"):
         "padding": masks.padding(real),
         "causal and padding": masks.causal() & masks.padding(real),
         "pairs": Mask(pairs=pairs),
-        "resolved": Resolved(pairs),
-        "resolved causal": Resolved(causal=True) if queries == keys else Resolved(pairs),
+        "resolved": DenseMask(pairs),
+        "resolved causal": DenseMask(causal=True) if queries == keys else DenseMask(pairs),
     }[kind]
 
 
@@ -59,7 +59,7 @@ def by_hand(q, k, v, mask, bias):
     """softmax(q · k / √K + bias) over what the mask allows, one query at a time."""
     batch, heads, queries, _ = q.shape
     keys, group = k.shape[-2], heads // k.shape[1]
-    if isinstance(mask, Resolved):
+    if isinstance(mask, DenseMask):
         mask = Mask(causal=mask.causal, pairs=mask.allowed)
     allowed = (mask or Mask()).dense((batch, heads, queries, keys)).expand(batch, heads, queries, keys)
     bias = bias.expand(batch, heads, queries, keys)
@@ -163,7 +163,7 @@ def test_a_fully_masked_row_gives_zeros_and_finite_gradients(path, dtype, kv_hea
     leaves = [x.requires_grad_() for x in inputs(kv_heads=kv_heads, dtype=dtype, device=device)]
     bias = normal(HEADS, LENGTH, LENGTH, seed=9, dtype=dtype, device=device).requires_grad_()
     blind = right_padded(0, 4, width=LENGTH, device=device)
-    for mask in (masks.padding(blind), Resolved(blind[:, None, None].expand(BATCH, 1, LENGTH, LENGTH))):
+    for mask in (masks.padding(blind), DenseMask(blind[:, None, None].expand(BATCH, 1, LENGTH, LENGTH))):
         out = attend(*leaves, mask, bias=bias, path=path)
         assert out.dtype == dtype
         assert (out[0] == 0).all()
@@ -278,6 +278,6 @@ def test_a_resolved_mask_means_what_the_mask_means(mask, queries):
 @each_path
 def test_an_empty_batch_with_a_bias(path):
     q, k, v = (x[:0] for x in inputs())
-    for mask in (None, Resolved(causal=True), masks.causal()):
+    for mask in (None, DenseMask(causal=True), masks.causal()):
         out = attend(q, k, v, mask, bias=normal(HEADS, LENGTH, LENGTH), path=path)
         assert out.shape == (0, HEADS, LENGTH, 5)

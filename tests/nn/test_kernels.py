@@ -5,13 +5,13 @@ import torch
 import torch.nn.functional as F
 
 import glassformer as gf
-from glassformer.models.heads import LMHead
+from glassformer.models.output_heads import LMHead
 from glassformer.models.transformer import Transformer
 from glassformer.nn import kernels
 from glassformer.nn.feedforward import ACTIVATIONS, activation_named
 from glassformer.nn.linear import linear, look_up
 from glassformer.nn.norm import LayerNorm, layer_norm
-from glassformer.training.memory import checkpoint_blocks
+from glassformer.training.activation_checkpointing import checkpoint_blocks
 from tests.helpers import largest_difference, normal, randomise, relative_difference, types_unchecked
 from tests.inspect.counting import Live
 from tests.pages import PAGES
@@ -214,7 +214,7 @@ def test_every_method_of_a_model_follows_its_choice(fused, monkeypatch):
     methods = {
         "encode": lambda: model.encode(ids),
         "decode": lambda: model.decode(ids, memory=memory),
-        "answer": lambda: model.answer(hidden),
+        "answer": lambda: model.apply_head(hidden),
     }
     for name, method in methods.items():
         assert any(kernels_called(monkeypatch, method).values()) == fused, name

@@ -1,4 +1,4 @@
-"""Rotary positions from a page of facts: turns, parts of a head that do not turn, and scalings for longer contexts."""
+"""Rotary positions from a page of facts: angles, parts of a head that do not turn, and scalings for longer contexts."""
 
 import math
 from dataclasses import replace
@@ -11,7 +11,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 import glassformer as gf
 from glassformer.config import Rotary, RotaryScaling
 from glassformer.nn.positions import frequencies
-from glassformer.nn.rotary import Turns, rotary_turns, scaled
+from glassformer.nn.rotary import RotaryAngles, rotary_angles, scaled
 from tests.helpers import FLOATS, interleave_rows, largest_difference, normal
 
 CPU = torch.device("cpu")
@@ -35,7 +35,7 @@ def test_turns_equal_the_formula_and_leave_the_rest(pairing, dim, device):
     facts = Rotary(dim=dim, length=64, theta=50.0, pairing=pairing)
     positions = torch.tensor([[0, 1, 63], [7, 7, 2]], device=device)
     x = normal(2, 3, 10, device=device)
-    turned = rotary_turns(facts, positions).rotate(x)
+    turned = rotary_angles(facts, positions).apply_rotary(x)
     expected = [[turn_by_hand(x[b, t].tolist(), int(positions[b, t]), facts) for t in range(3)] for b in range(2)]
     assert largest_difference(turned.cpu(), torch.tensor(expected, dtype=torch.float64)) < 1e-12
     assert torch.equal(turned[..., dim:], x[..., dim:])
@@ -47,11 +47,11 @@ def test_every_head_turns_alike(pairing, dim, device):
     facts = Rotary(dim=dim, length=64, theta=50.0, pairing=pairing)
     x = normal(2, 3, 5, 8, device=device)
     for positions in (torch.arange(5, device=device), torch.tensor([[0, 1, 2, 3, 4], [7, 5, 3, 1, 2]], device=device)):
-        turns = rotary_turns(facts, positions)
-        turned = turns.for_heads(x.dtype).rotate_heads(x)
+        angles = rotary_angles(facts, positions)
+        turned = angles.for_heads(x.dtype).apply_rotary_heads(x)
         assert turned.transpose(-3, -2).is_contiguous()  # tokens before heads
         for head in range(3):
-            assert largest_difference(turned[:, head], turns.rotate(x[:, head])) < 1e-15
+            assert largest_difference(turned[:, head], angles.apply_rotary(x[:, head])) < 1e-15
 
 
 @each_pairing
@@ -59,7 +59,7 @@ def test_a_whole_head_equals_the_module(pairing, device):
     facts = Rotary(dim=8, length=64, theta=100.0, pairing=pairing)
     rope = gf.RotaryPositionalEmbedding(100.0, 8, 64, device, pairing=pairing)
     x, positions = normal(2, 5, 8, device=device), torch.tensor([[0, 9, 1, 63, 5]], device=device)
-    assert largest_difference(rotary_turns(facts, positions).rotate(x), rope(x, positions)) < 1e-12
+    assert largest_difference(rotary_angles(facts, positions).apply_rotary(x), rope(x, positions)) < 1e-12
 
 
 @each_pairing
@@ -69,9 +69,8 @@ def test_a_score_depends_on_the_distance_alone(pairing, dim):
     q, k = normal(1, 8), normal(1, 8, seed=1)
 
     def score(i: int, j: int) -> float:
-        return float(
-            rotary_turns(facts, torch.tensor([i])).rotate(q) @ rotary_turns(facts, torch.tensor([j])).rotate(k).T
-        )
+        first, second = (rotary_angles(facts, torch.tensor([position])) for position in (i, j))
+        return float(first.apply_rotary(q) @ second.apply_rotary(k).T)
 
     assert score(3, 10) == pytest.approx(score(33, 40), abs=1e-12)
     assert abs(score(3, 10) - score(3, 11)) > 1e-3
@@ -85,8 +84,8 @@ def test_pairings_differ_by_a_permutation_of_the_turning_part():
     def reorder(y: torch.Tensor) -> torch.Tensor:
         return torch.cat((interleave_rows(y[:, :6].T, heads=1).T, y[:, 6:]), dim=-1)
 
-    turned = rotary_turns(neighbours, positions).rotate(reorder(x))
-    assert largest_difference(turned, reorder(rotary_turns(halves, positions).rotate(x))) < 1e-12
+    turned = rotary_angles(neighbours, positions).apply_rotary(reorder(x))
+    assert largest_difference(turned, reorder(rotary_angles(halves, positions).apply_rotary(x))) < 1e-12
 
 
 @each_pairing
@@ -95,28 +94,28 @@ def test_turning_keeps_the_type_and_rounds_once(pairing, dtype, device):
     facts = Rotary(dim=6, length=20_000, pairing=pairing)
     positions = torch.tensor([0, 16_000, 19_999], device=device)
     x = normal(3, 8, dtype=dtype, device=device)
-    turned = rotary_turns(facts, positions).rotate(x)
-    exact = rotary_turns(facts, positions).rotate(x.double())
+    turned = rotary_angles(facts, positions).apply_rotary(x)
+    exact = rotary_angles(facts, positions).apply_rotary(x.double())
     assert turned.dtype == dtype
     assert largest_difference(turned, exact) <= 4 * torch.finfo(dtype).eps
 
 
 @each_pairing
 def test_memory_layout_does_not_matter(pairing):
-    turns = rotary_turns(Rotary(dim=6, length=8, pairing=pairing), torch.arange(5))
+    angles = rotary_angles(Rotary(dim=6, length=8, pairing=pairing), torch.arange(5))
     x = normal(2, 5, 9, dtype=torch.float32)
     odd = x[..., 1:]  # starts at an odd place of memory, and its rows are of odd length
-    assert largest_difference(turns.rotate(odd), turns.rotate(odd.contiguous())) == 0
+    assert largest_difference(angles.apply_rotary(odd), angles.apply_rotary(odd.contiguous())) == 0
 
 
 @each_pairing
 def test_the_gradient_turns_back(pairing):
-    """A rotation is orthogonal: the gradient of ⟨rotate(x), y⟩ is y turned by the opposite angle."""
-    turns = rotary_turns(Rotary(dim=6, length=8, theta=10.0, pairing=pairing), torch.arange(4))
-    back = Turns(turns.cos, -turns.sin, pairing)
+    """A rotation is orthogonal: the gradient of ⟨apply_rotary(x), y⟩ is y turned by the opposite angle."""
+    angles = rotary_angles(Rotary(dim=6, length=8, theta=10.0, pairing=pairing), torch.arange(4))
+    back = RotaryAngles(angles.cos, -angles.sin, pairing)
     x, y = normal(4, 8).requires_grad_(), normal(4, 8, seed=1)
-    (turns.rotate(x) * y).sum().backward()
-    assert largest_difference(x.grad, back.rotate(y)) < 1e-12
+    (angles.apply_rotary(x) * y).sum().backward()
+    assert largest_difference(x.grad, back.apply_rotary(y)) < 1e-12
 
 
 # ---- scalings, against Hugging Face
@@ -134,9 +133,9 @@ def theirs(kind: str, facts: Rotary, **said: object) -> tuple[torch.Tensor, floa
 
 
 def ours(facts: Rotary) -> tuple[torch.Tensor, float]:
-    """Frequencies read off the turns at position 1, and the length of a turned unit vector."""
-    turns = rotary_turns(facts, torch.tensor([1]))
-    return torch.atan2(turns.sin, turns.cos)[0], float(torch.hypot(turns.cos, turns.sin).max())
+    """Frequencies read off the angles at position 1, and the length of a turned unit vector."""
+    angles = rotary_angles(facts, torch.tensor([1]))
+    return torch.atan2(angles.sin, angles.cos)[0], float(torch.hypot(angles.cos, angles.sin).max())
 
 
 ROTARY = Rotary(dim=64, length=131_072, theta=500_000.0)
@@ -186,7 +185,7 @@ def test_yarn_makes_every_turning_coordinate_longer():
     scaling = RotaryScaling(kind="yarn", factor=4.0, original_length=16, high=32.0, attention=1.25)
     facts = Rotary(dim=4, length=64, scaling=scaling)
     x = normal(3, 6)
-    turned = rotary_turns(facts, torch.arange(3)).rotate(x)
+    turned = rotary_angles(facts, torch.arange(3)).apply_rotary(x)
     assert largest_difference(turned[:, :4].norm(dim=-1), 1.25 * x[:, :4].norm(dim=-1)) < 1e-12
     assert torch.equal(turned[:, 4:], x[:, 4:])
 

@@ -15,8 +15,8 @@ from glassformer.families import lineages, preset
 from glassformer.families.gpt3 import GPT3
 from glassformer.models.transformer import Transformer
 from glassformer.nn.cache import KVCache
-from glassformer.weights.convert import Held, carry, plan, to_theirs
-from glassformer.weights.room import room_in
+from glassformer.weights.allocate import allocate
+from glassformer.weights.convert import Held, copy_weights, plan, to_theirs
 from tests.helpers import PATHS, largest_difference, randomise
 from tests.parity.harness import pad_rows, rows
 
@@ -35,11 +35,11 @@ def loaded(page: Model, weights: dict[str, Tensor]) -> Transformer:
     """Our model from weights under GPT-2's names."""
     model = Transformer(page).eval()
     found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    carry(
+    copy_weights(
         plan(GPT3, page, "lm", found),
         page,
         Held(weights),
-        room_in(model, next(iter(weights.values())).dtype, torch.device("cpu")),
+        allocate(model, next(iter(weights.values())).dtype, torch.device("cpu")),
         found,
     )
     return model

@@ -10,8 +10,8 @@ from glassformer.config import Model, count
 from glassformer.families import preset
 from glassformer.families.cs336 import CS336
 from glassformer.models.transformer import Transformer
-from glassformer.weights.convert import Held, carry, plan, to_theirs
-from glassformer.weights.room import room_in
+from glassformer.weights.allocate import allocate
+from glassformer.weights.convert import Held, copy_weights, plan, to_theirs
 from tests.helpers import PATHS, interleave_rows, largest_difference, randomise
 
 VOCAB, CONTEXT, WIDTH, LAYERS, HEADS, HIDDEN, THETA = 50, 24, 24, 3, 3, 40, 500.0
@@ -39,7 +39,9 @@ def loaded(weights: dict[str, Tensor]) -> Transformer:
     found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     planned = plan(CS336, page, "lm", found)
     assert planned.spare == {}
-    carry(planned, page, Held(weights), room_in(model, next(iter(weights.values())).dtype, torch.device("cpu")), found)
+    copy_weights(
+        planned, page, Held(weights), allocate(model, next(iter(weights.values())).dtype, torch.device("cpu")), found
+    )
     return model
 
 

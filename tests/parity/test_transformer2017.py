@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from glassformer.config import Model
 from glassformer.families import lineages
 from glassformer.models.transformer import Transformer
-from glassformer.weights.convert import Held, carry, plan, to_theirs
-from glassformer.weights.room import room_in
+from glassformer.weights.allocate import allocate
+from glassformer.weights.convert import Held, copy_weights, plan, to_theirs
 from tests.helpers import randomise
 from tests.parity.harness import EXACT, LENGTHS, TARGET_LENGTHS, VOCAB, pad_rows, rows
 
@@ -89,8 +89,8 @@ class Reference(nn.Module):
 def load(facts: Model, weights: dict[str, Tensor], kind: str = "lm") -> Transformer:
     found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     model = Transformer(facts)
-    room = room_in(model, torch.float64, torch.device("cpu"))
-    carry(plan(LINEAGE, facts, kind, found), facts, Held(weights), room, found)
+    room = allocate(model, torch.float64, torch.device("cpu"))
+    copy_weights(plan(LINEAGE, facts, kind, found), facts, Held(weights), room, found)
     return model.eval()
 
 

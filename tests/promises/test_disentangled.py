@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from glassformer import config
-from glassformer.nn.context import Context
-from glassformer.nn.heads import Attention
+from glassformer.nn.context import AttentionContext
+from glassformer.nn.multi_head import Attention
 from glassformer.nn.relative import distances, logarithmic, relative_rows
 from tests.helpers import largest_difference, normal, randomise
 from tests.parity.cases_deberta import SECOND, SMALL, case
@@ -38,7 +38,7 @@ def test_row_14_every_pair_by_itself(terms: tuple[str, ...], path: str) -> None:
     attention = Attention(config.Attention(heads=1, head_dim=6, score_bias=facts), 6).double()
     randomise(attention)
     x, table, places = normal(15, 6, seed=1), normal(8, 6, seed=2), torch.arange(15)
-    context = Context(relative=(table, relative_rows(facts, distances(places, places))), path=path)
+    context = AttentionContext(relative=(table, relative_rows(facts, distances(places, places))), path=path)
     q, k, v = attention.q(x), attention.k(x), attention.v(x)
     scores = q @ k.T
     for i in range(15):
@@ -73,8 +73,8 @@ def test_row_14_large_scores_stay_finite_in_float16() -> None:
     torch.nn.init.eye_(attention.q.weight)
     torch.nn.init.eye_(attention.k.weight)
     x, table, places = 50 * normal(5, 128, seed=1), 50 * normal(8, 128, seed=2), torch.arange(5)
-    context = Context(relative=(table, relative_rows(facts, distances(places, places))))
-    half = Context(relative=(table.half(), context.relative[1]))
+    context = AttentionContext(relative=(table, relative_rows(facts, distances(places, places))))
+    half = AttentionContext(relative=(table.half(), context.relative[1]))
     assert (x @ table.T).abs().max() > torch.finfo(torch.float16).max  # what would have overflowed
     found = attention.half()(x.half()[None], context=half)
     expected = attention.double()(x[None], context=context)

@@ -11,10 +11,10 @@ import torch
 
 from glassformer.config import Attention, BucketBias, FeedForward, LMHead, Model, Norm, Stack
 from glassformer.config.parts import PLACEMENTS
-from glassformer.models.heads import pool
+from glassformer.models.output_heads import pool
 from glassformer.models.transformer import Transformer
 from glassformer.nn.block import residual
-from glassformer.nn.feedforward import ACTIVATIONS, activated, finite_in_half
+from glassformer.nn.feedforward import ACTIVATIONS, activated, clamp_half
 from glassformer.nn.feedforward import gated as multiply_gate
 from tests.helpers import PATHS, largest_difference, randomise, right_padded
 from tests.pages import PAGES, built, tokens
@@ -25,8 +25,8 @@ LARGEST = torch.finfo(torch.float16).max
 def test_row_18_only_half_precision_is_cut():
     huge = torch.tensor([math.inf, -math.inf, 1e30, -1e30, 3.0], dtype=torch.float64)
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
-        assert torch.equal(finite_in_half(huge.to(dtype)), huge.to(dtype))
-    assert finite_in_half(huge.half()).tolist() == [LARGEST, -LARGEST, LARGEST, -LARGEST, 3.0]
+        assert torch.equal(clamp_half(huge.to(dtype)), huge.to(dtype))
+    assert clamp_half(huge.half()).tolist() == [LARGEST, -LARGEST, LARGEST, -LARGEST, 3.0]
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

@@ -11,7 +11,7 @@ import torch
 from glassformer.config import BlockSparse, Embed, InputPosition, LMHead, Model, change, look
 from glassformer.models.transformer import Transformer
 from glassformer.nn.cache import KVCache
-from glassformer.nn.heads import Attention
+from glassformer.nn.multi_head import Attention
 from tests.helpers import PATHS, largest_difference, normal, right_padded, types_unchecked
 from tests.pages import DECODERS, ENCODERS, PAGES, PAIRS, any_page, built, encoder_decoder, model, stack, tokens
 
@@ -149,12 +149,12 @@ def test_row_02_greedy_tokens_of_a_batch_are_those_of_each_row(page):
 
     def greedy(ids, mask, memory, steps=5):
         cache, said = KVCache(), []
-        logits = made.answer(made.decode(ids, mask, cache=cache, **memory))
+        logits = made.apply_head(made.decode(ids, mask, cache=cache, **memory))
         last = slice(-1, None)
         token = logits[:, last].argmax(-1) if mask is None else _at_last(logits, mask).argmax(-1)
         for _ in range(steps):
             said.append(token)
-            token = made.answer(made.decode(token, cache=cache, **memory))[:, last].argmax(-1)
+            token = made.apply_head(made.decode(token, cache=cache, **memory))[:, last].argmax(-1)
         return torch.cat(said, 1)
 
     together = greedy(ids, mask, memory)

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from glassformer.config import Model
-from glassformer.generation.settings import Settings
-from glassformer.generation.writing import write, write_stream
+from glassformer.generation.api import generate, generate_stream
+from glassformer.generation.settings import GenerationSettings
 from glassformer.models.transformer import Transformer
 from glassformer.nn.modes import evaluation_view
 from tests.pages import PAGES, built, tokens
@@ -52,12 +52,12 @@ def state(model: nn.Module) -> list[Any]:
 
 def job(model: Transformer, number: int) -> Any:
     """One of several uses: a search, token by token or not, by one of the paths of attention, or a plain forward."""
-    settings = Settings(max_new_tokens=6, **SEARCHES[number % len(SEARCHES)])
+    settings = GenerationSettings(max_new_tokens=6, **SEARCHES[number % len(SEARCHES)])
     how = {"path": ("sdpa", "eager")[number % 2], "start": None if model.encoder is None else [1]}
     prompts = [[3, 4, 5], [1 + number, 2]]
     if settings.mode != "beam" and number % 3 == 0:
-        return [(token.prompt, token.token) for token in write_stream(model, prompts, settings, **how)]
-    return [[text.ids for text in texts] for texts in write(model, prompts, settings, **how)]
+        return [(token.prompt, token.token) for token in generate_stream(model, prompts, settings, **how)]
+    return [[text.ids for text in texts] for texts in generate(model, prompts, settings, **how)]
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
@@ -92,9 +92,9 @@ def test_a_view_shares_weights_buffers_and_hooks_and_has_no_dropout() -> None:
 
 
 def test_a_stream_survives_training_between_two_tokens() -> None:
-    model, settings = built(with_dropout(PAGES["gpt2"])), Settings(max_new_tokens=6)
-    [[expected]] = write(model, [[3, 4, 5]], settings)
-    stream = write_stream(model, [[3, 4, 5]], settings)
+    model, settings = built(with_dropout(PAGES["gpt2"])), GenerationSettings(max_new_tokens=6)
+    [[expected]] = generate(model, [[3, 4, 5]], settings)
+    stream = generate_stream(model, [[3, 4, 5]], settings)
     found = []
     for token in stream:
         found.append(token.token)

@@ -40,5 +40,5 @@ def greedy(model: torch.nn.Module, ids: torch.Tensor) -> list[int]:
         memory, cache, written = model.encode(ids), KVCache(), [START]
         while len(written) < 41 and written[-1] != END:
             hidden = model.decode(torch.tensor([written[-1:]]), memory=memory, cache=cache)
-            written.append(int(model.answer(hidden)[0, -1].argmax()))
+            written.append(int(model.apply_head(hidden)[0, -1].argmax()))
     return [number for number in written if number > 3]

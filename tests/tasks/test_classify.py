@@ -48,8 +48,8 @@ def test_probabilities_are_the_references(both, several) -> None:
         by_name = {label.name: label for label in found.labels}
         assert [by_name[n].probability for n in ("bad", "good", "odd")] == pytest.approx(expected.tolist(), abs=1e-9)
         assert [by_name[n].score for n in ("bad", "good", "odd")] == pytest.approx(logits.tolist(), abs=1e-9)
-        chances = [label.probability for label in found.labels]
-        assert chances == sorted(chances, reverse=True)
+        probs = [label.probability for label in found.labels]
+        assert probs == sorted(probs, reverse=True)
         assert (found.text, found.pair) == ((text, None) if isinstance(text, str) else text)
 
 

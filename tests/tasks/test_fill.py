@@ -71,8 +71,8 @@ def test_one_blank_equals_the_pipeline(tmp_path) -> None:
 def test_several_blanks_alone_and_together(both) -> None:
     loaded, _ = both
     (filled,) = fill(loaded, spelt(loaded, ["the [MASK] of a [MASK] is [MASK]"]), top=6)
-    chances = [[guess.probability for guess in blank.guesses] for blank in filled.blanks]
-    expected = sorted((prod(chosen) for chosen in product(*chances)), reverse=True)[:6]
+    probs = [[guess.probability for guess in blank.guesses] for blank in filled.blanks]
+    expected = sorted((prod(chosen) for chosen in product(*probs)), reverse=True)[:6]
     assert [one.probability for one in filled.fillings] == pytest.approx(expected, rel=1e-9)
     mask = loaded.tokenizer.special["mask"]
     assert all(guess.text.count(mask) == 2 for blank in filled.blanks for guess in blank.guesses if guess.token != mask)

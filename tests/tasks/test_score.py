@@ -139,13 +139,13 @@ def test_logits_are_never_held_for_more_than_a_window(both, tmp_path, monkeypatc
     loaded, _ = both
     path = tmp_path / "text.txt"
     path.write_text(LONG, encoding="utf-8")
-    sizes, answer = [], loaded.model.answer
+    sizes, answer = [], loaded.model.apply_head
 
     def watched(hidden, mask=None):
         sizes.append(hidden.shape[0] * hidden.shape[1])
         return answer(hidden, mask)
 
-    monkeypatch.setattr(loaded.model, "answer", watched)
+    monkeypatch.setattr(loaded.model, "apply_head", watched)
     total = score_file(loaded, path, window=10, stride=4, batch_size=8)
     assert max(sizes) < 10
     assert sum(sizes) == total.predicted

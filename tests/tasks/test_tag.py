@@ -32,8 +32,8 @@ def their_chances(loaded, theirs, text: str) -> list[tuple[int, int, torch.Tenso
     """(start, end, probabilities) of each token of the text itself."""
     found = loaded.tokenizer.backend.encode(text)
     with torch.no_grad():
-        chances = theirs(torch.tensor([found.ids])).logits[0].softmax(-1)
-    tokens = zip(found.sequence_ids, found.offsets, chances, strict=True)
+        probs = theirs(torch.tensor([found.ids])).logits[0].softmax(-1)
+    tokens = zip(found.sequence_ids, found.offsets, probs, strict=True)
     return [(*offset, row) for source, offset, row in tokens if source is not None]
 
 

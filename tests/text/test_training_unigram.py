@@ -34,12 +34,12 @@ def counted(counts: dict[str, int], score: dict[str, float], *, best: bool) -> C
     found = Counter[str]()
     for word, count in counts.items():
         ways = list(cuts(word, set(score)))
-        chances = [exp(sum(score[piece] for piece in way)) for way in ways]
+        probs = [exp(sum(score[piece] for piece in way)) for way in ways]
         if best:
-            chances = [float(chance == max(chances)) for chance in chances]
-        for way, chance in zip(ways, chances, strict=True):
+            probs = [float(chance == max(probs)) for chance in probs]
+        for way, chance in zip(ways, probs, strict=True):
             for piece in way:
-                found[piece] += count * chance / sum(chances)
+                found[piece] += count * chance / sum(probs)
     return found
 
 

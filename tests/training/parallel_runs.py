@@ -21,10 +21,10 @@ from glassformer.data.objectives.replaced import GeneratorAndDiscriminator, Repl
 from glassformer.data.objectives.sequence_to_sequence import SequenceToSequence, SourceTarget
 from glassformer.models.transformer import Transformer
 from glassformer.training import parallel, resume
+from glassformer.training.activation_checkpointing import checkpoint_blocks
 from glassformer.training.checkpoint import Checkpoints
 from glassformer.training.compiling import compile_model
 from glassformer.training.loop import Settings, Trainer, evaluate
-from glassformer.training.memory import checkpoint_blocks
 from glassformer.training.optim import adamw, muon_and_adamw
 from glassformer.training.parallel import Process
 from glassformer.training.processes import by_first, first_then_all, gathered

@@ -16,7 +16,7 @@ from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.training import Kind, train_tokenizer
 from glassformer.training.building import make_facts, make_model
 from glassformer.training.jobs import job_of
-from glassformer.training.jobs.base import Job, Kit, as_loaded
+from glassformer.training.jobs.base import Job, RunContext, as_loaded
 from glassformer.training.loop import Report, Settings, Trainer
 from glassformer.training.optim import adamw
 from glassformer.training.reading import Records
@@ -54,13 +54,15 @@ def records(rows: Sequence[Any]) -> Records[Any]:
     return Records(rows, np.arange(len(rows)))
 
 
-def ready(recipe: Recipe, tokenizer: Tokenizer, folder: Path) -> tuple[Job[Any], Kit]:
+def ready(recipe: Recipe, tokenizer: Tokenizer, folder: Path) -> tuple[Job[Any], RunContext]:
     """The job of a recipe, and what it works with."""
     job = job_of(recipe)
-    return job, Kit(recipe, tokenizer, make_facts(recipe, job, tokenizer, (), None), folder)
+    return job, RunContext(recipe, tokenizer, make_facts(recipe, job, tokenizer, (), None), folder)
 
 
-def train(job: Job[Any], kit: Kit, rows: Sequence[Any], *, steps: int, lr: float) -> tuple[nn.Module, list[Report]]:
+def train(
+    job: Job[Any], kit: RunContext, rows: Sequence[Any], *, steps: int, lr: float
+) -> tuple[nn.Module, list[Report]]:
     """The trained model, and what every step said."""
     torch.manual_seed(0)
     model, objective = make_model(kit, job, None), job.objective(kit)
@@ -76,6 +78,6 @@ def fell(reports: Sequence[Report], term: str | None = None) -> float:
     return fmean(losses[:3]) / fmean(losses[-3:])
 
 
-def samples(job: Job[Any], kit: Kit, model: nn.Module, rows: Sequence[Any]) -> list[str]:
+def samples(job: Job[Any], kit: RunContext, model: nn.Module, rows: Sequence[Any]) -> list[str]:
     """What a job shows of a model."""
     return job.samples(kit, as_loaded(job.shown(model), kit.tokenizer, kit.folder), rows)

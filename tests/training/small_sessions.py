@@ -8,10 +8,10 @@ import torch
 from glassformer.training import parallel
 from glassformer.training.checkpoint import CheckpointError
 from glassformer.training.log import read_log
+from glassformer.training.logging.watch import Watch
 from glassformer.training.recipe import Recipe
 from glassformer.training.recipe_files import read_recipe
 from glassformer.training.session import Outcome, Session
-from glassformer.training.watching.watch import Watch
 from tests.training.tiny_recipes import tiny
 
 HERE = parallel.Process(torch.device("cpu"))

@@ -16,8 +16,8 @@ from glassformer.models.transformer import Transformer
 from glassformer.nn.block import Block
 from glassformer.nn.cache import KVCache
 from glassformer.training import calling
-from glassformer.training.calling import Call
-from glassformer.training.memory import checkpoint_blocks, hold_activations
+from glassformer.training.activation_checkpointing import checkpoint_blocks, hold_activations
+from glassformer.training.block_calls import Call
 from tests.helpers import randomise, right_padded
 from tests.pages import PAGES, any_page, tokens
 from tests.parity.cases import CASES
@@ -189,7 +189,7 @@ def test_the_halves_of_an_encoder_decoder_and_frozen_weights() -> None:
     def call() -> Any:
         memory = model.encode(inputs["ids"], inputs["mask"])
         hidden = model.decode(inputs["target"], inputs["target_mask"], memory=memory, memory_mask=inputs["mask"])
-        return model.answer(hidden, inputs["target_mask"])
+        return model.apply_head(hidden, inputs["target_mask"])
 
     before, after = compare(model, call)
     assert after < before

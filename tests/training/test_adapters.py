@@ -13,8 +13,8 @@ from torch import nn
 
 from glassformer import TransformerLM, hub
 from glassformer.config import Init, Tokens, change
-from glassformer.generation.settings import Settings
-from glassformer.generation.writing import write
+from glassformer.generation.api import generate
+from glassformer.generation.settings import GenerationSettings
 from glassformer.models.transformer import Transformer
 from glassformer.nn.linear import Linear
 from glassformer.training.adapter_files import (
@@ -230,12 +230,13 @@ def test_the_course_model_takes_adapters_too() -> None:
 
 def test_an_adapted_model_writes_what_the_merged_one_writes() -> None:
     model = built("gpt2")
-    plain = [text[0].ids for text in write(model, [[3, 4, 5], [7]], Settings(max_new_tokens=8))]
+    plain = [text[0].ids for text in generate(model, [[3, 4, 5], [7]], GenerationSettings(max_new_tokens=8))]
     add_adapters(model, alpha=32.0)
     learn(model)
     twin = merged(model)
     found, expected = (
-        [text[0].ids for text in write(one, [[3, 4, 5], [7]], Settings(max_new_tokens=8))] for one in (model, twin)
+        [text[0].ids for text in generate(one, [[3, 4, 5], [7]], GenerationSettings(max_new_tokens=8))]
+        for one in (model, twin)
     )
     assert found == expected != plain
 

@@ -20,10 +20,10 @@ from glassformer import hub
 from glassformer.data.objectives.next_token import NextToken
 from glassformer.models.transformer import Transformer
 from glassformer.nn.cache import KVCache
-from glassformer.training.calling import Call
+from glassformer.training.activation_checkpointing import checkpoint_blocks, hold_activations
+from glassformer.training.block_calls import Call
 from glassformer.training.compiling import VERSIONS, compile_model, uncompile_model
 from glassformer.training.loop import evaluate
-from glassformer.training.memory import checkpoint_blocks, hold_activations
 from tests.helpers import largest_difference, randomise, right_padded
 from tests.pages import PAGES, tokens
 from tests.training.test_activation_checkpointing import given, gradients, made
@@ -85,7 +85,7 @@ def serves_every_way_in() -> None:
     def halves(one: Transformer) -> Any:
         memory = one.encode(inputs["ids"], inputs["mask"])
         hidden = one.decode(inputs["target"], inputs["target_mask"], memory=memory, memory_mask=inputs["mask"])
-        return one.answer(hidden, inputs["target_mask"])
+        return one.apply_head(hidden, inputs["target_mask"])
 
     assert largest_difference(halves(model), halves(plain)) < 1e-5
     assert counting.graphs == after
@@ -133,7 +133,7 @@ def compiles_the_whole() -> None:
         equal(model, plain, given(model, rows, length))
     assert counting.graphs == 1, counting.graphs
     ids, cache = tokens(2, 4), KVCache()
-    assert largest_difference(model.answer(model.decode(ids)), plain(ids)) < 1e-5
+    assert largest_difference(model.apply_head(model.decode(ids)), plain(ids)) < 1e-5
     assert largest_difference(model(ids, cache=cache), plain(ids)) < 1e-5
     assert counting.graphs == 1, counting.graphs
 

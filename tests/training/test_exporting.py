@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import glassformer
-from glassformer.training.assembling import Run, assemble
+from glassformer.training.assembling import Run, build_run
 from glassformer.training.keeping import export_note
 from glassformer.training.recipe_files import recipe_names
 from glassformer.training.session import Session
@@ -39,7 +39,7 @@ def exported(run: Run, folder: Path) -> bool:
 def test_a_run_says_whether_its_model_can_be_converted(name: str, teacher: Path, tmp_path: Path) -> None:
     words = f"tokenizer.load={teacher}"
     taught = {"distil": [f"model.teacher={teacher}", words], "finetune": [f"model.start={teacher}"]}
-    run = assemble(small(name, tmp_path, *taught.get(name, ())), tmp_path, HERE)
+    run = build_run(small(name, tmp_path, *taught.get(name, ())), tmp_path, HERE)
     note = export_note(run)
     assert exported(run, tmp_path / "hf") == (note is None)
     assert note is None or note.endswith(REMEDIES[name])
@@ -53,6 +53,6 @@ def test_it_is_told_before_the_first_step_and_the_remedies_help(tmp_path: Path) 
     told = export_note(session.run)
     session.train()
     assert watch.notes[0] == told
-    assert export_note(assemble(small("classify", tmp_path, "objective.pool=null"), tmp_path, HERE)) is None
+    assert export_note(build_run(small("classify", tmp_path, "objective.pool=null"), tmp_path, HERE)) is None
     folder = trained(small("deberta-v3-rtd", tmp_path, *FEW), tmp_path / "body").folder
     glassformer.save(glassformer.load(folder, head="none"), tmp_path / "hf", to="hf")

@@ -10,8 +10,8 @@ import pytest
 from glassformer.data.token_files import write_tokens
 from glassformer.training.checkpoint import CheckpointError, Checkpoints
 from glassformer.training.log import RunLog
+from glassformer.training.logging.curve import draw_curve
 from glassformer.training.recipe import Recipe
-from glassformer.training.watching.curve import draw_curve
 from glassformer.weights.saving import write_text
 from tests.training.small_sessions import content, small, trained
 

@@ -23,7 +23,7 @@ from glassformer.tasks.tag import tag
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.training import train_tokenizer
 from glassformer.training.jobs import job_of
-from glassformer.training.jobs.base import Job, Kit, as_loaded
+from glassformer.training.jobs.base import Job, RunContext, as_loaded
 from glassformer.training.jobs.labels import _correlation, _score_several
 from glassformer.training.loop import Settings, Trainer
 from glassformer.training.optim import adamw
@@ -126,21 +126,23 @@ def facts_of(family: str, head: str, labels: Sequence[str]) -> tuple[Model, Toke
 
 def job_and_kit(
     name: str, rows: Sequence[Any], *, family: str = "encoder", length: int = 32, skip: bool = False, **objective: Any
-) -> tuple[Job[Any], Kit]:
+) -> tuple[Job[Any], RunContext]:
     recipe = recipe_of(name, objective, length, on_bad_row="skip" if skip else "stop")
     job = job_of(recipe)
     facts, tokenizer = facts_of(family, job.head, job.labels(rows))
-    return job, Kit(recipe, tokenizer, job.finish(facts), Path())
+    return job, RunContext(recipe, tokenizer, job.finish(facts), Path())
 
 
-def prepared(job: Job[Any], kit: Kit, rows: Sequence[Any]) -> tuple[list[Any], Any]:
+def prepared(job: Job[Any], kit: RunContext, rows: Sequence[Any]) -> tuple[list[Any], Any]:
     """The examples of rows, and all of them as one batch."""
     found = job.examples(kit, {"train": records(rows)})["train"]
     examples = [found[number] for number in range(len(found))]
     return examples, job.objective(kit).prepare(examples, torch.Generator())
 
 
-def trained(job: Job[Any], kit: Kit, rows: Sequence[Any], steps: int, lr: float = 6e-3) -> tuple[Transformer, float]:
+def trained(
+    job: Job[Any], kit: RunContext, rows: Sequence[Any], steps: int, lr: float = 6e-3
+) -> tuple[Transformer, float]:
     """A new model after some steps, and by how much the loss fell."""
     torch.manual_seed(0)
     model = Transformer(kit.facts)
@@ -151,7 +153,7 @@ def trained(job: Job[Any], kit: Kit, rows: Sequence[Any], steps: int, lr: float 
     return model, losses[0] / max(1e-9, sum(losses[-3:]) / 3)
 
 
-def shown(kit: Kit, ids: Any) -> list[str]:
+def shown(kit: RunContext, ids: Any) -> list[str]:
     return kit.tokenizer.tokens(ids.tolist())
 
 
@@ -259,8 +261,8 @@ def test_classify_asks_a_model_what_training_showed_it(family: str, pairs: bool)
         [(row.text, row.second) if row.second is not None else row.text for row in rows],
     )
     both = zip(found, rows, strict=True)
-    chances = [{label.name: label.probability for label in one.labels}[row.label] for one, row in both]
-    wanted = -torch.tensor(chances, dtype=torch.float64).log().sum()
+    probs = [{label.name: label.probability for label in one.labels}[row.label] for one, row in both]
+    wanted = -torch.tensor(probs, dtype=torch.float64).log().sum()
     assert largest_difference(loss.terms["label"].total, wanted) < 1e-9
     assert len(examples) == len(rows)
 
@@ -458,9 +460,9 @@ def test_tag_asks_a_model_what_training_showed_it(family: str) -> None:
     job, kit = job_and_kit("tag", sentences(), family=family)
     model = randomise(Transformer(kit.facts).double()).eval()
     _, batch = prepared(job, kit, rows)
-    chances = model(**batch.inputs).softmax(-1)
+    probs = model(**batch.inputs).softmax(-1)
     found = tag(as_loaded(model, kit.tokenizer, kit.folder), [row.words for row in rows])
-    for row, ours, judged in zip(found, chances, batch.labels["tag"] != IGNORE, strict=True):
+    for row, ours, judged in zip(found, probs, batch.labels["tag"] != IGNORE, strict=True):
         assert int(judged.sum()) == len(row.words)
         said = torch.tensor([word.probability for word in row.words], dtype=torch.float64)
         assert largest_difference(ours[judged].amax(-1), said) < 1e-9

@@ -13,7 +13,7 @@ from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.training import train_tokenizer
 from glassformer.training.building import make_model
 from glassformer.training.jobs import job_of
-from glassformer.training.jobs.base import Job, Kit, as_loaded
+from glassformer.training.jobs.base import Job, RunContext, as_loaded
 from tests.training.small_runs import COLOURS, NUMBERS, ready, recipe_of, records
 
 SIZES = {
@@ -38,12 +38,12 @@ def tokenizer() -> Tokenizer:
     return train_tokenizer([NUMBERS, COLOURS], kind="bpe", vocab_size=320, special=special, min_frequency=1)
 
 
-def job_and_kit(tokenizer: Tokenizer, folder: Path, **objective: Any) -> tuple[Job[Any], Kit]:
+def job_and_kit(tokenizer: Tokenizer, folder: Path, **objective: Any) -> tuple[Job[Any], RunContext]:
     model = {"lineage": "bart", "sizes": SIZES}
     return ready(recipe_of("text-to-text", model, length=64, objective=objective), tokenizer, folder)
 
 
-def read(job: Job[Any], kit: Kit, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+def read(job: Job[Any], kit: RunContext, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """What the encoder is given when the job judges a model."""
     given: list[list[int]] = []
 

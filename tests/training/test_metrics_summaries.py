@@ -74,7 +74,7 @@ def test_of_several_references_the_best_counts_for_each_kind() -> None:
 
 
 def test_by_hand() -> None:
-    """Written 5 words, reference 4; shared: the, cat, mat; pairs: the cat; in order: the cat … mat."""
+    """GenerationOutput 5 words, reference 4; shared: the, cat, mat; pairs: the cat; in order: the cat … mat."""
     found = rouge(["The cat saw a mat!"], ["the cat, the mat"])
     assert three(found.rouge1) == pytest.approx((3 / 5, 3 / 4, 6 / 9))
     assert three(found.rouge2) == pytest.approx((1 / 4, 1 / 3, 2 / 7))

@@ -13,9 +13,9 @@ from glassformer.training import assembling
 from glassformer.training.checkpoint import CheckpointError
 from glassformer.training.jobs.language import Controlled
 from glassformer.training.log import read_log
+from glassformer.training.logging.watch import Watch
 from glassformer.training.recipe_files import read_recipe, recipe_names
 from glassformer.training.session import Session, StoppedError
-from glassformer.training.watching.watch import Watch
 from tests.training.small_sessions import HERE, TAUGHT, Stopped, StopsAt, losses, small, trained
 from tests.training.tiny_recipes import write_text
 

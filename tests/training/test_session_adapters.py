@@ -12,9 +12,9 @@ from glassformer.training import assembling
 from glassformer.training.adapter_files import adapter_state, load_adapters, merged_with
 from glassformer.training.adapters import merge, merged
 from glassformer.training.checkpoint import CheckpointError, Checkpoints, check
+from glassformer.training.logging.watch import Watch
 from glassformer.training.recipe import Recipe
 from glassformer.training.session import Session
-from glassformer.training.watching.watch import Watch
 from glassformer.weights.files import open_weights
 from tests.training.small_sessions import HERE, Stopped, StopsAt, assert_refused, content, small, trained
 

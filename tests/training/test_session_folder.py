@@ -10,9 +10,9 @@ import pytest
 
 from glassformer.training.checkpoint import CheckpointError
 from glassformer.training.folder_lock import FolderLock
+from glassformer.training.logging.watch import Watch
 from glassformer.training.recipe_files import read_recipe
 from glassformer.training.session import Session
-from glassformer.training.watching.watch import Watch
 from tests.training.small_sessions import HERE, assert_refused, content, small, trained
 
 FEW = ("run.steps=2", "evaluation.every=2", "optimizer.warmup=0", "tokenizer.size=300")

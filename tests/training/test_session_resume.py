@@ -13,9 +13,9 @@ from glassformer.training import building
 from glassformer.training.adapter_files import fingerprint
 from glassformer.training.checkpoint import CheckpointError
 from glassformer.training.log import read_log
+from glassformer.training.logging.watch import Watch
 from glassformer.training.recipe import Recipe
 from glassformer.training.session import Session
-from glassformer.training.watching.watch import Watch
 from tests.training.small_sessions import HERE, Listens, Stopped, StopsAt, assert_refused, content, small, trained
 from tests.training.tiny_recipes import sentence
 

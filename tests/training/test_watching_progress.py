@@ -13,10 +13,10 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from glassformer.training.logging.figures import Meter, as_number, as_time, spaced
+from glassformer.training.logging.progress import Progress
+from glassformer.training.logging.speed import Utilisation
 from glassformer.training.loop import Report
-from glassformer.training.watching.figures import Meter, as_number, as_time, spaced
-from glassformer.training.watching.progress import Progress
-from glassformer.training.watching.speed import Utilisation
 from tests.helpers import some_at_once
 
 STEPS = 1000
@@ -280,7 +280,7 @@ def test_control_characters_are_made_visible() -> None:
 CHATTER = """
 import sys
 from rich.console import Console
-from glassformer.training.watching.progress import Progress
+from glassformer.training.logging.progress import Progress
 from tests.training.test_watching_progress import report
 console = Console(force_terminal=sys.argv[1] == "terminal", color_system=None, _environ={})
 with Progress(console, steps=3, every_seconds=1e-9) as progress:

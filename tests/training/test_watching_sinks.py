@@ -11,8 +11,8 @@ import pytest
 from tensorboard.backend.event_processing import plugin_event_accumulator
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from glassformer.training.logging.sinks import Sink, Sinks, TensorBoard, WeightsAndBiases, step_values
 from glassformer.training.loop import Report
-from glassformer.training.watching.sinks import Sink, Sinks, TensorBoard, WeightsAndBiases, step_values
 
 
 def read(folder: Path) -> EventAccumulator:

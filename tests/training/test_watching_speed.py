@@ -10,9 +10,9 @@ from glassformer.config import Model, change
 from glassformer.data.objectives.base import Batch
 from glassformer.inspect.account.account import account
 from glassformer.inspect.account.hardware import HARDWARE, own
+from glassformer.training.logging import speed
+from glassformer.training.logging.speed import Row, Utilisation, flops_per_token, known_peak, peak_memory, typical_row
 from glassformer.training.loop import Precision
-from glassformer.training.watching import speed
-from glassformer.training.watching.speed import Row, Utilisation, flops_per_token, known_peak, peak_memory, typical_row
 from tests.helpers import right_padded
 from tests.pages import PAGES
 

@@ -12,14 +12,14 @@ import torch
 from torch import nn
 
 from glassformer.config import TaskHead
-from glassformer.data.objectives.asking import Needs
 from glassformer.data.objectives.base import Batch, Loss, Term
-from glassformer.data.objectives.cross_entropy import judge_tokens
+from glassformer.data.objectives.cross_entropy import token_cross_entropy
 from glassformer.data.objectives.labels import ask_head
+from glassformer.data.objectives.model_io import ModelRequirement
 from glassformer.data.objectives.rows import Ids, Padding, Text, as_text
-from glassformer.nn.norm import at_least_float32
+from glassformer.nn.norm import upcast
 
-NEEDS = Needs("Answer", TaskHead, ("span",))
+NEEDS = ModelRequirement("Answer", TaskHead, ("span",))
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,11 +61,13 @@ class Answer:
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
         """Two terms, ``start`` and ``end``, over the rows."""
         NEEDS.check(model)
-        scores = at_least_float32(ask_head(model, batch.inputs))  # B T 2
+        scores = upcast(ask_head(model, batch.inputs))  # B T 2
         if (mask := batch.inputs.get("mask")) is not None:
             scores = scores.masked_fill(~mask.unsqueeze(-1), -torch.inf)
         count = batch.counts["start"]
         ends = dict(zip(("start", "end"), scores.unbind(-1), strict=True))
-        terms = {name: Term(judge_tokens(some, batch.labels[name]).total, count, 0.5) for name, some in ends.items()}
+        terms = {
+            name: Term(token_cross_entropy(some, batch.labels[name]).total, count, 0.5) for name, some in ends.items()
+        }
         both = [some.argmax(-1) == batch.labels[name] for name, some in ends.items()]
         return Loss(terms, {"exact": ((both[0] & both[1]).sum(), count)})

@@ -17,22 +17,24 @@ from torch.utils.checkpoint import checkpoint
 
 from glassformer.config.checks import check_positive, check_probability
 from glassformer.data.objectives.base import IGNORE
-from glassformer.nn.norm import at_least_float32
+from glassformer.nn.norm import upcast
 
 
-class Judged(NamedTuple):
+class TokenLoss(NamedTuple):
     """Sums over the places that are judged."""
 
     total: Float[Tensor, ""]  # cross-entropy in nats
     right: Int[Tensor, ""]  # at how many of them the label has the highest score; while learning, a tie is right
 
 
-def judge_tokens(logits: Float[Tensor, "... V"], labels: Int[Tensor, "..."], smoothing: float = 0.0) -> Judged:
+def token_cross_entropy(
+    logits: Float[Tensor, "... V"], labels: Int[Tensor, "..."], smoothing: float = 0.0
+) -> TokenLoss:
     """Cross-entropy and right guesses; how many places they are over is for whoever made the labels to know."""
     check_probability(smoothing=smoothing)
-    rows, flat = at_least_float32(logits).reshape(-1, logits.shape[-1]), labels.reshape(-1)
+    rows, flat = upcast(logits).reshape(-1, logits.shape[-1]), labels.reshape(-1)
     total = F.cross_entropy(rows, flat, ignore_index=IGNORE, reduction="sum", label_smoothing=smoothing)
-    return Judged(total, _count_right(logits.detach(), labels, exactly=not torch.is_grad_enabled()))
+    return TokenLoss(total, _count_right(logits.detach(), labels, exactly=not torch.is_grad_enabled()))
 
 
 def _count_right(logits: Tensor, labels: Tensor, exactly: bool) -> Tensor:
@@ -47,7 +49,7 @@ def token_losses(
     logits: Float[Tensor, "... V"], labels: Int[Tensor, "..."], smoothing: float = 0.0
 ) -> tuple[Float[Tensor, ""], int]:
     """(Sum of the cross-entropies in nats, number of places it is over)."""
-    return judge_tokens(logits, labels, smoothing).total, int((labels != IGNORE).sum())
+    return token_cross_entropy(logits, labels, smoothing).total, int((labels != IGNORE).sum())
 
 
 def judge_in_chunks(
@@ -56,8 +58,8 @@ def judge_in_chunks(
     labels: Int[Tensor, "..."],
     chunk: int,
     smoothing: float = 0.0,
-) -> Judged:
-    """``judge_tokens`` of ``head(hidden)``, without ever holding the logits of more than ``chunk`` places.
+) -> TokenLoss:
+    """``token_cross_entropy`` of ``head(hidden)``, without ever holding the logits of more than ``chunk`` places.
 
     Logits are made anew in the backward pass, which costs one more product with the vocabulary. Places that are not
     judged are left out before the head, which for masked words is most of its work.
@@ -71,18 +73,18 @@ def judge_in_chunks(
     """
     check_positive(chunk=chunk)
 
-    def judge(some: Tensor, right: Tensor) -> Judged:
-        return judge_tokens(head(some[None]), right[None], smoothing)
+    def judge(some: Tensor, right: Tensor) -> TokenLoss:
+        return token_cross_entropy(head(some[None]), right[None], smoothing)
 
     judged = labels != IGNORE
     vectors, wanted = hidden[judged], labels[judged]  # N D, N
     parts = [
-        Judged(*checkpoint(judge, some, right, use_reentrant=False, preserve_rng_state=False))
+        TokenLoss(*checkpoint(judge, some, right, use_reentrant=False, preserve_rng_state=False))
         for some, right in zip(torch.split(vectors, chunk), torch.split(wanted, chunk), strict=True)
     ]
     if not len(wanted):
-        parts = [Judged(vectors.sum(), wanted.sum())]  # 0 that still hangs on the model
-    return Judged(torch.stack([p.total for p in parts]).sum(), torch.stack([p.right for p in parts]).sum())
+        parts = [TokenLoss(vectors.sum(), wanted.sum())]  # 0 that still hangs on the model
+    return TokenLoss(torch.stack([p.total for p in parts]).sum(), torch.stack([p.right for p in parts]).sum())
 
 
 def chunked_token_loss(

@@ -18,23 +18,23 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from glassformer.config.checks import check_number
-from glassformer.data.objectives.asking import vectors
 from glassformer.data.objectives.base import Batch, Loss, Term
-from glassformer.data.objectives.cross_entropy import judge_tokens
+from glassformer.data.objectives.cross_entropy import token_cross_entropy
 from glassformer.data.objectives.masked import NEEDS as MASKED
 from glassformer.data.objectives.masked import Masked
+from glassformer.data.objectives.model_io import vectors
 from glassformer.data.objectives.next_token import NEEDS as NEXT
 from glassformer.data.objectives.next_token import NextToken
 from glassformer.models.transformer import Transformer, unwrapped
 from glassformer.nn.modes import Evaluating
-from glassformer.nn.norm import at_least_float32
+from glassformer.nn.norm import upcast
 
 
 def soft_targets(
     student: Float[Tensor, "B T V"], teacher: Float[Tensor, "B T V"], real: Bool[Tensor, "B T"], temperature: float
 ) -> Float[Tensor, ""]:
     """Σ T² · KL(teacher ‖ student) at temperature T, over real tokens."""
-    mine, theirs = ((at_least_float32(logits) / temperature).log_softmax(-1) for logits in (student, teacher))
+    mine, theirs = ((upcast(logits) / temperature).log_softmax(-1) for logits in (student, teacher))
     each = F.kl_div(mine, theirs, reduction="none", log_target=True).sum(-1)  # B T
     return each.where(real, 0.0).sum() * temperature**2
 
@@ -43,7 +43,7 @@ def cosine_distance(
     student: Float[Tensor, "B T D"], teacher: Float[Tensor, "B T D"], real: Bool[Tensor, "B T"]
 ) -> Float[Tensor, ""]:
     """Σ 1 − cosine of the vectors of both, over real tokens."""
-    each = 1 - F.cosine_similarity(at_least_float32(student), at_least_float32(teacher), dim=-1)
+    each = 1 - F.cosine_similarity(upcast(student), upcast(teacher), dim=-1)
     return each.where(real, 0.0).sum()
 
 
@@ -83,7 +83,7 @@ class Distillation:
         with Evaluating(self.teacher), torch.no_grad():
             their_hidden, their_logits = _think(self.teacher, batch.inputs)
         ((name, labels),) = batch.labels.items()
-        judged = judge_tokens(logits, labels, getattr(self.objective, "smoothing", 0.0))
+        judged = token_cross_entropy(logits, labels, getattr(self.objective, "smoothing", 0.0))
         real = batch.inputs["mask"].bool() if "mask" in batch.inputs else torch.ones_like(labels, dtype=torch.bool)
         terms = {
             "soft": Term(soft_targets(logits, their_logits, real, self.temperature), batch.tokens, self.soft),
@@ -110,4 +110,4 @@ def _think(model: Transformer, inputs: Mapping[str, Tensor]) -> tuple[Float[Tens
     """The last vectors and the logits, from one pass."""
     known = {k: v for k, v in inputs.items() if k != "segments" or model.config.embed.segments}
     hidden = vectors(model, known)
-    return hidden, model.answer(hidden)
+    return hidden, model.apply_head(hidden)

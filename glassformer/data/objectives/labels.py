@@ -16,15 +16,15 @@ from torch import Tensor, nn
 
 from glassformer.config import TaskHead
 from glassformer.config.checks import check_choice, check_probability
-from glassformer.data.objectives.asking import Needs
 from glassformer.data.objectives.base import IGNORE, Batch, Loss, Term
-from glassformer.data.objectives.cross_entropy import judge_tokens
+from glassformer.data.objectives.cross_entropy import token_cross_entropy
+from glassformer.data.objectives.model_io import ModelRequirement
 from glassformer.data.objectives.rows import Ids, Padding, Text, as_ids, as_text
 from glassformer.models.transformer import unwrapped
-from glassformer.nn.norm import at_least_float32
+from glassformer.nn.norm import upcast
 
-CLASSIFIES = Needs("Classify", TaskHead, ("classify", "pair"))
-TAGS = Needs("Tag", TaskHead, ("tag",))
+CLASSIFIES = ModelRequirement("Classify", TaskHead, ("classify", "pair"))
+TAGS = ModelRequirement("Tag", TaskHead, ("tag",))
 
 
 def ask_head(model: nn.Module, inputs: dict[str, Tensor]) -> Any:
@@ -91,9 +91,9 @@ class Classify:
         CLASSIFIES.check(model)
         scores, labels, count = ask_head(model, batch.inputs), batch.labels["label"], batch.counts["label"]
         if self.kind == "one":
-            judged = judge_tokens(scores, labels, self.smoothing)
+            judged = token_cross_entropy(scores, labels, self.smoothing)
             return Loss({"label": Term(judged.total, count)}, {"accuracy": (judged.right, count)})
-        scores = at_least_float32(scores if self.kind == "several" else scores.squeeze(-1))
+        scores = upcast(scores if self.kind == "several" else scores.squeeze(-1))
         if scores.shape != labels.shape:
             raise ValueError(
                 f"the head gives scores of shape {tuple(scores.shape)} for labels of shape {tuple(labels.shape)}; a "
@@ -146,6 +146,6 @@ class Tag:
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
         """One term, ``tag``, over the words."""
         TAGS.check(model)
-        judged = judge_tokens(ask_head(model, batch.inputs), batch.labels["tag"])
+        judged = token_cross_entropy(ask_head(model, batch.inputs), batch.labels["tag"])
         count = batch.counts["tag"]
         return Loss({"tag": Term(judged.total, count)}, {"accuracy": (judged.right, count)})

@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from glassformer.config import LMHead
-from glassformer.data.objectives.asking import Needs, ask_tokens
 from glassformer.data.objectives.base import IGNORE, Batch, Loss, Term
 from glassformer.data.objectives.masking import Masking
+from glassformer.data.objectives.model_io import ModelRequirement, ask_tokens
 from glassformer.data.objectives.rows import Ids, Padding, Text, as_ids, as_text
 
-NEEDS = Needs("Masked", LMHead, families=("encoder",))
+NEEDS = ModelRequirement("Masked", LMHead, families=("encoder",))
 
 
 def hide_words(texts: Sequence[Text], masking: Masking, generator: torch.Generator, padding: Padding) -> Batch:

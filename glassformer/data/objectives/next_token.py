@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from glassformer.config import LMHead
 from glassformer.config.checks import check_count, check_probability
-from glassformer.data.objectives.asking import Needs, ask_tokens
 from glassformer.data.objectives.base import IGNORE, Batch, Loss, Term
+from glassformer.data.objectives.model_io import ModelRequirement, ask_tokens
 from glassformer.data.objectives.rows import Ids, Padding, Text, as_ids
 
 _TOO_SHORT = "a row of fewer than two tokens has no next token to predict; leave it out."
-NEEDS = Needs("NextToken", LMHead, families=("decoder",))
+NEEDS = ModelRequirement("NextToken", LMHead, families=("decoder",))
 
 
 @dataclass(frozen=True, eq=False)

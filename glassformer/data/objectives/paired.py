@@ -10,15 +10,15 @@ import torch
 from torch import nn
 
 from glassformer.config import PretrainingHead
-from glassformer.data.objectives.asking import Needs
 from glassformer.data.objectives.base import Batch, Loss, Term
-from glassformer.data.objectives.cross_entropy import judge_tokens
+from glassformer.data.objectives.cross_entropy import token_cross_entropy
 from glassformer.data.objectives.masked import hide_words
 from glassformer.data.objectives.masking import Masking
+from glassformer.data.objectives.model_io import ModelRequirement
 from glassformer.data.objectives.rows import Padding, Text
 from glassformer.data.objectives.sentences import SentencePair
 
-NEEDS = Needs("MaskedPairs", PretrainingHead, families=("encoder",))
+NEEDS = ModelRequirement("MaskedPairs", PretrainingHead, families=("encoder",))
 
 
 def frame_pair(pair: SentencePair, cls: int, sep: int) -> Text:
@@ -47,6 +47,6 @@ class MaskedPairs:
         """Two terms, ``masked`` over the hidden words and ``pair`` over the rows."""
         NEEDS.check(model)
         answers = dict(zip(("masked", "pair"), model(**batch.inputs), strict=True))
-        judged = {name: judge_tokens(scores, batch.labels[name]) for name, scores in answers.items()}
+        judged = {name: token_cross_entropy(scores, batch.labels[name]) for name, scores in answers.items()}
         terms = {name: Term(one.total, batch.counts[name]) for name, one in judged.items()}
         return Loss(terms, {f"{name} accuracy": (one.right, batch.counts[name]) for name, one in judged.items()})

@@ -20,17 +20,17 @@ from torch.func import functional_call
 
 from glassformer.config import LMHead, TaskHead
 from glassformer.config.checks import check_choice, check_number
-from glassformer.data.objectives.asking import Needs
 from glassformer.data.objectives.base import IGNORE, Batch, Loss, Term
-from glassformer.data.objectives.cross_entropy import judge_tokens
+from glassformer.data.objectives.cross_entropy import token_cross_entropy
 from glassformer.data.objectives.masked import hide_words
 from glassformer.data.objectives.masking import Masking
+from glassformer.data.objectives.model_io import ModelRequirement
 from glassformer.data.objectives.rows import Ids, Padding, Text, as_text
 from glassformer.models.transformer import Transformer
-from glassformer.nn.norm import at_least_float32
+from glassformer.nn.norm import upcast
 
-GENERATES = Needs("ReplacedTokens (its generator)", LMHead, families=("encoder",))
-DISCRIMINATES = Needs("ReplacedTokens (its discriminator)", TaskHead, ("replaced",), ("encoder",))
+GENERATES = ModelRequirement("ReplacedTokens (its generator)", LMHead, families=("encoder",))
+DISCRIMINATES = ModelRequirement("ReplacedTokens (its discriminator)", TaskHead, ("replaced",), ("encoder",))
 TABLE = "embed.token.weight"
 SHARED = ("token", "position", "segment")  # tables that the paper's two models have in common
 
@@ -100,7 +100,7 @@ def draw_tokens(logits: Float[Tensor, "N V"], seed: int) -> Int[Tensor, "N"]:
     The noise comes from the seed and the device alone; a CPU and a GPU draw different noise from the same seed.
     """
     generator = torch.Generator(logits.device).manual_seed(seed)
-    scores = at_least_float32(logits.detach())
+    scores = upcast(logits.detach())
     waiting = torch.empty_like(scores).exponential_(generator=generator)
     return (scores - waiting.log()).argmax(-1)
 
@@ -132,9 +132,9 @@ class ReplacedTokens:
         if not isinstance(model, GeneratorAndDiscriminator):
             raise TypeError(f"ReplacedTokens trains a GeneratorAndDiscriminator, and this is a {type(model).__name__}.")
         logits = model.generator(**batch.inputs)
-        guessed = judge_tokens(logits, batch.labels["generator"])
+        guessed = token_cross_entropy(logits, batch.labels["generator"])
         drawn, is_replaced = _draw(logits, batch)
-        scores = at_least_float32(model.discriminate(batch.inputs | {"ids": drawn}))
+        scores = upcast(model.discriminate(batch.inputs | {"ids": drawn}))
         each = F.binary_cross_entropy_with_logits(scores, is_replaced.to(scores.dtype), reduction="none")
         real = batch.inputs.get("mask", torch.ones_like(is_replaced))
         told = (((scores > 0) == is_replaced) & real).sum()

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from glassformer.config import LMHead
 from glassformer.config.checks import check_probability
-from glassformer.data.objectives.asking import Needs, ask_tokens
 from glassformer.data.objectives.base import Batch, Loss, Term
+from glassformer.data.objectives.model_io import ModelRequirement, ask_tokens
 from glassformer.data.objectives.rows import Ids, Padding, Text, as_ids
 
-NEEDS = Needs("SequenceToSequence", LMHead, families=("encoder-decoder",))
+NEEDS = ModelRequirement("SequenceToSequence", LMHead, families=("encoder-decoder",))
 
 
 @dataclass(frozen=True, eq=False)

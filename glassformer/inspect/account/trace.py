@@ -165,7 +165,7 @@ def _answer(recorder: OpRecorder, model: Any, ids: dict[str, Tensor], path: Atte
         positions = _positions(recorder, ids["decoder"])
         hidden = model.decode(ids["decoder"], memory=hidden, positions=positions, path=path)
         del positions
-    return model.answer(hidden)
+    return model.apply_head(hidden)
 
 
 def _trace_step(model: Transformer, load: Load) -> Trace:
@@ -184,7 +184,7 @@ def _trace_step(model: Transformer, load: Load) -> Trace:
         recorder.storages.start()
         with recorder.counting():
             last = {"positions": positions[-1:], "cache": cache, "path": path}
-            made.answer(made.decode(tokens[:, -1:], memory=memory, **last))
+            made.apply_head(made.decode(tokens[:, -1:], memory=memory, **last))
         return _seen(recorder, found, cache.nbytes)
 
 

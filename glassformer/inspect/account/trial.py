@@ -103,7 +103,7 @@ def _decoding(model: "Transformer", ids: "Tensor", source: "Tensor", path: "Atte
     def step() -> None:
         with torch.inference_mode():
             hidden = model.decode(ids[:, -1:], memory=memory, cache=cache, path=path)
-            model.answer(hidden)
+            model.apply_head(hidden)
             cache.crop(length)
 
     return step

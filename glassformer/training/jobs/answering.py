@@ -18,7 +18,7 @@ from glassformer.hub import Loaded
 from glassformer.tasks.answer import Answered, answer
 from glassformer.tasks.texts import Framed, Tokens, trim
 from glassformer.tasks.windows import Window, sliding
-from glassformer.training.jobs.base import Job, Kit
+from glassformer.training.jobs.base import Job, RunContext
 from glassformer.training.jobs.framing import (
     ASKED,
     Counts,
@@ -60,16 +60,16 @@ class Answering(Job[Question]):
         """Question and context."""
         return row.question, row.context
 
-    def objective(self, kit: Kit) -> Answer:
+    def objective(self, kit: RunContext) -> Answer:
         """Cross-entropy of the first and of the last token of the answer."""
         del kit
         return Answer()
 
-    def examples(self, kit: Kit, parts: Mapping[str, Records[Question]]) -> dict[str, Dataset[Any]]:
+    def examples(self, kit: RunContext, parts: Mapping[str, Records[Question]]) -> dict[str, Dataset[Any]]:
         """One example per window. The ``notes`` of a data set say how many answers are not whole tokens."""
         return {part: read_rows(kit, rows, partial(self._make, kit)) for part, rows in parts.items()}
 
-    def _make(self, kit: Kit, row: Question, counts: Counts) -> list[objectives.Question]:
+    def _make(self, kit: RunContext, row: Question, counts: Counts) -> list[objectives.Question]:
         framed, windows = self._read(kit, row)
         span = find_tokens(framed.second, row) if row.answers else None
         begin = len(framed.before + framed.first + framed.between)
@@ -97,7 +97,7 @@ class Answering(Job[Question]):
                 f"tokenizer puts none there. Say objective.without='leave out', and take out questions without answers."
             )
 
-    def _read(self, kit: Kit, row: Question) -> tuple[Framed, list[Window]]:
+    def _read(self, kit: RunContext, row: Question) -> tuple[Framed, list[Window]]:
         """Question and context, and the windows over the context."""
         framed, longest = frame_row(kit, row.origin, row.question, row.context), longest_row(kit)
         room = longest - framed.frame - len(framed.first)
@@ -121,14 +121,14 @@ class Answering(Job[Question]):
             batch_size=ASKED,
         )
 
-    def figures(self, kit: Kit, loaded: Loaded, rows: Sequence[Question]) -> dict[str, float]:
+    def figures(self, kit: RunContext, loaded: Loaded, rows: Sequence[Question]) -> dict[str, float]:
         """Exact match and F1, by the rules of the version of SQuAD that the rows are like."""
         rows = readable(kit, rows, self._read)
         given = [best(found) for found in self._ask(loaded, rows)]
         gold = [[text for text, _ in row.answers] for row in rows]
         return score_answers(given, gold, version="1.1" if all(gold) else "2.0").figures()
 
-    def samples(self, kit: Kit, loaded: Loaded, rows: Sequence[Question]) -> list[str]:
+    def samples(self, kit: RunContext, loaded: Loaded, rows: Sequence[Question]) -> list[str]:
         """A question, the answer that the model found, and what is right."""
         rows = readable(kit, rows, self._read)
         shown = []

@@ -1,7 +1,7 @@
 """What a job is: from rows to examples, an objective for them, and what is measured besides the loss.
 
 A recipe names its job and states the job's options under ``objective``. A job holds nothing but its recipe; what it
-works with comes in a ``Kit`` once the run has it.
+works with comes in a ``RunContext`` once the run has it.
 """
 
 from abc import ABC, abstractmethod
@@ -43,7 +43,7 @@ class NoOptions:
 
 
 @dataclass(frozen=True, eq=False)
-class Kit:
+class RunContext:
     """What a run has made ready: the tokenizer, the facts of the model, a folder for files of its own."""
 
     recipe: Recipe
@@ -129,7 +129,7 @@ class Job(ABC, Generic[R]):
         """What makes the model one that Hugging Face has, where the job is the reason that it is not."""
         return None
 
-    def build(self, kit: Kit) -> nn.Module:
+    def build(self, kit: RunContext) -> nn.Module:
         """The model that is trained, with fresh weights."""
         return Transformer(kit.facts)
 
@@ -138,11 +138,11 @@ class Job(ABC, Generic[R]):
         return unwrapped(model)
 
     @abstractmethod
-    def objective(self, kit: Kit) -> Objective[Any]:
+    def objective(self, kit: RunContext) -> Objective[Any]:
         """What is learned from examples."""
 
     @abstractmethod
-    def examples(self, kit: Kit, parts: Mapping[str, Records[R]]) -> dict[str, Dataset[Any]]:
+    def examples(self, kit: RunContext, parts: Mapping[str, Records[R]]) -> dict[str, Dataset[Any]]:
         """Tokenised examples of every part."""
 
     def of_loss(self, loss: float) -> dict[str, float]:
@@ -154,7 +154,7 @@ class Job(ABC, Generic[R]):
         """What a validation says: the loss, what is told beside it, and other ways to say it."""
         return {"loss": means.loss, **means.parts, **self.of_loss(means.loss)}
 
-    def figures(self, kit: Kit, loaded: Loaded, rows: Sequence[R]) -> dict[str, float]:
+    def figures(self, kit: RunContext, loaded: Loaded, rows: Sequence[R]) -> dict[str, float]:
         """What is measured besides the loss; costs more, so of few rows while learning."""
         del kit, loaded, rows
         return {}
@@ -163,7 +163,7 @@ class Job(ABC, Generic[R]):
         """What has to be known to read the figures."""
         return []
 
-    def samples(self, kit: Kit, loaded: Loaded, rows: Sequence[R]) -> list[str]:
+    def samples(self, kit: RunContext, loaded: Loaded, rows: Sequence[R]) -> list[str]:
         """What the model makes of these rows, for people to look at."""
         del kit, loaded, rows
         return []

@@ -15,7 +15,7 @@ from glassformer.data.token_files import tokenizer_fingerprint
 from glassformer.hub import Loaded
 from glassformer.models.transformer import Transformer
 from glassformer.training.adapter_files import fingerprint
-from glassformer.training.jobs.base import Kit
+from glassformer.training.jobs.base import RunContext
 from glassformer.training.jobs.hiding import Filled, Hiding
 from glassformer.training.jobs.masked import HiddenWords
 
@@ -82,14 +82,14 @@ class Distilled(HiddenWords):
         """The teacher's weights."""
         return {"teacher": fingerprint(self.teacher.model)}
 
-    def build(self, kit: Kit) -> nn.Module:
+    def build(self, kit: RunContext) -> nn.Module:
         """A new student, with weights of the teacher if it starts from them."""
         student = Transformer(kit.facts)
         if self.options.start_from_teacher:
             start_from(student, self.teacher.model)
         return student
 
-    def objective(self, kit: Kit) -> Taught:
+    def objective(self, kit: RunContext) -> Taught:
         """What the teacher says, the hidden words, and the teacher's last vectors."""
         self._check_tokenizer(kit)
         options: DistilledOptions = self.options
@@ -104,7 +104,7 @@ class Distilled(HiddenWords):
             )
         )
 
-    def _check_tokenizer(self, kit: Kit) -> None:
+    def _check_tokenizer(self, kit: RunContext) -> None:
         if tokenizer_fingerprint(self.teacher.tokenizer) != tokenizer_fingerprint(kit.tokenizer):
             raise ValueError(
                 f"student and teacher must read text by the same tokenizer; say "

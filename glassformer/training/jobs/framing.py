@@ -14,11 +14,11 @@ import torch
 from glassformer.config import TaskHead
 from glassformer.data.objectives.rows import Text
 from glassformer.data.records import Origin
-from glassformer.data.source_rows import BadRowError, Tally
+from glassformer.data.source_rows import BadRowError, RowStats
 from glassformer.hub import Loaded
 from glassformer.tasks.batches import Row
 from glassformer.tasks.texts import Framed, frame
-from glassformer.training.jobs.base import Encoded, Kit, as_loaded
+from glassformer.training.jobs.base import Encoded, RunContext, as_loaded
 from glassformer.training.reading import Records
 
 E = TypeVar("E")
@@ -32,17 +32,17 @@ CUT = "cut"
 class Counted(Encoded[E], Generic[E]):
     """Examples, with what is to be told of the rows that they were made of: which were left out, or changed."""
 
-    def __init__(self, examples: Sequence[E], fingerprint: str, tally: Tally, counts: Counts) -> None:
+    def __init__(self, examples: Sequence[E], fingerprint: str, tally: RowStats, counts: Counts) -> None:
         lengths = [len(example.text.ids) for example in cast(Sequence[Any], examples)]
         super().__init__(examples, lengths, fingerprint, cut=counts[CUT])
         self.notes = [str(tally)] if tally.bad else []
         self.notes += [f"{count:,} {what}" for what, count in counts.items() if what != CUT]
 
 
-def read_rows(kit: Kit, rows: Records[R], make: Make[R, E]) -> Counted[E]:
+def read_rows(kit: RunContext, rows: Records[R], make: Make[R, E]) -> Counted[E]:
     """The examples that ``make`` gives for each row; each has a framed ``text``."""
     found: list[E] = []
-    tally, counts = Tally(), Counts()
+    tally, counts = RowStats(), Counts()
     for row in rows:
         try:
             found.extend(make(row, counts))
@@ -56,7 +56,7 @@ def read_rows(kit: Kit, rows: Records[R], make: Make[R, E]) -> Counted[E]:
     return Counted(found, rows.fingerprint, tally, counts)
 
 
-def readable(kit: Kit, rows: Sequence[R], read: Callable[[Kit, R], object]) -> list[R]:
+def readable(kit: RunContext, rows: Sequence[R], read: Callable[[RunContext, R], object]) -> list[R]:
     """The rows whose input can be read, where those that cannot are to be left out: ``read`` raises BadRowError."""
     if kit.recipe.data.on_bad_row == "stop":
         return list(rows)
@@ -71,7 +71,7 @@ def readable(kit: Kit, rows: Sequence[R], read: Callable[[Kit, R], object]) -> l
     return [row for row in rows if is_good(row)]
 
 
-def longest_row(kit: Kit) -> int:
+def longest_row(kit: RunContext) -> int:
     """The tokens that a row may have."""
     length, longest = kit.recipe.batch.length, kit.facts.longest
     if longest is not None and length > longest:
@@ -79,10 +79,10 @@ def longest_row(kit: Kit) -> int:
     return length
 
 
-def frame_row(kit: Kit, origin: Origin, text: str, second: str | None = None) -> Framed:
+def frame_row(kit: RunContext, origin: Origin, text: str, second: str | None = None) -> Framed:
     """A text, or two, in the tokenizer's own frame; one without a token is a bad row."""
     try:
-        return frame(kit.tokenizer.of_letters(), text, second, name=str(origin))
+        return frame(kit.tokenizer.without_specials(), text, second, name=str(origin))
     except ValueError as error:
         texts = " and ".join(f"{one!r:.60}" for one in (text, second) if one is not None)
         raise BadRowError(origin, "no token", texts, "Take the row out") from error
@@ -90,10 +90,10 @@ def frame_row(kit: Kit, origin: Origin, text: str, second: str | None = None) ->
 
 def as_trained(loaded: Loaded) -> Loaded:
     """A model to be asked about rows as it was trained on them: letters of special tokens are letters there."""
-    return as_loaded(loaded.model, loaded.tokenizer.of_letters(), loaded.place)
+    return as_loaded(loaded.model, loaded.tokenizer.without_specials(), loaded.place)
 
 
-def as_text(kit: Kit, row: Row, words: Iterable[int] | None = None) -> Text:
+def as_text(kit: RunContext, row: Row, words: Iterable[int] | None = None) -> Text:
     """A row as objectives take it, with the segments of its tokens where the model has such."""
     return Text(
         torch.tensor(row.ids, dtype=torch.int32),
@@ -102,7 +102,7 @@ def as_text(kit: Kit, row: Row, words: Iterable[int] | None = None) -> Text:
     )
 
 
-def label_number(kit: Kit, label: str, origin: Origin) -> int:
+def label_number(kit: RunContext, label: str, origin: Origin) -> int:
     """The place of a label in the model's head. One that no training row has is an error, whatever is to be done with
     bad rows: left out, it would make the figures better than they are."""
     head = kit.facts.head

@@ -23,10 +23,10 @@ from glassformer.data.packing import Packed, PackedRows, StreamPlan
 from glassformer.data.token_files import TokenFile
 from glassformer.hub import Loaded
 from glassformer.nn.modes import Evaluating
-from glassformer.nn.norm import at_least_float32
+from glassformer.nn.norm import upcast
 from glassformer.tasks.texts import frame
 from glassformer.text.tokenizer import Tokenizer
-from glassformer.training.jobs.base import Kit
+from glassformer.training.jobs.base import RunContext
 from glassformer.training.jobs.documents import Mapped, texts_of, token_file
 from glassformer.training.reading import Records
 
@@ -138,13 +138,13 @@ class Frame:
         return Text(row, words=None if self.words is None else self.words(row))
 
 
-def separator(kit: Kit) -> int:
+def separator(kit: RunContext) -> int:
     """The token that stands between texts: the one for it, or the one that ends a text."""
     return kit.token("sep" if kit.tokenizer.sep is not None or kit.tokenizer.eos is None else "eos")
 
 
 def text_rows(
-    kit: Kit, parts: Mapping[str, Records[Any]], rows: Filled, *, whole_words: bool
+    kit: RunContext, parts: Mapping[str, Records[Any]], rows: Filled, *, whole_words: bool
 ) -> dict[str, Dataset[Text]]:
     """Framed rows of at most ``batch.length`` tokens, of every part.
 
@@ -181,7 +181,7 @@ def _documents(file: TokenFile, room: int, around: Frame) -> Mapped[Text]:
     return Mapped(file, framed, np.minimum(lengths, room) + around.size, cut=int((lengths > room).sum()))
 
 
-def sample_row(kit: Kit, text: str, *, whole_words: bool) -> Text:
+def sample_row(kit: RunContext, text: str, *, whole_words: bool) -> Text:
     """The beginning of a text as a framed row, short enough to be read."""
     around = Frame.of(kit.tokenizer, whole_words=whole_words)
     ids = kit.tokenizer.encode(text, special=False, allow_special=False)
@@ -205,7 +205,7 @@ def guess_words(loaded: Loaded, text: Text, masking: Masking) -> str:
     answer = answer_of(loaded, replace(text, ids=seen))
     logits = answer[0] if isinstance(answer, tuple) else answer
     hidden = labels != IGNORE
-    best = at_least_float32(logits[0].cpu()[hidden]).softmax(-1).max(-1)
+    best = upcast(logits[0].cpu()[hidden]).softmax(-1).max(-1)
     name = partial(word, loaded.tokenizer)
     guesses = [
         f"{name(guess)} {chance:.0%}" + ("" if guess == right else f" ({name(right)})")

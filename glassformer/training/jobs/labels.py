@@ -19,7 +19,7 @@ from glassformer.tasks.classify import Classified, classify
 from glassformer.tasks.entities import find_entities
 from glassformer.tasks.tag import tag, take_words
 from glassformer.tasks.texts import Framed, fit
-from glassformer.training.jobs.base import Job, Kit
+from glassformer.training.jobs.base import Job, RunContext
 from glassformer.training.jobs.framing import (
     ASKED,
     CUT,
@@ -106,27 +106,27 @@ class Classification(Job[Labelled]):
         """Models of Hugging Face pool as their lineage does."""
         return None if self.options.pool is None else "With objective.pool=null it can."
 
-    def objective(self, kit: Kit) -> Classify:
+    def objective(self, kit: RunContext) -> Classify:
         """Cross-entropy of the class, of each class apart, or the squared error of a number."""
         del kit
         return Classify(kind=self.options.kind, smoothing=self.options.smoothing)
 
-    def examples(self, kit: Kit, parts: Mapping[str, Records[Labelled]]) -> dict[str, Dataset[Any]]:
+    def examples(self, kit: RunContext, parts: Mapping[str, Records[Labelled]]) -> dict[str, Dataset[Any]]:
         """Framed texts, cut to ``batch.length`` at their end; of a pair the longer one first."""
         return {part: read_rows(kit, rows, partial(self._make, kit)) for part, rows in parts.items()}
 
-    def _make(self, kit: Kit, row: Labelled, counts: Counts) -> list[objectives.Labelled]:
+    def _make(self, kit: RunContext, row: Labelled, counts: Counts) -> list[objectives.Labelled]:
         framed, longest = self._read(kit, row), longest_row(kit)
         counts[CUT] += len(framed.tokens) > longest
         text = as_text(kit, fit(framed, longest, "right").row)
         return [objectives.Labelled(text, self._label(kit, row))]
 
-    def _read(self, kit: Kit, row: Labelled) -> Framed:
+    def _read(self, kit: RunContext, row: Labelled) -> Framed:
         if self.options.kind == "number":
             _number(row)
         return frame_row(kit, row.origin, row.text, row.second)
 
-    def _label(self, kit: Kit, row: Labelled) -> int | float | list[float]:
+    def _label(self, kit: RunContext, row: Labelled) -> int | float | list[float]:
         if self.options.kind == "number":
             return _number(row)
         numbers = [label_number(kit, name, row.origin) for name in self._names(row)]
@@ -146,7 +146,7 @@ class Classification(Job[Labelled]):
         several = self.options.kind != "one"
         return classify(as_trained(loaded), texts, several=several, truncate="right", batch_size=ASKED)
 
-    def figures(self, kit: Kit, loaded: Loaded, rows: Sequence[Labelled]) -> dict[str, float]:
+    def figures(self, kit: RunContext, loaded: Loaded, rows: Sequence[Labelled]) -> dict[str, float]:
         """Accuracy and macro F1; of several labels micro and macro F1; of numbers their correlation with the right."""
         rows = readable(kit, rows, self._read)
         found = self._ask(loaded, rows)
@@ -156,7 +156,7 @@ class Classification(Job[Labelled]):
             return score_labels([one.labels[0].name for one in found], [row.label for row in rows]).figures()
         return _score_several([_likely(one) for one in found], [{*self._names(row)} for row in rows])
 
-    def samples(self, kit: Kit, loaded: Loaded, rows: Sequence[Labelled]) -> list[str]:
+    def samples(self, kit: RunContext, loaded: Loaded, rows: Sequence[Labelled]) -> list[str]:
         """A text, what the model says of it and how sure it is, and what is right."""
         rows = readable(kit, rows, self._read)
         shown = []
@@ -234,16 +234,16 @@ class Tagging(Job[Tagged]):
                 raise ValueError(f"{error} If they mark no entities, say objective.entities=false.") from error
         return found
 
-    def objective(self, kit: Kit) -> Tag:
+    def objective(self, kit: RunContext) -> Tag:
         """Cross-entropy of the tag of every word."""
         del kit
         return Tag()
 
-    def examples(self, kit: Kit, parts: Mapping[str, Records[Tagged]]) -> dict[str, Dataset[Any]]:
+    def examples(self, kit: RunContext, parts: Mapping[str, Records[Tagged]]) -> dict[str, Dataset[Any]]:
         """Framed sentences, cut to ``batch.length`` between words."""
         return {part: read_rows(kit, rows, partial(self._make, kit)) for part, rows in parts.items()}
 
-    def _make(self, kit: Kit, row: Tagged, counts: Counts) -> list[TaggedWords]:
+    def _make(self, kit: RunContext, row: Tagged, counts: Counts) -> list[TaggedWords]:
         framed, spans = self._read(kit, row)
         kept = self._kept(kit, framed, spans)
         counts[CUT] += kept < len(spans)
@@ -253,7 +253,7 @@ class Tagging(Job[Tagged]):
         text = as_text(kit, replace(framed, first=tokens).row, words)
         return [TaggedWords(text, [label_number(kit, name, row.origin) for name in row.tags[:kept]])]
 
-    def _read(self, kit: Kit, row: Tagged) -> tuple[Framed, Sequence[Any]]:
+    def _read(self, kit: RunContext, row: Tagged) -> tuple[Framed, Sequence[Any]]:
         """The frame, and the tokens of each word."""
         framed = frame_row(kit, row.origin, " ".join(row.words))
         try:
@@ -266,7 +266,7 @@ class Tagging(Job[Tagged]):
             raise BadRowError(row.origin, "a word that is too long", found, remedy)
         return framed, spans
 
-    def _kept(self, kit: Kit, framed: Framed, spans: Sequence[Any]) -> int:
+    def _kept(self, kit: RunContext, framed: Framed, spans: Sequence[Any]) -> int:
         """How many words fit into a row."""
         room = longest_row(kit) - framed.frame
         return sum(total <= room for total in accumulate(len(span.tokens) for span in spans))
@@ -275,7 +275,7 @@ class Tagging(Job[Tagged]):
         found = tag(as_trained(loaded), [row.words for row in rows], batch_size=ASKED)
         return [[word.label for word in one.words] for one in found]
 
-    def figures(self, kit: Kit, loaded: Loaded, rows: Sequence[Tagged]) -> dict[str, float]:
+    def figures(self, kit: RunContext, loaded: Loaded, rows: Sequence[Tagged]) -> dict[str, float]:
         """Precision, recall and F1 of entities, and the share of words with the right tag."""
         rows = readable(kit, rows, self._read)
         given, gold = self._ask(loaded, rows), [row.tags for row in rows]
@@ -283,7 +283,7 @@ class Tagging(Job[Tagged]):
         entities = score_entities(given, gold).figures() if self.options.entities else {}
         return {**entities, "tag accuracy": mean([ours == theirs for ours, theirs in pairs])}
 
-    def samples(self, kit: Kit, loaded: Loaded, rows: Sequence[Tagged]) -> list[str]:
+    def samples(self, kit: RunContext, loaded: Loaded, rows: Sequence[Tagged]) -> list[str]:
         """A sentence as the model marks it, and as is right."""
         rows = readable(kit, rows, self._read)
         shown = zip(rows, self._ask(loaded, rows), strict=True)

@@ -20,7 +20,7 @@ from glassformer.generation.text import generate_text
 from glassformer.hub import Loaded
 from glassformer.nn.modes import Evaluating
 from glassformer.text.tokenizer import TokenizerError
-from glassformer.training.jobs.base import Encoded, Job, Kit
+from glassformer.training.jobs.base import Encoded, Job, RunContext
 from glassformer.training.jobs.documents import Mapped, Part, PlainText, texts_of, token_file
 from glassformer.training.metrics.perplexity import perplexity
 from glassformer.training.reading import Records
@@ -62,12 +62,12 @@ class Language(PlainText):
             if left <= 0:
                 return
 
-    def objective(self, kit: Kit) -> NextToken:
+    def objective(self, kit: RunContext) -> NextToken:
         """Cross-entropy of every token but the first of its row."""
         del kit
         return NextToken(smoothing=self.options.smoothing, chunk=self.options.chunk)
 
-    def examples(self, kit: Kit, parts: Mapping[str, Records[Text]]) -> dict[str, Dataset[Any]]:
+    def examples(self, kit: RunContext, parts: Mapping[str, Records[Text]]) -> dict[str, Dataset[Any]]:
         """Rows of ``batch.length`` tokens."""
         tokenizer, alone = kit.tokenizer, self.options.rows == "documents"
         frame = {"start": tokenizer.bos if alone else None, "end": tokenizer.eos}
@@ -119,7 +119,7 @@ class Language(PlainText):
         """Perplexity per token."""
         return {"perplexity": perplexity(loss, 1).perplexity}
 
-    def samples(self, kit: Kit, loaded: Loaded, rows: Sequence[Text]) -> list[str]:
+    def samples(self, kit: RunContext, loaded: Loaded, rows: Sequence[Text]) -> list[str]:
         """A text as the model would go on."""
         room = kit.recipe.batch.length - 1
         usual = "" if self.options.rows == "documents" and kit.tokenizer.bos is not None else "\n"
@@ -149,16 +149,16 @@ class Controlled(Job[Labelled]):
         """A token for every label."""
         return tuple(code_token(label) for label in sorted({row.label for row in rows}))
 
-    def objective(self, kit: Kit) -> NextToken:
+    def objective(self, kit: RunContext) -> NextToken:
         """Cross-entropy of every token after the code."""
         del kit
         return NextToken(smoothing=self.options.smoothing, chunk=self.options.chunk)
 
-    def examples(self, kit: Kit, parts: Mapping[str, Records[Labelled]]) -> dict[str, Dataset[Any]]:
+    def examples(self, kit: RunContext, parts: Mapping[str, Records[Labelled]]) -> dict[str, Dataset[Any]]:
         """Documents behind their codes, cut to ``batch.length``."""
         return {part: self._coded(kit, rows) for part, rows in parts.items()}
 
-    def _coded(self, kit: Kit, rows: Records[Labelled]) -> Encoded[Document]:
+    def _coded(self, kit: RunContext, rows: Records[Labelled]) -> Encoded[Document]:
         tokenizer, length = kit.tokenizer, self.recipe.batch.length
         end = [] if tokenizer.eos is None else [tokenizer.eos]
         found, cut = [], 0
@@ -168,7 +168,7 @@ class Controlled(Job[Labelled]):
             cut += len(ids) > length
         return Encoded(found, [len(one.ids) for one in found], rows.fingerprint, cut=cut)
 
-    def figures(self, kit: Kit, loaded: Loaded, rows: Sequence[Labelled]) -> dict[str, float]:
+    def figures(self, kit: RunContext, loaded: Loaded, rows: Sequence[Labelled]) -> dict[str, float]:
         """How often the text is likeliest behind its own code: the code does steer."""
         codes = {row.label: _code(kit, row) for row in sorted(rows, key=lambda row: row.label)}
         if len(codes) < 2:
@@ -188,7 +188,7 @@ class Controlled(Job[Labelled]):
             mean = float(NextToken().loss(loaded.model, batch).mean())
         return mean if math.isfinite(mean) else math.inf
 
-    def samples(self, kit: Kit, loaded: Loaded, rows: Sequence[Labelled]) -> list[str]:
+    def samples(self, kit: RunContext, loaded: Loaded, rows: Sequence[Labelled]) -> list[str]:
         """What the model writes behind the codes of these rows."""
         length = max(1, min(SAMPLE_TOKENS, kit.recipe.batch.length - 2))
         prompts = [[_code(kit, row)] for row in rows]
@@ -196,7 +196,7 @@ class Controlled(Job[Labelled]):
         return [f"{code_token(row.label)} {texts[0].text}" for row, texts in zip(rows, found, strict=True)]
 
 
-def _code(kit: Kit, row: Labelled) -> int:
+def _code(kit: RunContext, row: Labelled) -> int:
     """The id of the control code of a row; one that the vocabulary lacks is an error."""
     try:
         return kit.tokenizer.id_of(code_token(row.label))

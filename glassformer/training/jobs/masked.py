@@ -12,7 +12,7 @@ from glassformer.data.objectives import Text as Row
 from glassformer.data.objectives.masked import join_translation
 from glassformer.data.records import Pair, Text
 from glassformer.hub import Loaded
-from glassformer.training.jobs.base import Encoded, Job, Kit
+from glassformer.training.jobs.base import Encoded, Job, RunContext
 from glassformer.training.jobs.documents import PlainText
 from glassformer.training.jobs.hiding import Filled, Hiding, guess_words, sample_row, separator, text_rows
 from glassformer.training.reading import Records
@@ -23,11 +23,11 @@ _FRAME = 4  # tokens around a text and its translation
 class HiddenWords(PlainText):
     """Jobs that hide words of plain text; their options have ``masking`` and ``rows`` (see ``hiding``)."""
 
-    def examples(self, kit: Kit, parts: Mapping[str, Records[Text]]) -> dict[str, Dataset[Any]]:
+    def examples(self, kit: RunContext, parts: Mapping[str, Records[Text]]) -> dict[str, Dataset[Any]]:
         """Framed rows of ``batch.length`` tokens."""
         return {**text_rows(kit, parts, self.options.rows, whole_words=self.options.masking.whole_words)}
 
-    def samples(self, kit: Kit, loaded: Loaded, rows: Sequence[Text]) -> list[str]:
+    def samples(self, kit: RunContext, loaded: Loaded, rows: Sequence[Text]) -> list[str]:
         """Each text as ``sample`` has it."""
         hiding: Hiding = self.options.masking
         masking = hiding.masking(kit.tokenizer)
@@ -54,7 +54,7 @@ class MaskedText(HiddenWords):
     head = "lm"
     options_type = MaskedOptions
 
-    def objective(self, kit: Kit) -> Masked:
+    def objective(self, kit: RunContext) -> Masked:
         """Cross-entropy of the hidden words."""
         return Masked(masking=self.options.masking.masking(kit.tokenizer), chunk=self.options.chunk)
 
@@ -85,7 +85,7 @@ class MaskedTranslation(Job[Pair]):
         """Both texts."""
         return row.source, row.target
 
-    def objective(self, kit: Kit) -> TranslationMasked:
+    def objective(self, kit: RunContext) -> TranslationMasked:
         """Cross-entropy of the hidden words of both texts."""
         known, needed = kit.facts.embed.languages, len(self.recipe.data.languages)
         if known < needed:
@@ -96,7 +96,7 @@ class MaskedTranslation(Job[Pair]):
         masked = Masked(masking=self.options.masking.masking(kit.tokenizer), chunk=self.options.chunk)
         return TranslationMasked(masked=masked, frame=separator(kit))
 
-    def examples(self, kit: Kit, parts: Mapping[str, Records[Pair]]) -> dict[str, Dataset[Any]]:
+    def examples(self, kit: RunContext, parts: Mapping[str, Records[Pair]]) -> dict[str, Dataset[Any]]:
         """Pairs of texts, which together with their frame have at most ``batch.length`` tokens."""
         found = {}
         for part, rows in parts.items():
@@ -105,7 +105,7 @@ class MaskedTranslation(Job[Pair]):
             found[part] = Encoded(pairs, lengths, rows.fingerprint, cut=cut)
         return {**found}
 
-    def _encoded(self, kit: Kit, rows: Sequence[Pair]) -> tuple[list[Translation], int]:
+    def _encoded(self, kit: RunContext, rows: Sequence[Pair]) -> tuple[list[Translation], int]:
         """The pairs, and how many were cut."""
         columns = [
             kit.tokenizer.encode_batch(texts, special=False, allow_special=False)
@@ -128,7 +128,7 @@ class MaskedTranslation(Job[Pair]):
             )
         return numbers[0], numbers[1]
 
-    def samples(self, kit: Kit, loaded: Loaded, rows: Sequence[Pair]) -> list[str]:
+    def samples(self, kit: RunContext, loaded: Loaded, rows: Sequence[Pair]) -> list[str]:
         """Texts beside their translations with blanks, and the model's guesses."""
         objective = self.objective(kit)
         joined = [join_translation(pair, objective.frame) for pair in self._encoded(kit, rows)[0]]

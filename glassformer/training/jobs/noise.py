@@ -18,7 +18,7 @@ from glassformer.generation.text import generate_text
 from glassformer.hub import Loaded
 from glassformer.text.sentences import By
 from glassformer.text.tokenizer import Tokenizer
-from glassformer.training.jobs.base import Kit
+from glassformer.training.jobs.base import RunContext
 from glassformer.training.jobs.documents import Mapped, Part, PlainText, texts_of, token_file
 from glassformer.training.jobs.hiding import BLANK, SAMPLE_TOKENS, Filled, readable
 from glassformer.training.jobs.sentence_rows import SentenceRows, sentences_of
@@ -52,7 +52,7 @@ class Spans(PlainText):
     def _cuts(self) -> Cuts:
         return Cuts(density=self.options.density, mean=self.options.mean)
 
-    def objective(self, kit: Kit) -> SpanCorruption:
+    def objective(self, kit: RunContext) -> SpanCorruption:
         """Cross-entropy of the spans."""
         first, count = sentinels(kit.tokenizer)
         longest = self._cuts.longest_text(self.recipe.batch.length)
@@ -69,11 +69,11 @@ class Spans(PlainText):
             spans=self._cuts,
         )
 
-    def examples(self, kit: Kit, parts: Mapping[str, Records[Text]]) -> dict[str, Dataset[Any]]:
+    def examples(self, kit: RunContext, parts: Mapping[str, Records[Text]]) -> dict[str, Dataset[Any]]:
         """Rows of text without a frame."""
         return {part: self._rows(kit, part, rows) for part, rows in parts.items()}
 
-    def _rows(self, kit: Kit, part: str, rows: Records[Text]) -> Dataset[Int[Tensor, "_"]]:
+    def _rows(self, kit: RunContext, part: str, rows: Records[Text]) -> Dataset[Int[Tensor, "_"]]:
         file = token_file(kit.folder, part, texts_of(rows), rows.fingerprint, kit.tokenizer)
         room = self._cuts.longest_text(self.recipe.batch.length)
         packed = PackedRows(file, StreamPlan(file.lengths, room))
@@ -88,7 +88,7 @@ class Spans(PlainText):
         some = Part(packed, 0, len(lengths), packed.fingerprint)  # a last row of one token is left out
         return Mapped(some, ids, lengths)
 
-    def samples(self, kit: Kit, loaded: Loaded, rows: Sequence[Text]) -> list[str]:
+    def samples(self, kit: RunContext, loaded: Loaded, rows: Sequence[Text]) -> list[str]:
         """Texts with gaps, and as the model would fill them."""
         objective, written = self.objective(kit), []
         longest = min(SAMPLE_TOKENS, self._cuts.longest_text(self.recipe.batch.length))
@@ -174,7 +174,7 @@ class Denoised(PlainText):
     head = "lm"
     options_type = DenoisedOptions
 
-    def objective(self, kit: Kit) -> Denoising:
+    def objective(self, kit: RunContext) -> Denoising:
         """Cross-entropy of the whole text."""
         options: DenoisedOptions = self.options
         noise = Noise(
@@ -189,7 +189,7 @@ class Denoised(PlainText):
         decoder = SequenceToSequence(start=kit.start, chunk=options.chunk)
         return Denoising(decoder=decoder, noise=noise, bos=kit.token("bos"), eos=kit.token("eos"))
 
-    def examples(self, kit: Kit, parts: Mapping[str, Records[Text]]) -> dict[str, Dataset[Any]]:
+    def examples(self, kit: RunContext, parts: Mapping[str, Records[Text]]) -> dict[str, Dataset[Any]]:
         """Rows of sentences, which between BOS and EOS have at most ``batch.length`` tokens."""
         across = self.options.rows == "full"
         return {
@@ -205,10 +205,10 @@ class Denoised(PlainText):
             raise ValueError(f"batch.length={self.recipe.batch.length} has no room for text between BOS and EOS.")
         return self.recipe.batch.length - 2
 
-    def _sentences(self, kit: Kit, text: str) -> list[list[int]]:
+    def _sentences(self, kit: RunContext, text: str) -> list[list[int]]:
         return sentences_of(kit.tokenizer, text, self.options.sentences)
 
-    def samples(self, kit: Kit, loaded: Loaded, rows: Sequence[Text]) -> list[str]:
+    def samples(self, kit: RunContext, loaded: Loaded, rows: Sequence[Text]) -> list[str]:
         """Spoiled texts, what the model makes of them, and what they were."""
         objective, room, written = self.objective(kit), min(SAMPLE_TOKENS, self._room), []
         for row in rows:

@@ -15,9 +15,9 @@ from glassformer.data.objectives.sentences import IN_ORDER
 from glassformer.data.order import hashed
 from glassformer.data.records import Text
 from glassformer.hub import Loaded
-from glassformer.nn.norm import at_least_float32
+from glassformer.nn.norm import upcast
 from glassformer.text.sentences import By
-from glassformer.training.jobs.base import Encoded, Kit
+from glassformer.training.jobs.base import Encoded, RunContext
 from glassformer.training.jobs.documents import PlainText
 from glassformer.training.jobs.hiding import SAMPLE_TOKENS, Hiding, answer_of, guess_words
 from glassformer.training.jobs.sentence_rows import sentences_of
@@ -53,16 +53,16 @@ class PairedText(PlainText):
     head = "pretraining"
     options_type = PairedOptions
 
-    def objective(self, kit: Kit) -> MaskedPairs:
+    def objective(self, kit: RunContext) -> MaskedPairs:
         """Cross-entropy of the hidden words, and of the question about the pair."""
         masking = self.options.masking.masking(kit.tokenizer)
         return MaskedPairs(masking=masking, cls=kit.token("cls"), sep=kit.token("sep"))
 
-    def examples(self, kit: Kit, parts: Mapping[str, Records[Text]]) -> dict[str, Dataset[Any]]:
+    def examples(self, kit: RunContext, parts: Mapping[str, Records[Text]]) -> dict[str, Dataset[Any]]:
         """Pairs of text, which together with their frame have at most ``batch.length`` tokens."""
         return {part: self._pairs(kit, part, rows) for part, rows in parts.items()}
 
-    def _pairs(self, kit: Kit, part: str, rows: Records[Text]) -> Encoded[SentencePair]:
+    def _pairs(self, kit: RunContext, part: str, rows: Records[Text]) -> Encoded[SentencePair]:
         documents = [self._sentences(kit, row.text) for row in rows]
         longest = Rows(length=max(0, self.recipe.batch.length - _FRAME), short=self.options.short)
         generator = torch.Generator().manual_seed(hashed("pairs", self.recipe.run.seed, part))
@@ -71,10 +71,10 @@ class PairedText(PlainText):
         found = [pair for _ in range(passes) for pair in make(documents, longest, generator)]
         return Encoded(found, [len(pair.first) + len(pair.second) + _FRAME for pair in found], rows.fingerprint)
 
-    def _sentences(self, kit: Kit, text: str) -> list[list[int]]:
+    def _sentences(self, kit: RunContext, text: str) -> list[list[int]]:
         return sentences_of(kit.tokenizer, text, self.options.sentences)
 
-    def samples(self, kit: Kit, loaded: Loaded, rows: Sequence[Text]) -> list[str]:
+    def samples(self, kit: RunContext, loaded: Loaded, rows: Sequence[Text]) -> list[str]:
         """The beginning of each text in two parts with blanks, the guesses, and how sure the model is of the pair."""
         objective = self.objective(kit)
         written = []
@@ -83,7 +83,7 @@ class PairedText(PlainText):
                 self._sentences(kit, row.text), min(SAMPLE_TOKENS, self.recipe.batch.length - _FRAME)
             )
             text = frame_pair(SentencePair(first, second, IN_ORDER), objective.cls, objective.sep)
-            scores = at_least_float32(answer_of(loaded, text)[1])[0]
+            scores = upcast(answer_of(loaded, text)[1])[0]
             sure = float(scores.softmax(-1)[IN_ORDER])
             verdict = f"  → that the second part follows: {sure:.0%}" if first and second else ""
             written.append("\n".join(filter(None, (guess_words(loaded, text, objective.masking), verdict))))

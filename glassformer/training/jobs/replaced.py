@@ -16,7 +16,7 @@ from glassformer.families import lineages
 from glassformer.hub import Loaded
 from glassformer.models.transformer import Transformer, unwrapped
 from glassformer.training.building import check_new, new_facts
-from glassformer.training.jobs.base import Kit
+from glassformer.training.jobs.base import RunContext
 from glassformer.training.jobs.hiding import Filled, Hiding, answer_of, readable, word
 from glassformer.training.jobs.masked import HiddenWords
 
@@ -59,7 +59,7 @@ class Replaced(HiddenWords):
         """Not every lineage has a head that tells replaced tokens, and what is taught later gets another."""
         return "Without its head it can: glassformer convert --head none."
 
-    def build(self, kit: Kit) -> nn.Module:
+    def build(self, kit: RunContext) -> nn.Module:
         """Both models as one."""
         plan = self.recipe.model
         assert plan.lineage is not None
@@ -71,7 +71,7 @@ class Replaced(HiddenWords):
         """The model that tells replaced tokens, on its own."""
         return model.finished() if isinstance(model, GeneratorAndDiscriminator) else unwrapped(model)
 
-    def objective(self, kit: Kit) -> ReplacedTokens:
+    def objective(self, kit: RunContext) -> ReplacedTokens:
         """Cross-entropy of the guessed words, and of which tokens are replaced."""
         return ReplacedTokens(masking=self.options.masking.masking(kit.tokenizer), weight=self.options.weight)
 

@@ -15,20 +15,20 @@ from glassformer.generation.text import generate_text
 from glassformer.generation.translation import prepare_translation
 from glassformer.hub import Loaded
 from glassformer.text.languages import languages_of
-from glassformer.training.jobs.base import Encoded, Job, Kit
+from glassformer.training.jobs.base import Encoded, Job, RunContext
 from glassformer.training.metrics.summaries import rouge
 from glassformer.training.metrics.translation import bleu, chrf
 from glassformer.training.reading import Records
 
 MOST_TASKS = 20  # if there are more, the words before colons tell no tasks
-Judged = Literal["translation", "summaries", "exact"]
+TokenLoss = Literal["translation", "summaries", "exact"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextToTextOptions:
     """What is learned, and how it is judged."""
 
-    judged: Judged = "translation"  # by BLEU and chrF, by ROUGE, or by whether it is the very text
+    judged: TokenLoss = "translation"  # by BLEU and chrF, by ROUGE, or by whether it is the very text
     smoothing: float = 0.1
     chunk: int | None = None
     prefix: str = ""  # words before every source
@@ -67,15 +67,15 @@ class TextToText(Job[Pair]):
             return ()
         return tuple(language_token(code) for code in sorted({code for row in rows for code in _languages(row)}))
 
-    def objective(self, kit: Kit) -> SequenceToSequence:
+    def objective(self, kit: RunContext) -> SequenceToSequence:
         """Cross-entropy of the target, smoothed."""
         return SequenceToSequence(start=kit.start, smoothing=self.options.smoothing, chunk=self.options.chunk)
 
-    def examples(self, kit: Kit, parts: Mapping[str, Records[Pair]]) -> dict[str, Dataset[Any]]:
+    def examples(self, kit: RunContext, parts: Mapping[str, Records[Pair]]) -> dict[str, Dataset[Any]]:
         """Pairs of framed texts. The length of one is that of its longer side."""
         return {part: self._encoded(kit, rows) for part, rows in parts.items()}
 
-    def _encoded(self, kit: Kit, rows: Records[Pair]) -> Encoded[SourceTarget]:
+    def _encoded(self, kit: RunContext, rows: Records[Pair]) -> Encoded[SourceTarget]:
         pairs = [row for given in rows for row in ((given, _turned(given)) if self.options.both_ways else (given,))]
         longest = self.recipe.batch.length
         framed = not self.options.languages
@@ -92,7 +92,7 @@ class TextToText(Job[Pair]):
         cut = sum(max(map(len, pair)) > longest - (0 if framed else 2) for pair in both)
         return Encoded(found, lengths, rows.fingerprint, cut=cut)
 
-    def write(self, kit: Kit, loaded: Loaded, rows: Sequence[Pair]) -> list[str]:
+    def write(self, kit: RunContext, loaded: Loaded, rows: Sequence[Pair]) -> list[str]:
         """What the model makes of the sources."""
         options: dict[str, Any] = {
             "max_new_tokens": min(self.options.max_new_tokens, kit.recipe.batch.length),
@@ -115,7 +115,7 @@ class TextToText(Job[Pair]):
             written |= {number: texts[0].text for number, texts in zip(numbers, made, strict=True)}
         return [written[number] for number in range(len(rows))]
 
-    def figures(self, kit: Kit, loaded: Loaded, rows: Sequence[Pair]) -> dict[str, float]:
+    def figures(self, kit: RunContext, loaded: Loaded, rows: Sequence[Pair]) -> dict[str, float]:
         """BLEU and chrF, ROUGE, or the share of texts that are written exactly."""
         return judge(self.options.judged, self.write(kit, loaded, rows), rows, self.options.tokenize)
 
@@ -125,13 +125,13 @@ class TextToText(Job[Pair]):
             return []
         return [f"BLEU: {bleu(['a'], ['a'], tokenize=self.options.tokenize).signature}"]
 
-    def samples(self, kit: Kit, loaded: Loaded, rows: Sequence[Pair]) -> list[str]:
+    def samples(self, kit: RunContext, loaded: Loaded, rows: Sequence[Pair]) -> list[str]:
         """Source, what the model writes, and what it should."""
         written = self.write(kit, loaded, rows)
         return [f"{row.source}\n  → {text}\n  = {row.target}" for row, text in zip(rows, written, strict=True)]
 
 
-def judge(judged: Judged, written: Sequence[str], rows: Sequence[Pair], tokenize: str = "13a") -> dict[str, float]:
+def judge(judged: TokenLoss, written: Sequence[str], rows: Sequence[Pair], tokenize: str = "13a") -> dict[str, float]:
     """How good written texts are, beside the targets of the rows."""
     wanted = [row.target for row in rows]
     if judged == "summaries":
@@ -158,7 +158,7 @@ def _languages(row: Pair) -> tuple[str, str]:
 
 
 def _with_languages(
-    kit: Kit, rows: Sequence[Pair], texts: Iterable[tuple[list[int], list[int]]], room: int
+    kit: RunContext, rows: Sequence[Pair], texts: Iterable[tuple[list[int], list[int]]], room: int
 ) -> list[SourceTarget]:
     """The texts of each row, cut to their room, with tokens of their languages."""
     known, eos = languages_of(kit.tokenizer, kit.folder), kit.token("eos")

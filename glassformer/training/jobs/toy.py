@@ -15,7 +15,7 @@ from glassformer.hub import Loaded
 from glassformer.nn.modes import Evaluating
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.vocabularies import Vocabulary, frame
-from glassformer.training.jobs.base import Kit
+from glassformer.training.jobs.base import RunContext
 from glassformer.training.jobs.text_to_text import TextToText
 
 START, END = "<s>", "</s>"
@@ -34,12 +34,12 @@ class Toy(TextToText):
         frame(backend, start=[], end=[END])
         return Tokenizer(Vocabulary(backend, {"bos": START, "eos": END, "pad": START, "unk": START}))
 
-    def samples(self, kit: Kit, loaded: Loaded, rows: Sequence[Pair]) -> list[str]:
+    def samples(self, kit: RunContext, loaded: Loaded, rows: Sequence[Pair]) -> list[str]:
         """A table per row: at each place of the target the word that is wanted, and how likely each word is."""
         return [_table(kit, row, self._chances(kit, loaded, row), _words(rows)) for row in rows]
 
     @torch.no_grad()
-    def _chances(self, kit: Kit, loaded: Loaded, row: Pair) -> Float[Tensor, "U V"]:
+    def _chances(self, kit: RunContext, loaded: Loaded, row: Pair) -> Float[Tensor, "U V"]:
         model = loaded.model
         device = next(model.parameters()).device
         source = torch.tensor([kit.tokenizer.encode(row.source)], device=device)
@@ -54,12 +54,12 @@ def _words(rows: Sequence[Pair]) -> list[str]:
     return [*dict.fromkeys(word for row in rows for word in row.target.split()), END]
 
 
-def _table(kit: Kit, row: Pair, chances: Float[Tensor, "U V"], words: Sequence[str]) -> str:
+def _table(kit: RunContext, row: Pair, probs: Float[Tensor, "U V"], words: Sequence[str]) -> str:
     wanted = [*row.target.split(), END]
     width = max(map(len, (*words, "others"))) + 2
     numbers = [kit.tokenizer.id_of(word) for word in words]
     lines = [row.source, "  wanted".ljust(width + 2) + "".join(word.rjust(width) for word in (*words, "others"))]
-    for word, line in zip(wanted, chances, strict=True):
+    for word, line in zip(wanted, probs, strict=True):
         found = [*line[numbers].tolist(), 1 - float(line[numbers].sum())]
         lines.append(f"  {word}".ljust(width + 2) + "".join(f"{100 * one:.1f} %".rjust(width) for one in found))
     return "\n".join(lines)

@@ -79,9 +79,9 @@ def is_fair(seen: int, of: int, chance: float) -> bool:
     return abs(seen - of * chance) <= 4.5 * math.sqrt(of * chance * (1 - chance)) + 1e-9
 
 
-def chi_square(seen: list[int], chances: list[float]) -> float:
+def chi_square(seen: list[int], probs: list[float]) -> float:
     """Pearson's statistic in standard deviations from its mean: degrees of freedom, of variance twice that."""
     total, free = sum(seen), len(seen) - 1
-    assert math.isclose(sum(chances), 1)
-    statistic = sum((n - total * p) ** 2 / (total * p) for n, p in zip(seen, chances, strict=True))
+    assert math.isclose(sum(probs), 1)
+    statistic = sum((n - total * p) ** 2 / (total * p) for n, p in zip(seen, probs, strict=True))
     return (statistic - free) / math.sqrt(2 * free)

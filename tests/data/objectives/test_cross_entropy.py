@@ -8,9 +8,9 @@ from torch import Tensor
 from transformers.trainer_pt_utils import LabelSmoother
 
 from glassformer.config import LMHead
-from glassformer.data.objectives.asking import Needs, ask_tokens
 from glassformer.data.objectives.base import IGNORE
-from glassformer.data.objectives.cross_entropy import chunked_token_loss, judge_tokens, token_losses
+from glassformer.data.objectives.cross_entropy import chunked_token_loss, token_cross_entropy, token_losses
+from glassformer.data.objectives.model_io import ModelRequirement, ask_tokens
 from tests.data.objectives.models import fresh, gradients
 from tests.helpers import largest_difference, normal
 from tests.parity.harness import VOCAB
@@ -23,7 +23,7 @@ def test_the_sum_over_judged_places_by_hand() -> None:
     total, count = token_losses(CHANCES.log() + 3.0, LABELS)
     assert count == 2
     assert abs(float(total) - (math.log(4) - math.log(0.4))) < 1e-12
-    assert int(judge_tokens(CHANCES, LABELS).right) == 1  # the second row's highest is its label
+    assert int(token_cross_entropy(CHANCES, LABELS).right) == 1  # the second row's highest is its label
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
@@ -31,17 +31,17 @@ def test_a_label_that_no_other_token_beats_is_right(dtype: torch.dtype) -> None:
     rows = [[2, 1, 0], [2, 3, 3], [1, 0, 2], [5, 1, 1], [1, 1, 1]]
     logits = torch.tensor([rows, [[-4, -1, -2]] * 5], dtype=dtype, requires_grad=True)  # 2 5 3
     labels = torch.tensor([[0, 2, 1, IGNORE, 1], [1, 0, IGNORE, IGNORE, 1]])  # rows 2 and 5 are ties
-    right = judge_tokens(logits, labels).right
+    right = token_cross_entropy(logits, labels).right
     assert (int(right), right.requires_grad) == (5, False)
     with torch.no_grad():  # a model that is judged gains nothing by scores that are all alike
-        assert int(judge_tokens(logits, labels).right) == 3
+        assert int(token_cross_entropy(logits, labels).right) == 3
 
 
 def test_smoothing_by_hand() -> None:
     total, _ = token_losses(CHANCES.log(), LABELS, smoothing=0.2)
     wanted = 0.0
-    for chances, label in zip(CHANCES[:2].tolist(), LABELS[:2].tolist(), strict=True):
-        wanted -= 0.8 * math.log(chances[label]) + sum(0.05 * math.log(p) for p in chances)
+    for probs, label in zip(CHANCES[:2].tolist(), LABELS[:2].tolist(), strict=True):
+        wanted -= 0.8 * math.log(probs[label]) + sum(0.05 * math.log(p) for p in probs)
     assert abs(float(total) - wanted) < 1e-12
 
 
@@ -157,7 +157,7 @@ def test_no_more_than_a_chunk_of_judged_places_reaches_the_head() -> None:
 
 
 def test_a_model_of_another_kind_is_refused() -> None:
-    needs = Needs("Some", LMHead, families=("decoder",))
+    needs = ModelRequirement("Some", LMHead, families=("decoder",))
     assert needs.check(fresh("GPT2LMHeadModel")).family == "decoder"
     with pytest.raises(ValueError, match=r"Some .* decoder .* LMHead; .* encoder .* LMHead\. Set head"):
         needs.check(fresh("BertForMaskedLM"))

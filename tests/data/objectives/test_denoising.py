@@ -67,9 +67,9 @@ def test_lengths_of_spans_are_poisson_and_zero_inserts_a_mask() -> None:
         seen.update(pieces(infill_text(torch.arange(5, 4005), 0.3, MASK, generator).tolist())[1])
     counts = [seen[length] for length in range(8)]
     counts.append(sum(n for length, n in seen.items() if length >= 8))
-    chances = [math.exp(-3) * 3**length / math.factorial(length) for length in range(8)]
+    probs = [math.exp(-3) * 3**length / math.factorial(length) for length in range(8)]
     assert seen[0] > 50
-    assert chi_square(counts, [*chances, 1 - sum(chances)]) < 4.5
+    assert chi_square(counts, [*probs, 1 - sum(probs)]) < 4.5
 
 
 def test_all_orders_of_spans_and_tokens_are_as_likely() -> None:

@@ -56,8 +56,8 @@ def test_the_loss_of_a_number_is_the_references() -> None:
 def test_smoothed_classes_by_hand() -> None:
     model = fresh("BertForSequenceClassification", "bert")
     batch = Classify(smoothing=0.3).prepare(LABELLED[:1], seeded())
-    chances = model(**batch.inputs)[0].log_softmax(-1)
-    wanted = -(0.7 * chances[2] + 0.1 * chances.sum())
+    probs = model(**batch.inputs)[0].log_softmax(-1)
+    wanted = -(0.7 * probs[2] + 0.1 * probs.sum())
     assert abs((Classify(smoothing=0.3).loss(model, batch).terms["label"].total - wanted).item()) < 1e-12
 
 

@@ -24,8 +24,8 @@ def test_the_loss_of_four_tokens_by_hand() -> None:
     assert batch.inputs["ids"].tolist() == [[7, 11, 7]]
     assert batch.labels["next"].tolist() == [[11, 7, 30]]
     assert (batch.counts, batch.tokens) == ({"next": 3}, 3)
-    chances = model(torch.tensor([ids]))[0].log_softmax(-1)
-    wanted = -(chances[0, 11] + chances[1, 7] + chances[2, 30])
+    probs = model(torch.tensor([ids]))[0].log_softmax(-1)
+    wanted = -(probs[0, 11] + probs[1, 7] + probs[2, 30])
     assert abs((NextToken().loss(model, batch).terms["next"].total - wanted).item()) < 1e-12
 
 

@@ -44,8 +44,8 @@ def seen_ids(model: GeneratorAndDiscriminator, batch: Batch) -> Tensor:
 def test_draws_follow_the_softmax() -> None:
     scores = torch.tensor([1.0, 0.0, -1.0, 2.0, -50.0], dtype=torch.float64)
     draws = draw_tokens(scores.expand(20_000, 5), seed=3)
-    chances = scores.softmax(-1)
-    assert chi_square(torch.bincount(draws, minlength=5)[:4].tolist(), (chances[:4] / chances[:4].sum()).tolist()) < 4.5
+    probs = scores.softmax(-1)
+    assert chi_square(torch.bincount(draws, minlength=5)[:4].tolist(), (probs[:4] / probs[:4].sum()).tolist()) < 4.5
     assert int(draws.max()) < 4
     assert torch.equal(draws, draw_tokens(scores.expand(20_000, 5), seed=3))
     assert not torch.equal(draws, draw_tokens(scores.expand(20_000, 5), seed=4))

@@ -9,7 +9,7 @@ import pytest
 STEPS = """
 import resource, sys
 import torch
-from glassformer.training.heap import keep_freed_memory
+from glassformer.training.malloc import keep_freed_memory
 
 if sys.argv[1] == "keep":
     assert keep_freed_memory()

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from glassformer.config.model import Model
 from glassformer.data.objectives.base import IGNORE
-from glassformer.data.objectives.cross_entropy import Judged, judge_in_chunks, judge_tokens
+from glassformer.data.objectives.cross_entropy import TokenLoss, judge_in_chunks, token_cross_entropy
 from glassformer.models.transformer import Transformer, unwrapped
 
 
-class Needs(NamedTuple):
+class ModelRequirement(NamedTuple):
     """The kind of model that an objective can train."""
 
     who: str  # the objective, for the error
@@ -60,20 +60,20 @@ def ask_tokens(
     *,
     smoothing: float = 0.0,
     chunk: int | None = None,
-) -> Judged:
+) -> TokenLoss:
     """How a model with a head over the vocabulary judges tokens; ``chunk`` places at a time, or all at once.
 
     Places that are not judged are left out before the head wherever the model can be asked in two parts.
     """
     inner = unwrapped(model)
     if chunk is not None:
-        return judge_in_chunks(vectors(inner, inputs), inner.answer, labels, chunk, smoothing)
+        return judge_in_chunks(vectors(inner, inputs), inner.apply_head, labels, chunk, smoothing)
     if _is_bare(model):
         judged = (labels != IGNORE).nonzero(as_tuple=True)  # before the model is asked: on a GPU this waits
         if 0 < len(judged[0]) < labels.numel():  # with none, every parameter of the head still gets a gradient, of 0
             some = vectors(inner, inputs)[judged]  # N D
-            return judge_tokens(inner.answer(some[None]), labels[judged][None], smoothing)
-    return judge_tokens(model(**inputs), labels, smoothing)
+            return token_cross_entropy(inner.apply_head(some[None]), labels[judged][None], smoothing)
+    return token_cross_entropy(model(**inputs), labels, smoothing)
 
 
 def _is_bare(model: nn.Module) -> bool:

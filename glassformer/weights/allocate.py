@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from glassformer.config.shapes import Shape
 
 
-def room_in(model: nn.Module, dtype: torch.dtype, device: torch.device) -> Callable[[str, Shape], Tensor]:
+def allocate(model: nn.Module, dtype: torch.dtype, device: torch.device) -> Callable[[str, Shape], Tensor]:
     """Something that makes room in the model for the parameter of a name, and hands it out to be filled."""
 
     def room(name: str, shape: Shape) -> Tensor:

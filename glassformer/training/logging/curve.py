@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 from xml.sax.saxutils import escape
 
 from glassformer.training.log import read_log
-from glassformer.training.watching.figures import spaced
-from glassformer.training.watching.scales import Axis, linear_axis, value_axis, whole_axis
+from glassformer.training.logging.figures import spaced
+from glassformer.training.logging.scales import Axis, linear_axis, value_axis, whole_axis
 from glassformer.weights.saving import write_text
 
 WIDTH, LEFT, RIGHT = 840, 66, 816  # of the picture; of what is drawn in it

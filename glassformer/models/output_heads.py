@@ -13,7 +13,7 @@ from glassformer.config.checks import check_choice
 from glassformer.nn.dropout import dropout
 from glassformer.nn.feedforward import activation_named
 from glassformer.nn.linear import Embedding, Linear, linear
-from glassformer.nn.norm import at_least_float32, make_norm
+from glassformer.nn.norm import make_norm, upcast
 
 
 class LMHead(nn.Module):
@@ -104,7 +104,7 @@ class EmbeddingHead(nn.Module):
         x = pool(x, real, self.facts.pool)
         if not self.facts.normalise:
             return x
-        wide = at_least_float32(x)
+        wide = upcast(x)
         return (wide / wide.norm(dim=-1, keepdim=True).clamp(min=1e-12)).to(x.dtype)
 
 
@@ -151,7 +151,7 @@ def pool(x: Float[Tensor, "B T D"], real: Bool[Tensor, "B T"] | None, how: str) 
     if real is None:
         return x.mean(-2) if how == "mean" else x[:, 0 if how == "first" else -1]
     if how == "mean":
-        total = at_least_float32(x).where(real.unsqueeze(-1), 0.0).sum(-2)  # half precision cannot hold long sums
+        total = upcast(x).where(real.unsqueeze(-1), 0.0).sum(-2)  # half precision cannot hold long sums
         return (total / real.sum(-1, keepdim=True).clamp(min=1)).to(x.dtype)
     slots = torch.arange(real.shape[-1], device=real.device).expand_as(real)
     last = slots.where(real, -1).amax(-1)

@@ -7,7 +7,7 @@ dropout falls on the same values. What is not differentiated (evaluation, writin
 
 from torch import nn
 
-from glassformer.training.calling import block_calls, calls_in, take_away_idle
+from glassformer.training.block_calls import block_calls, calls_in, take_away_idle
 
 
 def checkpoint_blocks(model: nn.Module) -> None:

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from glassformer import config
 from glassformer.nn.attention import AnyMask, AttentionPath, MaybeWeights, batch_axes, scaled_dot_product_attention
 from glassformer.nn.cache import LayerCache
-from glassformer.nn.context import Context
+from glassformer.nn.context import AttentionContext
 from glassformer.nn.dropout import dropout
 from glassformer.nn.linear import Linear
-from glassformer.nn.masks import Mask, Resolved, as_mask
+from glassformer.nn.masks import DenseMask, Mask, as_mask
 from glassformer.nn.norm import make_norm
 from glassformer.nn.relative import disentangled_bias
-from glassformer.nn.rotary import RotaryPositionalEmbedding, Turns
+from glassformer.nn.rotary import RotaryAngles, RotaryPositionalEmbedding
 from glassformer.nn.sparse import block_sparse_attention
 
 Biased = Callable[[Tensor, Tensor], Tensor]
@@ -35,7 +35,7 @@ def multi_head(
     q: Float[Tensor, "... H T K"],
     k: Float[Tensor, "... G S K"],
     v: Float[Tensor, "... G S W"],
-    context: Context,
+    context: AttentionContext,
     cache: LayerCache | None = None,
     *,
     scale: float | None = None,
@@ -48,20 +48,20 @@ def multi_head(
     ``score_bias`` computes a bias from the queries and keys of all heads, already scaled. ``cache`` adds the keys and
     values of earlier calls.
     """
-    if context.turns is not None:  # values are not rotated: position decides the weights, not what is averaged
-        q, k = context.turns.rotate_heads(q), context.turns.rotate_heads(k)
+    if context.rope is not None:  # values are not rotated: position decides the weights, not what is averaged
+        q, k = context.rope.apply_rotary_heads(q), context.rope.apply_rotary_heads(k)
     if cache is not None:
         k, v = cache.extend(k, v)
         if context.last is not None:
             k, v = k[..., -context.last :, :], v[..., -context.last :, :]
-        context = context.near(k.shape[-2])
+        context = context.last_keys(k.shape[-2])
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     if context.pattern is not None:
         result = block_sparse_attention(
             q, k, v, context.pattern, context.real, scale=scale, dropout=dropout, return_weights=return_weights
         )
     else:
-        mask, bias = context.hiding() if score_bias is None else (context.mask, score_bias(q, k))
+        mask, bias = context.mask_and_bias() if score_bias is None else (context.mask, score_bias(q, k))
         result = scaled_dot_product_attention(
             q, k, v, mask,
             bias=bias, scale=scale, dropout=dropout, path=context.path, return_weights=return_weights,
@@ -137,7 +137,7 @@ class Attention(nn.Module):
         token_positions: Int[Tensor, "... T"] | None = None,
         path: AttentionPath = "sdpa",
         return_weights: bool = False,
-        context: Context | None = None,
+        context: AttentionContext | None = None,
         cache: LayerCache | None = None,
     ) -> MaybeWeights:
         """Attend from ``query`` to ``key`` (default: itself) and average ``value`` (default: the keys' input).
@@ -153,7 +153,7 @@ class Attention(nn.Module):
                     "rotary positions compare places in one sequence; cross-attention is built without rope."
                 )
             query, key, value, mask = prepare_inputs(query, key, value, mask, self.num_heads)
-            context = Context(mask=mask, turns=rotary_angles_of(self.rope, query, token_positions), path=path)
+            context = AttentionContext(mask=mask, rope=rotary_angles_of(self.rope, query, token_positions), path=path)
         key = query if key is None else key
         value = key if value is None else value
         q = self.q(query)
@@ -189,7 +189,7 @@ class Attention(nn.Module):
         k, v = split_heads(self.k(key), self.kv_heads), split_heads(self.v(value), self.kv_heads)
         return k if self.k_norm is None else self.k_norm(k), v
 
-    def _relative_scores(self, context: Context, q: Tensor, k: Tensor) -> Tensor:
+    def _relative_scores(self, context: AttentionContext, q: Tensor, k: Tensor) -> Tensor:
         """The part of the scores that knows positions; they share the projections of the content or have their own."""
         if context.relative is None:
             raise ValueError("disentangled attention needs the relative positions that its stack hands it.")
@@ -205,16 +205,16 @@ class Attention(nn.Module):
 
 def rotary_angles_of(
     rope: RotaryPositionalEmbedding | None, x: Tensor, token_positions: Int[Tensor, "... T"] | None
-) -> Turns | None:
+) -> RotaryAngles | None:
     """The rotary angles of the tokens of ``x``; positions without rotary positions to use them are an error."""
     if rope is None and token_positions is not None:
         raise ValueError("token_positions were given, but this attention has no rotary positions to use them.")
-    return None if rope is None else rope.turns(x.shape[:-1], token_positions, x.device).for_heads(x.dtype)
+    return None if rope is None else rope.angles(x.shape[:-1], token_positions, x.device).for_heads(x.dtype)
 
 
 def prepare_inputs(
     query: Tensor, key: Tensor | None, value: Tensor | None, mask: AnyMask | None, heads: int
-) -> tuple[Tensor, Tensor, Tensor, Resolved | Mask | None]:
+) -> tuple[Tensor, Tensor, Tensor, DenseMask | Mask | None]:
     """Fill in the inputs left out, and empty the key and value slots that nobody attends.
 
     That is done before the projections, so that garbage in padding cannot reach their gradients either.
@@ -223,7 +223,7 @@ def prepare_inputs(
         raise ValueError("a value input without a key input: give both, or only the key.")
     given = as_mask(mask)
     if given is not None and (key is None or key is query):
-        query = given.quieten_padding(query)
+        query = given.zero_padding(query)
     key = query if key is None else key
     value = key if value is None else value
     queries, keys = query.shape[-2], key.shape[-2]
@@ -233,4 +233,4 @@ def prepare_inputs(
     allowed = given.dense((*batch, heads, queries, keys), query.device)
     attended = allowed.any(-2)  # ... H S, or S
     attended = (attended.any(-2) if attended.ndim > 1 else attended).unsqueeze(-1)  # ... S 1
-    return query, key.where(attended, 0.0), value.where(attended, 0.0), Resolved(allowed)
+    return query, key.where(attended, 0.0), value.where(attended, 0.0), DenseMask(allowed)

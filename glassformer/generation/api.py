@@ -1,7 +1,7 @@
 """Token ids in, token ids out: the one door to every search.
 
-``write`` continues prompts (an encoder-decoder: answers sources) as ``Settings`` say; ``write_stream`` does the same
-and hands out each token as it comes.
+``generate`` continues prompts, or decodes sources with an encoder-decoder, as ``GenerationSettings`` say;
+``generate_stream`` does the same and yields each token as it comes.
 
 Shapes: ``B`` prompts, ``T`` tokens.
 """
@@ -17,23 +17,23 @@ from torch import Tensor, nn
 from glassformer.config.checks import check_choice, check_positive
 from glassformer.generation.beam import beam_search
 from glassformer.generation.contrastive import contrastive_rows
-from glassformer.generation.record import Written
+from glassformer.generation.decoder import Decoder, check_writes
+from glassformer.generation.record import GenerationOutput
 from glassformer.generation.search import IsDone, Token, rectangle, write_rows
-from glassformer.generation.settings import Settings
+from glassformer.generation.settings import GenerationSettings
 from glassformer.generation.speculative import Draft, speculative_rows
-from glassformer.generation.steps import Steps, check_writes
 from glassformer.models.transformer import Transformer, transformer_of
 from glassformer.nn.attention import PATHS, AttentionPath
 from glassformer.nn.modes import evaluation_view
 
 Prompts = Sequence[Sequence[int]] | Integer[Tensor, "B T"]
-USUAL = Settings()
+USUAL = GenerationSettings()
 
 
-def write(
+def generate(
     model: nn.Module,
     prompts: Prompts,
-    settings: Settings = USUAL,
+    settings: GenerationSettings = USUAL,
     *,
     mask: Bool[Tensor, "B T"] | None = None,
     start: Sequence[int] | None = None,
@@ -41,7 +41,7 @@ def write(
     path: AttentionPath = "sdpa",
     chunk: int | None = None,
     draft: Draft | None = None,
-) -> list[list[Written]]:
+) -> list[list[GenerationOutput]]:
     """The texts that ``settings`` ask for: for each prompt as many as its samples or best beams.
 
     Args:
@@ -61,16 +61,16 @@ def write(
     if not rows:
         return []
     with torch.inference_mode():
-        steps, begun, rooms = _prepare(writer, rows, settings, start, path, chunk)
+        decoder, begun, rooms = _prepare(writer, rows, settings, start, path, chunk)
         if settings.mode == "beam":
-            return beam_search(steps, begun, rooms, settings, is_done)
-        return _drained(_search(steps, rows, begun, rooms, settings, is_done, draft))
+            return beam_search(decoder, begun, rooms, settings, is_done)
+        return _drained(_search(decoder, rows, begun, rooms, settings, is_done, draft))
 
 
-def write_stream(
+def generate_stream(
     model: nn.Module,
     prompts: Prompts,
-    settings: Settings = USUAL,
+    settings: GenerationSettings = USUAL,
     *,
     mask: Bool[Tensor, "B T"] | None = None,
     start: Sequence[int] | None = None,
@@ -78,51 +78,51 @@ def write_stream(
     path: AttentionPath = "sdpa",
     chunk: int | None = None,
     draft: Draft | None = None,
-) -> Generator[Token, None, list[list[Written]]]:
-    """Like ``write``, one token at a time; for all but beam search, whose tokens are final only at its end.
+) -> Generator[Token, None, list[list[GenerationOutput]]]:
+    """Like ``generate``, one token at a time; for all but beam search, whose tokens are final only at its end.
 
     Prompts are written side by side, with a draft one after the other. What is wrong with them is said at once.
     """
     writer = _writer(model, settings)
     if settings.mode == "beam":
         raise ValueError(
-            "a beam search decides at its end, so its tokens cannot be streamed; use write, or leave beam_size at 1."
+            "a beam search decides at its end, so its tokens cannot be streamed; use generate, or leave beam_size at 1."
         )
     _check_draft(draft, settings)
     rows = _rows(prompts, mask)
     if not rows:
         return _nothing()
     with torch.inference_mode():  # detached: between two tokens the caller may train the model
-        steps, begun, rooms = _prepare(evaluation_view(writer, detached=True), rows, settings, start, path, chunk)
-    return _without_gradients(_search(steps, rows, begun, rooms, settings, is_done, draft))
+        decoder, begun, rooms = _prepare(evaluation_view(writer, detached=True), rows, settings, start, path, chunk)
+    return _without_gradients(_search(decoder, rows, begun, rooms, settings, is_done, draft))
 
 
 def _search(
-    steps: Steps,
+    decoder: Decoder,
     rows: list[list[int]],
     begun: list[list[int]],
     rooms: list[int],
-    settings: Settings,
+    settings: GenerationSettings,
     is_done: IsDone | None,
     draft: Draft | None,
-) -> Generator[Token, None, list[list[Written]]]:
+) -> Generator[Token, None, list[list[GenerationOutput]]]:
     """The search that the settings ask for, token by token."""
     if draft is not None:
-        sources = None if steps.model.encoder is None else rows
-        return speculative_rows(steps, draft, begun, rooms, settings, is_done, sources)
+        sources = None if decoder.model.encoder is None else rows
+        return speculative_rows(decoder, draft, begun, rooms, settings, is_done, sources)
     if settings.mode == "contrastive":
-        return contrastive_rows(steps, begun, rooms, settings, is_done)
-    return write_rows(steps, begun, rooms, settings, is_done)
+        return contrastive_rows(decoder, begun, rooms, settings, is_done)
+    return write_rows(decoder, begun, rooms, settings, is_done)
 
 
-def _nothing() -> Generator[Token, None, list[list[Written]]]:
+def _nothing() -> Generator[Token, None, list[list[GenerationOutput]]]:
     yield from ()
     return []
 
 
 def _without_gradients(
-    stream: Generator[Token, None, list[list[Written]]],
-) -> Generator[Token, None, list[list[Written]]]:
+    stream: Generator[Token, None, list[list[GenerationOutput]]],
+) -> Generator[Token, None, list[list[GenerationOutput]]]:
     """Every step in inference mode; between them, while the caller has the token, as the caller wants.
 
     (Torch's own decorator does not know a generator that others have wrapped before, as type checks do.)
@@ -140,11 +140,11 @@ def _without_gradients(
 def _prepare(
     model: Transformer,
     rows: list[list[int]],
-    settings: Settings,
+    settings: GenerationSettings,
     start: Sequence[int] | None,
     path: AttentionPath,
     chunk: int | None,
-) -> tuple[Steps, list[list[int]], list[int]]:
+) -> tuple[Decoder, list[list[int]], list[int]]:
     """The steps, what each text begins with, and how many tokens fit after it."""
     check_choice("path", path, PATHS)  # of attention
     if chunk is not None:
@@ -172,19 +172,19 @@ def _prepare(
         begun = [first] * len(rows)
         source, mask = rectangle(rows, next(model.parameters()).device)
     rooms = [settings.max_new_tokens if longest is None else longest - len(row) for row in begun]
-    return Steps(model, source, mask, path=path, chunk=chunk), begun, rooms
+    return Decoder(model, source, mask, path=path, chunk=chunk), begun, rooms
 
 
 def _writer(model: nn.Module, settings: object) -> Transformer:
     """The model itself, if it can write."""
-    if not isinstance(settings, Settings):
+    if not isinstance(settings, GenerationSettings):
         raise TypeError(f"settings are a Settings(...), got {type(settings).__name__}.")
     plain = transformer_of(model)
     check_writes(plain)
     return plain
 
 
-def _check_draft(draft: Draft | None, settings: Settings) -> None:
+def _check_draft(draft: Draft | None, settings: GenerationSettings) -> None:
     if draft is not None and not isinstance(draft, Draft):
         raise TypeError(f"a draft is a ModelDraft(model) or a PromptLookup(), see drafts; got {type(draft).__name__}.")
     if draft is not None and settings.mode not in ("greedy", "sample"):
@@ -233,7 +233,7 @@ def _rows(prompts: Prompts, mask: Tensor | None) -> list[list[int]]:
     return [row[real].tolist() for row, real in zip(prompts, kept, strict=True)]
 
 
-def _drained(stream: Generator[Token, None, list[list[Written]]]) -> list[list[Written]]:
+def _drained(stream: Generator[Token, None, list[list[GenerationOutput]]]) -> list[list[GenerationOutput]]:
     while True:
         try:
             next(stream)

@@ -17,9 +17,9 @@ from rich.table import Table
 from rich.text import Text
 
 from glassformer.config.checks import check_number, check_positive
+from glassformer.training.logging.figures import Figure, Meter, as_number, as_time, spaced
+from glassformer.training.logging.speed import Utilisation
 from glassformer.training.loop import Report
-from glassformer.training.watching.figures import Figure, Meter, as_number, as_time, spaced
-from glassformer.training.watching.speed import Utilisation
 
 REDRAWN = 0.1  # seconds between two pictures of the bar, at the least
 APART = 2.0  # seconds between two plain lines, at the least

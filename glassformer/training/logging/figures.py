@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from glassformer.inspect.account.units import human
 from glassformer.text.visible import visible
+from glassformer.training.logging.speed import Utilisation
 from glassformer.training.loop import Report
-from glassformer.training.watching.speed import Utilisation
 
 RECENT = 50  # steps over which the speed is told
 KEEP = 0.95  # of the smoothed loss in each step: about the mean of the last 20

@@ -9,14 +9,14 @@ from torch import Tensor, nn
 
 from glassformer import load, save
 from glassformer.config import LMHead
-from glassformer.generation.settings import Settings
-from glassformer.generation.steps import Steps
-from glassformer.generation.writing import write
+from glassformer.generation.api import generate
+from glassformer.generation.decoder import Decoder
+from glassformer.generation.settings import GenerationSettings
 from glassformer.models.transformer import Transformer
 from glassformer.nn.cache import KVCache
-from glassformer.nn.context import Context
-from glassformer.nn.heads import Attention
+from glassformer.nn.context import AttentionContext
 from glassformer.nn.linear import Linear
+from glassformer.nn.multi_head import Attention
 from tests.helpers import relative_difference
 from tests.pages import any_page, built, tokens
 from tests.parity.cases import CASES, FIRST, one_of_each
@@ -63,7 +63,7 @@ def worst_gap(model: Transformer, *, padded: bool, shared: int = 1, vocabulary: 
         assert got.dtype == expected.dtype
         assert cache.length == text.shape[1]
         worst = max(worst, relative_difference(got, expected))
-        worst = max(worst, relative_difference(model.answer(got), model.answer(expected)))
+        worst = max(worst, relative_difference(model.apply_head(got), model.apply_head(expected)))
     return worst
 
 
@@ -122,7 +122,7 @@ def test_rows_of_memory_must_serve_evenly() -> None:
 def test_weights_of_rows_that_share_a_memory() -> None:
     cross, memory = built("bart").decoder.blocks[0].cross, torch.randn(2, 5, 16, dtype=torch.float64)
     x = torch.randn(6, 3, 16, dtype=torch.float64)
-    context = Context(memory=memory, path="eager").across
+    context = AttentionContext(memory=memory, path="eager").across
     out, weights = cross(x, memory, context=context, return_weights=True)
     expected, wanted = cross(x, memory.repeat_interleave(3, 0), context=context, return_weights=True)
     assert relative_difference(out, expected) < 1e-12
@@ -176,11 +176,11 @@ CHANGES = {"hook": _hook, "pre-hook": _hook_before, "replaced": _replace, "patch
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("page", ["gpt2", "bart"])
 def test_a_changed_model_writes_as_it_now_computes(page: str, change: str, tmp_path: Path) -> None:
-    model, asked = load(save(built(page), tmp_path)).model, Settings(max_new_tokens=6)
+    model, asked = load(save(built(page), tmp_path)).model, GenerationSettings(max_new_tokens=6)
     start = None if model.encoder is None else [2]
-    before = write(model, [[3, 4, 5], [6, 1]], asked, start=start)
+    before = generate(model, [[3, 4, 5], [6, 1]], asked, start=start)
     CHANGES[change](model)
-    after, eager = (write(model, [[3, 4, 5], [6, 1]], asked, start=start, path=path) for path in ("sdpa", "eager"))
+    after, eager = (generate(model, [[3, 4, 5], [6, 1]], asked, start=start, path=path) for path in ("sdpa", "eager"))
     assert [text.ids for [text] in after] == [text.ids for [text] in eager]
     assert [text.ids for [text] in after] != [text.ids for [text] in before]
     assert [t.score for [t] in after] == pytest.approx([t.score for [t] in eager], abs=1e-10)
@@ -189,10 +189,10 @@ def test_a_changed_model_writes_as_it_now_computes(page: str, change: str, tmp_p
 def test_a_hook_sees_every_step_and_is_free_to_go() -> None:
     model, seen = built("gpt2"), []
     hook = model.decoder.blocks[0].register_forward_hook(lambda _, args, __: seen.append(args[0].shape[:2]))
-    write(model, [[3, 4, 5]], Settings(max_new_tokens=4))
+    generate(model, [[3, 4, 5]], GenerationSettings(max_new_tokens=4))
     assert seen == [(1, 3), (1, 1), (1, 1), (1, 1)]
     hook.remove()
-    write(model, [[3, 4, 5]], Settings(max_new_tokens=4))
+    generate(model, [[3, 4, 5]], GenerationSettings(max_new_tokens=4))
     assert len(seen) == 4
 
 
@@ -202,7 +202,7 @@ def test_a_hook_on_every_module_there_is_fires_too() -> None:
         lambda module, _, __: seen.append(1) if module is model.decoder.blocks[0].ffn else None
     )
     try:
-        write(model, [[3, 4, 5]], Settings(max_new_tokens=4))
+        generate(model, [[3, 4, 5]], GenerationSettings(max_new_tokens=4))
     finally:
         hook.remove()
     assert len(seen) == 4
@@ -210,29 +210,29 @@ def test_a_hook_on_every_module_there_is_fires_too() -> None:
 
 @pytest.mark.parametrize("page", ["gpt2", "t5"])
 def test_changed_weights_are_seen_by_the_next_text(page: str) -> None:
-    model, asked = built(page), Settings(max_new_tokens=5, top_alternatives=3)
+    model, asked = built(page), GenerationSettings(max_new_tokens=5, top_alternatives=3)
     start = None if model.encoder is None else [2]
-    first = write(model, [[3, 4, 5]], asked, start=start)
+    first = generate(model, [[3, 4, 5]], asked, start=start)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
-    second = write(model, [[3, 4, 5]], asked, start=start)
+    second = generate(model, [[3, 4, 5]], asked, start=start)
     assert first != second
-    eager = write(model, [[3, 4, 5]], asked, start=start, path="eager")
+    eager = generate(model, [[3, 4, 5]], asked, start=start, path="eager")
     assert second[0][0].ids == eager[0][0].ids
     assert second[0][0].log_probs == pytest.approx(eager[0][0].log_probs, abs=1e-12)
     model.decoder.blocks[0].ffn.up.weight = nn.Parameter(model.decoder.blocks[0].ffn.up.weight * 2)  # another tensor
-    third = write(model, [[3, 4, 5]], asked, start=start)
+    third = generate(model, [[3, 4, 5]], asked, start=start)
     assert third[0][0].log_probs != pytest.approx(second[0][0].log_probs, abs=1e-6)
 
 
 def test_models_that_cannot_write_are_refused() -> None:
     with pytest.raises(ValueError, match="needs a source"):
-        Steps(built("bart"))
+        Decoder(built("bart"))
     with pytest.raises(ValueError, match="another head"):
-        Steps(built(any_page_with_other_head()))
+        Decoder(built(any_page_with_other_head()))
     with pytest.raises(ValueError, match="no decoder"):
-        Steps(built("bert"), torch.ones(1, 2, dtype=torch.long))
+        Decoder(built("bert"), torch.ones(1, 2, dtype=torch.long))
 
 
 def any_page_with_other_head() -> Any:

@@ -1,6 +1,6 @@
 """One step of decoding, the same for decoders and for encoder-decoders: token ids in, logits of the next token out.
 
-A step runs the model's own modules with a cache; ``Steps`` hides what they need besides (a memory, masks). A search
+A step runs the model's own modules with a cache; ``Decoder`` hides what they need besides (a memory, masks). A search
 sees ``begin``, ``step`` and ``select``; one that compares vectors ``read``, ``hidden`` and ``answer``.
 
 Shapes: ``B`` rows, ``T`` new tokens, ``U`` of them looked at, ``M`` tokens of the memory, ``V`` vocabulary, ``D``
@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor
 
-from glassformer.models.heads import LMHead
+from glassformer.models.output_heads import LMHead
 from glassformer.models.transformer import Transformer
 from glassformer.nn.attention import AttentionPath
 from glassformer.nn.cache import KVCache
@@ -22,7 +22,7 @@ from glassformer.nn.cache import KVCache
 AHEAD = 256  # new tokens for which memory is set aside at once; few texts get as long as they may
 
 
-class Steps:
+class Decoder:
     """A model that reads on.
 
     Args:
@@ -63,7 +63,7 @@ class Steps:
     ) -> tuple[KVCache, Float[Tensor, "B V"]]:
         """Read the prompts, padded on the left; return a cache with room for so many more tokens, and the logits."""
         cache, hidden = self.read(ids, mask, room)
-        return cache, self.answer(hidden[:, -1:])[:, -1]
+        return cache, self.apply_head(hidden[:, -1:])[:, -1]
 
     def read(
         self, ids: Integer[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None, room: int, *, forgets: bool = True
@@ -88,15 +88,15 @@ class Steps:
 
     def step(self, ids: Integer[Tensor, "B T"], cache: KVCache, tail: int = 1) -> Float[Tensor, "B U V"]:
         """Read the next tokens of every row; return the logits after the last ``tail`` of them."""
-        return self.answer(self.hidden(ids, cache)[:, -tail:])
+        return self.apply_head(self.hidden(ids, cache)[:, -tail:])
 
     def hidden(self, ids: Integer[Tensor, "B T"], cache: KVCache) -> Float[Tensor, "B T D"]:
         """Read the next tokens of every row; return the decoder's vectors."""
         return self.model.decode(ids, memory=self.memory, memory_mask=self.memory_mask, cache=cache, path=self.path)
 
-    def answer(self, hidden: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
+    def apply_head(self, hidden: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
         """The logits that belong to the decoder's vectors."""
-        return self.model.answer(hidden)
+        return self.model.apply_head(hidden)
 
     def select(self, cache: KVCache, rows: Sequence[int], memory_rows: Sequence[int] | None = None) -> None:
         """Go on with these rows alone, some perhaps more than once.
@@ -110,7 +110,7 @@ class Steps:
         if cache.memory is not None:
             self.memory, self.memory_mask = cache.memory
 
-    def alone(self, row: int) -> "Steps":
+    def alone(self, row: int) -> "Decoder":
         """The same model for one of the rows, which is then read by itself."""
         one = copy(self)
         if self.memory is not None:
