@@ -4,6 +4,7 @@ Every lineage, every kind of head, both paths of attention, forward, training an
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from itertools import pairwise
 
 import pytest
@@ -75,19 +76,19 @@ def trained(built: Transformer, path: str, shape: tuple[int, int, int]) -> tuple
     return forward, products
 
 
-def check(facts: Model, shape: tuple[int, int, int]) -> None:
-    """Parameters, and FLOPs of a pass and of a step of training on both paths."""
+def check(facts: Model, shape: tuple[int, int, int], kernels: Iterable[str] = PATHS) -> None:
+    """Parameters, and FLOPs of a pass and of a step of training on both paths, or on one of them."""
     built = Transformer(facts).train()
     sizes = dict(zip(("batch", "context", "source"), shape, strict=True))
-    for kernel, path in PATHS.items():
+    for kernel in kernels:
         books = account(facts, **sizes, attention=kernel, mode="train")
-        forward, products = trained(built, path, shape)
+        forward, products = trained(built, PATHS[kernel], shape)
         assert books.parameters == num_parameters(built)
         assert books.forward_flops == forward, kernel
         assert books.flops == 3 * forward
         assert books.flops + books.recomputed_flops == products.flops, kernel
         assert kernel == "fused" or books.recomputed_flops == 0
-    assert account(facts, **sizes).flops == books.forward_flops  # the same work on either path
+        assert kernel == "eager" or account(facts, **sizes).flops == forward
 
 
 # ---- the counter itself
@@ -130,9 +131,13 @@ def test_the_counter_stops_at_what_it_does_not_know(refused):
 # ---- every lineage
 
 
+each_kernel = pytest.mark.parametrize("kernel", ["fused", pytest.param("eager", marks=pytest.mark.slow)])
+
+
+@each_kernel
 @pytest.mark.parametrize("case", one_of_each(CASES))
-def test_every_lineage_and_head(case):
-    check(page_of(case), SHAPES[1])
+def test_every_lineage_and_head(case, kernel):
+    check(page_of(case), SHAPES[1], [kernel])
 
 
 @pytest.mark.slow
@@ -147,9 +152,10 @@ def test_every_lineage_in_small(name):
     check(small(presets()[name].facts), (2, 30, 33))
 
 
+@pytest.mark.parametrize("kernel", ["eager", pytest.param("fused", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", PAGES)
-def test_every_build(name):
-    check(without_dropout(PAGES[name]), (2, 13, 6))
+def test_every_build(name, kernel):
+    check(without_dropout(PAGES[name]), (2, 13, 6), [kernel])
 
 
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(n, marks=pytest.mark.slow) for n in range(4, 200))])
@@ -204,18 +210,19 @@ def step(facts: Model, shape: tuple[int, int, int], path: str) -> Products:
     return products
 
 
-def check_step(facts: Model, shape: tuple[int, int, int]) -> None:
+def check_step(facts: Model, shape: tuple[int, int, int], kernels: Iterable[str] = PATHS) -> None:
     """The account runs the model's own step, on either path."""
-    for kernel, path in PATHS.items():
+    for kernel in kernels:
         sizes = {"batch": shape[0], "context": shape[1], "source": shape[2]}
         counted = account(facts, **sizes, mode="decode", attention=kernel)
-        assert counted.flops == step(facts, shape, path).flops, kernel
+        assert counted.flops == step(facts, shape, PATHS[kernel]).flops, kernel
         assert counted.recomputed_flops == counted.backward_flops == 0
 
 
+@each_kernel
 @pytest.mark.parametrize("case", one_of_each([case for case in CASES if page_of(case).decoder is not None]))
-def test_one_new_token(case):
-    check_step(page_of(case), SHAPES[1])
+def test_one_new_token(case, kernel):
+    check_step(page_of(case), SHAPES[1], [kernel])
 
 
 @pytest.mark.slow

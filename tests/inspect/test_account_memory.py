@@ -95,13 +95,12 @@ def test_activations_of_every_activation(activation, gated):
 
 
 @pytest.mark.parametrize("semantics", ["reference", "set"])
-@pytest.mark.parametrize("tokens", [14, 16, 21])
+@pytest.mark.parametrize("tokens", [14, 21, pytest.param(16, marks=pytest.mark.slow)])
 def test_activations_of_blocks(semantics, tokens):
     """In full, in whole blocks, and with a last block that is not whole."""
     pattern = BlockSparse(block=2, random=1, semantics=semantics)
-    for batch in (1, 3):
-        facts = model(encoder=stack(attention=attention(windows=(pattern, 5))))
-        check_activations(facts, (batch, tokens, tokens), "eager", "float32")
+    facts = model(encoder=stack(attention=attention(windows=(pattern, 5))))
+    check_activations(facts, (3, tokens, tokens), "eager", "float32")
 
 
 @pytest.mark.slow
@@ -143,7 +142,8 @@ def test_dropout_holds_a_byte_for_each_number(name, monkeypatch):
 
 def given_to_block(args: Any, kwargs: Any) -> Sequence[Tensor]:
     context = kwargs["context"]
-    return [tensor for tensor in (*args, context.memory, context.source) if tensor is not None]
+    bias = context.bias if context.path == "sdpa" else None  # kernels keep it, for all layers once
+    return [tensor for tensor in (*args, context.memory, context.source, bias) if tensor is not None]
 
 
 @pytest.mark.parametrize("kernel", ["fused", pytest.param("eager", marks=pytest.mark.slow)])

@@ -15,6 +15,7 @@ from glassformer.inspect.account.load import Mode
 from glassformer.inspect.account.sweep import Sweep, crossings, parse_sweep, run_sweep
 from glassformer.inspect.account.tree import AMOUNTS
 from glassformer.inspect.account.units import duration, human, scale_for
+from tests.helpers import some_at_once
 from tests.inspect.counting import shallow
 from tests.pages import PAGES, any_page
 
@@ -71,16 +72,14 @@ def test_every_product_belongs_to_one_kind(name: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_folded_blocks_have_all_their_numbers(page: str) -> None:
-    for counted in (account(PAGES[page], context=7, batch=2), account(PAGES[page], context=7, mode="train")):
-        folded = report.fold(counted.root)
-        for field in AMOUNTS:
-            assert getattr(folded, field) == getattr(counted.root, field)
-            leaves = [part for part in folded.walk() if not part.parts]
-            assert sum(getattr(part, field) for part in leaves) <= getattr(counted.root, field)
-        assert not any(name.isdigit() for part in folded.walk() for name in part.path.split("."))
-        assert sum(len(part.weights) for part in folded.walk()) == sum(
-            len(part.weights) for part in counted.root.walk()
-        )
+    counted = account(PAGES[page], context=7, batch=2, mode="train")
+    folded = report.fold(counted.root)
+    for field in AMOUNTS:
+        assert getattr(folded, field) == getattr(counted.root, field)
+        leaves = [part for part in folded.walk() if not part.parts]
+        assert sum(getattr(part, field) for part in leaves) <= getattr(counted.root, field)
+    assert not any(name.isdigit() for part in folded.walk() for name in part.path.split("."))
+    assert sum(len(part.weights) for part in folded.walk()) == sum(len(part.weights) for part in counted.root.walk())
 
 
 def test_rows_of_the_table_count_blocks_once() -> None:
@@ -176,7 +175,10 @@ def test_a_sweep_varies_one_size() -> None:
         run_sweep(account("gpt2"), Sweep("source", (2,)))
 
 
-@pytest.mark.parametrize("name", [*SAMPLE, "bigbird-roberta-base", "mistral-7b-v0.1"])
+AT_ONCE = ("deberta-v2-xlarge", "gpt-neo-125m", "t5-small", "bigbird-roberta-base", "mistral-7b-v0.1")
+
+
+@pytest.mark.parametrize("name", some_at_once(dict.fromkeys((*SAMPLE, *AT_ONCE)), set(AT_ONCE).__contains__))
 @pytest.mark.parametrize("causal", ["dense", pytest.param("exact", marks=pytest.mark.slow)])
 def test_a_formula_gives_the_kinds_at_any_size(name: str, causal: str) -> None:
     """Within a window and beyond it, in whole blocks and with a part of one; all layers from a few."""
