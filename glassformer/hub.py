@@ -17,7 +17,7 @@ from torch import nn
 
 from glassformer import __version__
 from glassformer.config import Head, Model, shapes, to_dict
-from glassformer.config.checks import check_choice
+from glassformer.config.checks import Setting, check_choice
 from glassformer.families import lineage_of, lineages
 from glassformer.models.initialise import initialise
 from glassformer.models.transformer import Transformer, transformer_of
@@ -305,11 +305,13 @@ def _foreign_keys(lineage: Lineage, config: Mapping[str, Any], kind: str) -> dic
 def _known_lineage(name: str | None) -> Lineage:
     if name is None:
         known = ", ".join(name for name, one in lineages().items() if one.model_type is not None)
-        raise ConfigError(f"to write for Hugging Face, the kind of model must be known; say lineage=: {known}.")
+        template = f"to write for Hugging Face, the kind of model must be known; set {{}} to one of: {known}."
+        raise ConfigError(template, Setting("lineage"))
     check_choice("lineage", name, lineages())
     lineage = lineages()[name]
     if lineage.model_type is None:
-        raise ConfigError(f'{name} is not a kind of model that Hugging Face has; save it with to="glassformer".')
+        template = f"{name} is not a kind of model that Hugging Face has; save it with {{}}."
+        raise ConfigError(template, Setting("to", "glassformer"))
     return lineage
 
 

@@ -1,7 +1,8 @@
 """Errors as a user of the program meets them: one paragraph, exit code 2, no traceback; 130 where the user ends it.
 
 The library speaks of arguments (``beam_size=5``) and counts from 0; the program has options (``--beam-size 5``) and
-counts from 1. What turns the one into the other is here alone.
+counts from 1. What turns the one into the other is here alone. A ``SettingError`` keeps its settings as data; in other
+errors they are found by their names.
 """
 
 import re
@@ -9,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import typer
+
+from glassformer.config.checks import Setting, SettingError
 
 # Options by the library's names: those whose name can be nothing else, then words that are options only before a "=".
 NAMES = (
@@ -22,23 +25,11 @@ WORDS = (
     "blank", "several", "window", "stride", "top", "overlap", "pool", "normalise", "strict", "head", "dtype", "device",
     "to", "source", "target", "record", "on_bad_row",
 )  # fmt: skip
+MARKED = ("lineage", "fresh", "tokenizer_kind")  # options where a SettingError names them
 SPELT = {"bad_words": "--bad-word", "source": "--from", "target": "--to"}
 VALUES = {"early_stopping": {"True": "yes", "False": "no"}}
-# Whole phrases of the library that say the remedy in Python.
+# Whole phrases of errors that are no SettingError yet.
 PHRASES = (
-    (r" \(in Python: [^()]*\([^()]*\)\)", ""),
-    (r"\buse (generate|generate_text)\b", "leave out --stream"),
-    (r"not samples=(\d+); leave it at 1", r"not samples=\1; leave out --stream, or --samples"),
-    (r"glassformer\.load\(\.\.\., head='(\w+)'\) can choose", r"--head \1 chooses"),
-    (r"\bsay lineage=", "say --lineage"),
-    (r"\binto fresh \(as fresh=\['head\.\*'\]\)", "into --fresh (as --fresh 'head.*')"),
-    (r"\b([Pp])ass kind\b", r"\1ass --tokenizer-kind"),
-    (r" Load their folder, or hand in the config as well: load\(.*?\)\.", " Name their folder."),
-    (r"score_masked is its measure", "score it with --masked"),
-    (r"^score_masked needs", "--masked needs"),
-    (r"^score_file needs", "--whole needs"),
-    (r"translate into: target\.", "translate into: --to."),
-    (r"say both languages, source and target", "say both languages, --from and --to"),
     (r"Task\(([^)]*)\)", r"--prefix \1"),
     (r"^vocab_size (?=must be at least \d+ here)", "tokenizer.size "),
     (r"Raise the budget or longest=, or say too_long=.*", "Raise batch.tokens, or lower batch.length."),
@@ -108,6 +99,8 @@ def in_words(error: BaseException, before: int = 0) -> str:
         return str(error)
     if isinstance(error, OSError) and error.filename is not None:
         return f"{_text(error.filename)}: {_reason(error)}."
+    if isinstance(error, SettingError) and error.values:
+        return _count_from_one(error.spell(_spell), before)
     said = str(error) or type(error).__name__
     if _FACTS.search(said):
         return said
@@ -117,7 +110,11 @@ def in_words(error: BaseException, before: int = 0) -> str:
     said = _GIVEN.sub(_with_value, said)
     said = _NAMED.sub(lambda found: option(found[1]), said)
     said = _SUBJECT.sub(lambda found: option(found[1]), said)
-    return _COUNTED.sub(lambda found: f"{found[1]} {int(found[2]) + before + 1}", said)
+    return _count_from_one(said, before)
+
+
+def _count_from_one(text: str, before: int) -> str:
+    return _COUNTED.sub(lambda found: f"{found[1]} {int(found[2]) + before + 1}", text)
 
 
 @contextmanager
@@ -134,8 +131,22 @@ def option(name: str) -> str:
     return SPELT.get(name, "--" + name.replace("_", "-"))
 
 
+def _spell(setting: Setting) -> str:
+    """A setting as an option; names that are no option stay as they are."""
+    name, value = setting.outside or setting.name, setting.value
+    if name not in (*NAMES, *WORDS, *MARKED):
+        return str(setting)
+    if value is ... or value is None:
+        return option(name)
+    text = " ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+    return _option_with(name, text)
+
+
 def _with_value(found: re.Match[str]) -> str:
-    name, value = found[1], (found[2] or "").strip("'\"")
+    return _option_with(found[1], (found[2] or "").strip("'\""))
+
+
+def _option_with(name: str, value: str) -> str:
     value = VALUES.get(name, {}).get(value, value)
     return option(name) if value in ("", "None", "True") else f"{option(name)} {value}"
 

@@ -71,7 +71,7 @@ def _load(model: Path, kind: str | None) -> "Tokenizer":
     try:
         return Tokenizer.load(model, kind)
     except TokenizerError as error:
-        raise InputError(str(error).replace("pass kind", "pass --kind").replace("Pass kind", "Pass --kind")) from error
+        raise InputError(error.spell(lambda setting: f"--{setting.name}")) from error
 
 
 def _piped() -> bool:

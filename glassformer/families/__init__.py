@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from glassformer.config import Model, count
-from glassformer.config.checks import check_choice
+from glassformer.config.checks import Setting, check_choice
 from glassformer.weights.lineage import Lineage, Paper, choose_kind, class_names
 from glassformer.weights.reader import ConfigError
 
@@ -116,15 +116,18 @@ def by_model_type(config: Mapping[str, Any]) -> Lineage:
             if any(form.architecture in classes for form in lineage.heads.values()):
                 return lineage
         raise ConfigError(
-            f"config.json has no model_type, and architectures={classes!r} names no class known here, so nothing tells "
-            f"what kind of model it is. If you know, say lineage=: {', '.join(lineages())}."
+            "config.json has no model_type, and architectures={} names no class known here, so nothing tells what kind "
+            f"of model it is. If you know, set {{}} to one of: {', '.join(lineages())}.",
+            repr(classes),
+            Setting("lineage"),
         )
     if not isinstance(name, str) or name not in known:
         near = get_close_matches(str(name), known, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ConfigError(
-            f"config.json says model_type={name!r}, which no lineage here reads. "
-            f"Known: {', '.join(sorted(known))}.{hint} If it is built like one of them, say lineage=: "
-            f"{', '.join(lineages())}."
+            f"config.json says model_type={{}}, which no lineage here reads. Known: {', '.join(sorted(known))}.{hint} "
+            f"If it is built like one of them, set {{}} to its name: {', '.join(lineages())}.",
+            repr(name),
+            Setting("lineage"),
         )
     return known[name]

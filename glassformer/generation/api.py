@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Integer
 from torch import Tensor, nn
 
-from glassformer.config.checks import check_choice, check_positive
+from glassformer.config.checks import Setting, SettingError, check_choice, check_positive
 from glassformer.generation.beam import beam_search
 from glassformer.generation.contrastive import contrastive_rows
 from glassformer.generation.decoder import Decoder, check_writes
@@ -85,8 +85,9 @@ def generate_stream(
     """
     writer = _writer(model, settings)
     if settings.mode == "beam":
-        raise ValueError(
-            "a beam search decides at its end, so its tokens cannot be streamed; use generate, or leave beam_size at 1."
+        raise SettingError(
+            "a beam search decides at its end, so its tokens cannot be streamed; use generate, or leave {} at 1.",
+            Setting("beam_size"),
         )
     _check_draft(draft, settings)
     rows = _rows(prompts, mask)

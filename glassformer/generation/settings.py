@@ -11,7 +11,15 @@ from math import isfinite
 from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
-from glassformer.config.checks import check_choice, check_count, check_divides, check_number, check_positive
+from glassformer.config.checks import (
+    Setting,
+    SettingError,
+    check_choice,
+    check_count,
+    check_divides,
+    check_number,
+    check_positive,
+)
 
 LengthRule = Literal["power", "gnmt"]
 Mode = Literal["greedy", "sample", "beam", "contrastive"]
@@ -169,9 +177,11 @@ def _check_values(s: GenerationSettings) -> None:
         raise TypeError(f"record must be True or False, got {s.record!r}.")
     _check_finite(length_penalty=s.length_penalty, temperature=s.temperature, diversity=s.diversity)
     if s.temperature < 0:
-        raise ValueError(f"temperature must be 0 (always the likeliest token) or above, got {s.temperature}.")
+        raise SettingError(
+            "{} must be 0 (always the likeliest token) or above, got {}.", Setting("temperature"), str(s.temperature)
+        )
     if s.diversity < 0:
-        raise ValueError(f"diversity must be 0 or above, got {s.diversity}.")
+        raise SettingError("{} must be 0 or above, got {}.", Setting("diversity"), str(s.diversity))
     check_number(repetition_penalty=s.repetition_penalty)
     if s.top_k is not None:
         check_positive(top_k=s.top_k)
@@ -191,56 +201,77 @@ def _check_ids(s: GenerationSettings) -> None:
     for word in s.bad_words:
         _check_tuple("bad_words", word)
     if s.seed == () or () in s.bad_words:
-        raise ValueError("seed and every sequence in bad_words need at least one number, got an empty tuple.")
+        template = "{} and every sequence in {} need at least one number, got an empty tuple."
+        raise SettingError(template, Setting("seed"), Setting("bad_words"))
     _check_tuple("logit_bias", tuple(token for token, _ in s.logit_bias))
     for token, bias in s.logit_bias:
         if isinstance(bias, Real) and not isfinite(bias):
-            raise ValueError(f"logit_bias for token {token} is {bias}; to forbid a token use suppress=({token},).")
+            template = f"{{}} for token {token} is {bias}; to forbid a token use {{}}."
+            raise SettingError(template, Setting("logit_bias"), Setting("suppress", (token,)))
         _check_finite(**{f"logit_bias for token {token}": bias})
     for text in s.stop:
         if not isinstance(text, str) or not text:
-            raise ValueError(f"stop must hold texts of at least one character, got {text!r}; leave it out.")
+            template = "{} must hold texts of at least one character, got {}; leave it out."
+            raise SettingError(template, Setting("stop"), repr(text))
 
 
 def _check_together(s: GenerationSettings) -> None:
     """What contradicts something else."""
     if s.min_new_tokens > s.max_new_tokens:
-        raise ValueError(
-            f"min_new_tokens={s.min_new_tokens} is above max_new_tokens={s.max_new_tokens}; raise the latter."
-        )
+        least, most = (Setting(name, getattr(s, name)) for name in ("min_new_tokens", "max_new_tokens"))
+        raise SettingError("{} is above {}; raise the latter.", least, most)
     if s.top_beams > s.beam_size:
-        raise ValueError(
-            f"top_beams={s.top_beams} of beam_size={s.beam_size} cannot be returned; set beam_size={s.top_beams}."
+        raise SettingError(
+            "{} of {} cannot be returned; set {}.",
+            Setting("top_beams", s.top_beams),
+            Setting("beam_size", s.beam_size),
+            Setting("beam_size", s.top_beams),
         )
     check_divides("beam_groups", s.beam_groups, "beam_size", s.beam_size)
     if s.diversity and s.beam_groups == 1:
-        raise ValueError(f"diversity={s.diversity} acts between groups of beams; set beam_groups to 2 or more.")
+        template = "{} acts between groups of beams; set {} to 2 or more."
+        raise SettingError(template, Setting("diversity", s.diversity), Setting("beam_groups"))
     if s.contrastive_alpha is not None:
         if s.top_k is None or s.top_k < 2:
-            raise ValueError(f"contrastive_alpha chooses among top_k tokens, got top_k={s.top_k}; set 2 or more.")
+            raise SettingError(
+                "{} chooses among {} tokens, got {}; set 2 or more.",
+                Setting("contrastive_alpha"),
+                Setting("top_k"),
+                Setting("top_k", s.top_k),
+            )
         if s.beam_size > 1 or s.temperature:
-            raise ValueError("contrastive_alpha is a search of its own; leave beam_size at 1 and temperature at 0.")
+            raise SettingError(
+                "{} is a search of its own; leave {} at 1 and {} at 0.",
+                Setting("contrastive_alpha"),
+                Setting("beam_size"),
+                Setting("temperature"),
+            )
     if s.beam_size > 1 and s.temperature:
-        raise ValueError(
-            f"beam_size={s.beam_size} searches, temperature={s.temperature} draws; "
-            "set temperature=0 for beam search or beam_size=1 to draw."
+        raise SettingError(
+            "{} searches, {} draws; set {} for beam search or {} to draw.",
+            Setting("beam_size", s.beam_size),
+            Setting("temperature", s.temperature),
+            Setting("temperature", 0),
+            Setting("beam_size", 1),
         )
     only_drawn = {"top_k": s.top_k, "top_p": s.top_p, "min_p": s.min_p, "typical_p": s.typical_p}
     idle = [name for name, value in only_drawn.items() if value is not None]
     idle = [name for name in idle if not (name == "top_k" and s.contrastive_alpha is not None)]
     idle += ["samples"] if s.samples > 1 else []
     if idle and s.temperature == 0:
-        raise ValueError(f"{' and '.join(idle)} would have no effect at temperature 0; set temperature=1.0.")
+        template = f"{' and '.join('{}' for _ in idle)} would have no effect at temperature 0; set {{}}."
+        raise SettingError(template, *map(Setting, idle), Setting("temperature", 1.0))
     usual = {field.name: field.default for field in fields(GenerationSettings)}
     idle = [name for name in OF_BEAMS if getattr(s, name) != usual[name]]
     if idle and s.beam_size == 1:
-        raise ValueError(f"{' and '.join(idle)} would have no effect without beams; set beam_size to 2 or more.")
+        template = f"{' and '.join('{}' for _ in idle)} would have no effect without beams; set {{}} to 2 or more."
+        raise SettingError(template, *map(Setting, idle), Setting("beam_size"))
 
 
 def _check_finite(**numbers: float) -> None:
     for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, Real) or not isfinite(value):
-            raise ValueError(f"{name} must be a finite number, got {value!r}.")
+            raise SettingError("{} must be a finite number, got {}.", Setting(name), repr(value))
 
 
 def _check_share(*, above_zero: bool, **shares: float | None) -> None:
@@ -250,7 +281,7 @@ def _check_share(*, above_zero: bool, **shares: float | None) -> None:
         good = not isinstance(value, bool) and isinstance(value, Real) and 0 <= value <= 1
         if not good or (above_zero and value == 0):
             lowest = "above 0" if above_zero else "at least 0"
-            raise ValueError(f"{name} must be {lowest} and at most 1, got {value!r}.")
+            raise SettingError("{} must be {} and at most 1, got {}.", Setting(name), lowest, repr(value))
 
 
 def _check_tuple(name: str, values: object) -> None:
@@ -258,7 +289,7 @@ def _check_tuple(name: str, values: object) -> None:
         raise TypeError(f"{name} must be a tuple of whole numbers, got {values!r}; settings(...) takes lists too.")
     for value in values:
         if isinstance(value, bool) or not isinstance(value, Integral) or value < 0:
-            raise ValueError(f"{name} must hold whole numbers of at least 0, got {value!r}.")
+            raise SettingError("{} must hold whole numbers of at least 0, got {}.", Setting(name), repr(value))
 
 
 def published(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from itertools import groupby
 from numbers import Integral
 from typing import Any
 
-from glassformer.config.checks import check_positive
+from glassformer.config.checks import Setting, SettingError, check_positive
 from glassformer.generation.api import generate, generate_stream
 from glassformer.generation.decoder import check_writes
 from glassformer.generation.defaults import DEFAULT_LENGTH, advice, settings_for
@@ -99,11 +99,12 @@ def stream_text(
     row = job.row(prompt, 0)
     job.check_seeds(1)
     if row.settings.samples > 1:
-        raise ValueError(f"one text can be streamed at a time, not samples={row.settings.samples}; leave it at 1.")
+        several = Setting("samples", row.settings.samples)
+        raise SettingError("one text can be streamed at a time, not {}; leave it at 1, or do not stream.", several)
     if row.settings.mode == "beam":
-        raise ValueError(
-            f"a beam search decides at its end, so its text cannot be streamed; leave beam_size="
-            f"{row.settings.beam_size} at 1, or use generate_text."
+        raise SettingError(
+            "a beam search decides at its end, so its text cannot be streamed; leave {} at 1, or do not stream.",
+            Setting("beam_size"),
         )
     return _pieces(job, row)
 

@@ -6,6 +6,7 @@ A model is told its languages by tokens, or by words before the text; or it know
 from collections.abc import Sequence
 from typing import Any
 
+from glassformer.config.checks import Setting, SettingError
 from glassformer.generation.prompts import Given, check_texts
 from glassformer.generation.text import Text, generate_text
 from glassformer.hub import Loaded
@@ -61,12 +62,13 @@ def _first_tokens(languages: Languages, target: str | None) -> dict[str, Any]:
 
 def _said(target: str | None) -> str:
     if target is None:
-        raise ValueError("say which language to translate into: target.")
+        raise SettingError("say which language to translate into: {}.", Setting("target"))
     return target
 
 
 def _task(tasks: dict[str, Task], source: str | None, target: str | None) -> Task:
     if source is None or target is None:
         known = ", ".join(repr(task.prefix) for task in tasks.values())
-        raise ValueError(f"say both languages, source and target; this model's config.json states {known}.")
+        template = "say both languages, {} and {}; this model's config.json states {}."
+        raise SettingError(template, Setting("source"), Setting("target"), known)
     return find_translation(tasks, source, target)

@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from glassformer.config.checks import Setting, SettingError
 from glassformer.generation.prompts import check_loaded, check_texts
 from glassformer.hub import Loaded
 from glassformer.models.transformer import Transformer
@@ -87,10 +88,11 @@ def score(
     model, tokenizer = loaded.model, loaded.tokenizer
     check_head(model.config, ("lm",), "score")
     if model.config.family == "encoder":
-        raise ValueError("this model guesses masked words and predicts no next token; score_masked is its measure.")
+        raise ValueError("this model predicts masked words, no next token; score it with score_masked (--masked).")
     if model.config.family == "encoder-decoder":
         if window is not None or stride is not None:
-            raise ValueError("window and stride are for decoders; an encoder-decoder reads a pair as a whole.")
+            template = "{} and {} are for decoders; an encoder-decoder reads a pair as a whole."
+            raise SettingError(template, Setting("window"), Setting("stride"))
         return _score_pairs(loaded, texts, batch_size, progress)
     single = [text for text in texts if isinstance(text, str)]
     if len(single) < len(texts):
@@ -116,7 +118,7 @@ def score_file(
     """
     check_loaded(loaded)
     model, tokenizer = loaded.model, loaded.tokenizer
-    check_head(model.config, ("lm",), "score_file", ("decoder",))
+    check_head(model.config, ("lm",), "scoring a whole file", ("decoder",))
     text = Path(path).read_bytes().decode("utf-8")  # bytes: no line ending is changed
     framed = frame(tokenizer, text, name=str(path))
     (logs,) = _score_streams(model, [[token.id for token in framed.tokens]], (window, stride), batch_size, progress)
@@ -139,7 +141,7 @@ def score_masked(
     """
     check_texts(loaded, texts)
     model, tokenizer = loaded.model, loaded.tokenizer
-    check_head(model.config, ("lm", "pretraining"), "score_masked", ("encoder",))
+    check_head(model.config, ("lm", "pretraining"), "scoring by masks", ("encoder",))
     if tokenizer.mask is None:
         raise ValueError("this tokenizer names no mask token, so no token can be hidden from the model.")
     framed = [frame(tokenizer, text, name=f"text {number}") for number, text in enumerate(texts)]

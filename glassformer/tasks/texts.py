@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from glassformer import config
-from glassformer.config.checks import check_choice
+from glassformer.config.checks import Setting, SettingError, check_choice
 from glassformer.generation.prompts import Side, check_text
 from glassformer.tasks.batches import Row
 from glassformer.text.tokenizer import Tokenizer
@@ -138,9 +138,10 @@ def check_head(facts: config.Model, needed: Sequence[str], what: str, families: 
     """Raise unless the model has a head of one of the kinds ``needed``, and is of a family that is named, if any is."""
     kind = head_kind(facts.head)
     if kind not in needed:
-        raise ValueError(
+        raise SettingError(
             f"{what} needs a model with a head of the kind {' or '.join(needed)}; this one's is of the kind {kind}. "
-            f"glassformer.load(..., head={needed[0]!r}) can choose another head if the folder has its weights."
+            "Load it with {} if the folder has the weights of such a head.",
+            Setting("head", needed[0]),
         )
     if families and facts.family not in families:
         raise ValueError(f"{what} needs a model of the family {' or '.join(families)}; this one is: {facts.family}.")

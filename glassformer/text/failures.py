@@ -17,7 +17,7 @@ def reading_errors(where: Path | str) -> Iterator[None]:
     try:
         yield
     except TokenizerError as error:
-        raise TokenizerError(str(error) if str(where) in str(error) else f"{where}: {error}") from error
+        raise error if str(where) in str(error) else error.prefixed(f"{where}: ") from error
     except (OSError, MemoryError, ImportError):
         raise
     except BaseException as error:

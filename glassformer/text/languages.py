@@ -17,6 +17,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken
 
+from glassformer.config.checks import Setting
 from glassformer.text.pieces import TokenizerError
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.tokenizer_folder import read_json
@@ -180,6 +181,7 @@ def _only(fits: Sequence[str]) -> str | None:
     if len(present) > 1:
         raise TokenizerError(
             f"the tokens for languages may be those of {' or '.join(present)}, which put them in different places; "
-            "pass kind, or the folder whose tokenizer_config.json says which."
+            "pass {}, or the folder whose tokenizer_config.json says which.",
+            Setting("kind", outside="tokenizer_kind"),
         )
     return present[0] if present else None

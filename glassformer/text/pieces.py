@@ -12,12 +12,14 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+from glassformer.config.checks import SettingError
+
 SPACE = "▁"  # U+2581, how pieces write a space
 # Kinds of pieces, as SentencePiece and GGUF count them.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 
 
-class TokenizerError(ValueError):
+class TokenizerError(SettingError):
     """A vocabulary that cannot be read, or a token that it does not have."""
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers, processors
 
+from glassformer.config.checks import Setting
 from glassformer.text import language_codes, pieces
 from glassformer.text.pieces import CONTROL, UNUSED, PieceModel, TokenizerError, score_bpe, unigram
 from glassformer.text.tokenizer_folder import Folder, add_tokens, added_token, read_json
@@ -86,8 +87,10 @@ def _decide(folder: Folder, kind: str | None) -> str:
         said = "byte_bpe" if list(present) == [_MERGES] else None
     if said is None:
         raise TokenizerError(
-            f"{folder.path} holds {' and '.join(present)} and does not say which model they belong to; "
-            f"pass kind, one of {', '.join(k for k, facts in KINDS.items() if facts[0] in present)}."
+            f"{{}} holds {' and '.join(present)} and does not say which model they belong to; "
+            f"pass {{}}, one of {', '.join(k for k, facts in KINDS.items() if facts[0] in present)}.",
+            str(folder.path),
+            Setting("kind", outside="tokenizer_kind"),
         )
     if KINDS[said][0] not in present:
         raise TokenizerError(
@@ -114,8 +117,11 @@ def _said(folder: Folder) -> str | None:
         if named in facts[column].split():
             return kind
     raise TokenizerError(
-        f"{folder.path / source} says {named}, whose older files are not read here. Use the model's tokenizer.json, "
-        f"or pass kind, one of {', '.join(KINDS)}, if it works exactly like one of them."
+        "{} says {}, whose older files are not read here. Use the model's tokenizer.json, or pass {}, one of "
+        f"{', '.join(KINDS)}, if it works exactly like one of them.",
+        str(folder.path / source),
+        named,
+        Setting("kind", outside="tokenizer_kind"),
     )
 
 
@@ -127,9 +133,11 @@ def _byte_bpe_kind(folder: Folder) -> str:
         if len(fits) == 1:
             return fits[0]
     raise TokenizerError(
-        f"{folder.path / 'vocab.json'} and merges.txt could belong to several models. Recognised are vocabularies with "
-        "all 256 bytes and either <|endoftext|> (GPT-2) or <s>, </s>, <unk>, <pad>, <mask> (RoBERTa). Pass kind, one "
-        "of gpt2, roberta, openai_gpt; those of CTRL and XLM are not read."
+        "{} and merges.txt could belong to several models. Recognised are vocabularies with all 256 bytes and either "
+        "<|endoftext|> (GPT-2) or <s>, </s>, <unk>, <pad>, <mask> (RoBERTa). Pass {}, one of gpt2, roberta, "
+        "openai_gpt; those of CTRL and XLM are not read.",
+        str(folder.path / "vocab.json"),
+        Setting("kind", outside="tokenizer_kind"),
     )
 
 

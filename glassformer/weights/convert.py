@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from glassformer.config import LMHead, Model, shapes
+from glassformer.config.checks import Setting
 from glassformer.config.shapes import Shape
 from glassformer.weights.files import WeightsError
 from glassformer.weights.lineage import HeadFormat, Lineage
@@ -136,7 +137,7 @@ def _match(
         else:
             result.spare[name] = why
     if missing or unknown:
-        raise WeightsError(_complaint(what, missing, unknown))
+        raise _misfit(what, missing, unknown)
     return result
 
 
@@ -327,7 +328,9 @@ def _reason(lineage: Lineage, kind: str, name: str) -> str | None:
     return None
 
 
-def _complaint(what: str, missing: list[str], unknown: list[str]) -> str:
+def _misfit(what: str, missing: list[str], unknown: list[str]) -> WeightsError:
+    """The error for weights that are missing or left over, with what can be done about it."""
+
     def some(names: list[str]) -> str:
         more = f"; and {len(names) - 12} more" if len(names) > 12 else ""
         return "; ".join(sorted(names)[:12]) + more
@@ -337,7 +340,12 @@ def _complaint(what: str, missing: list[str], unknown: list[str]) -> str:
         text += f" Missing ({len(missing)}): {some(missing)}."
     if unknown:
         text += f" Unknown ({len(unknown)}): {some(unknown)}."
-    return text + (
-        " Check that config and weights belong together. Another head is asked for with head=, names that may be passed"
-        " over go into ignore_keys, and parts that are to start anew into fresh (as fresh=['head.*'])."
+    return WeightsError(
+        "{} Check that config and weights belong together. Another head is asked for with {}, names that may be passed "
+        "over go into {}, and parts that are to start anew into {} (as {}).",
+        text,
+        Setting("head"),
+        Setting("ignore_keys"),
+        Setting("fresh"),
+        Setting("fresh", ["head.*"]),
     )

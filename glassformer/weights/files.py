@@ -21,6 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from glassformer.config.checks import SettingError
+
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "BOOL": torch.bool, "U8": torch.uint8,
@@ -33,7 +35,7 @@ _CHUNK = 2**20  # bytes, a multiple of every item size, copied before the mapped
 _AGAIN = "The file is damaged or came only in part: download or save it again."
 
 
-class WeightsError(ValueError):
+class WeightsError(SettingError):
     """A weights file that cannot be used, or tensors that cannot be written; the message says why and what to do."""
 
 

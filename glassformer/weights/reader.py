@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.config import Model, Tokens, from_dict
-from glassformer.config.checks import MOST_LAYERS, check_divides, check_positive
+from glassformer.config.checks import MOST_LAYERS, SettingError, check_divides, check_positive
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -58,7 +58,7 @@ _REASONS = {
 EVERYWHERE = {key: reason for reason, keys in _REASONS.items() for key in keys.split()}  # keys of any config.json
 
 
-class ConfigError(ValueError):
+class ConfigError(SettingError):
     """A ``config.json`` that cannot be read as a page of facts."""
 
 
@@ -158,14 +158,14 @@ class Reader:
 
 
 @contextmanager
-def naming(place: Path, *kinds: type[ValueError]) -> Iterator[None]:
+def naming(place: Path, *kinds: type[SettingError]) -> Iterator[None]:
     """Let errors of these kinds begin with where the model lies."""
     try:
         yield
     except kinds as error:
         if str(place) in str(error):
             raise
-        raise type(error)(f"{place}: {error}") from error
+        raise error.prefixed(f"{place}: ") from error
 
 
 def read_own(said: Mapping[str, Any]) -> Model:

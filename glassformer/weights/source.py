@@ -133,8 +133,8 @@ def open_source(place: Path, *, allow_pickle: bool = False, finite: bool = False
         if begins_like_llama2c(place):
             read_llama2c(place)  # raises, and says how much of it is missing
         raise WeightsError(
-            f"{place}: weights alone do not say what model they are of. Load their folder, or hand in the config as "
-            f"well: load(config=..., weights=...)."
+            f"{place}: weights alone do not say what model they are of. Name their folder (in Python: or "
+            f"load(config=..., weights=...))."
         )
     return open_parts(config, place, allow_pickle=allow_pickle, finite=finite)
 

@@ -1,5 +1,6 @@
 """Errors in the program's words, and what is asked before a model is loaded."""
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import typer
 from glassformer.cli import chat as talking
 from glassformer.cli.errors import InputError, counting, in_words, plain_errors
 from glassformer.cli.outputs import percent
+from glassformer.config.checks import Setting, SettingError, check_choice, check_divides, check_positive
 from glassformer.data.grouping import BudgetPlan
 from glassformer.training.parallel import LostProcessError
 from glassformer.training.processes import FailedElsewhereError
@@ -27,12 +29,6 @@ from glassformer.training.processes import FailedElsewhereError
         ("temperature must be 0 or more", "--temperature must be 0 or more"),
         ("no room at temperature 0", "no room at temperature 0"),
         ("Another prefix: Task('words: ').", "Another prefix: --prefix 'words: '."),
-        ("no next token; score_masked is its measure.", "no next token; score it with --masked."),
-        ("kind none. glassformer.load(..., head='lm') can choose another.", "kind none. --head lm chooses another."),
-        (
-            "a/b: not in the cache. Fetch it with: glassformer download a/b (in Python: load(..., download=True)).",
-            "a/b: not in the cache. Fetch it with: glassformer download a/b.",
-        ),
         ("text 0 has no blank", "text 1 has no blank"),
         ("question 9 has 3 tokens", "question 10 has 3 tokens"),
         ("this model judges pairs, and text 2 is a single one", "this model judges pairs, and text 3 is a single one"),
@@ -67,6 +63,44 @@ from glassformer.training.processes import FailedElsewhereError
 )
 def test_the_library_s_words_become_the_program_s(said: str, shown: str) -> None:
     assert in_words(ValueError(said)) == shown
+
+
+@pytest.mark.parametrize(
+    ("error", "in_python", "shown"),
+    [
+        (
+            SettingError("{} searches, {} draws.", Setting("beam_size", 5), Setting("temperature", 1.0)),
+            "beam_size=5 searches, temperature=1.0 draws.",
+            "--beam-size 5 searches, --temperature 1.0 draws.",
+        ),
+        (SettingError("{}.", Setting("early_stopping", True)), "early_stopping=True.", "--early-stopping yes."),
+        (SettingError("say {}.", Setting("several", True)), "say several=True.", "say --several."),
+        (SettingError("use {}.", Setting("suppress", (5,))), "use suppress=(5,).", "use --suppress 5."),
+        (SettingError("{}, {}", Setting("source"), Setting("target", "de")), "source, target='de'", "--from, --to de"),
+        (SettingError("into {}", Setting("fresh", ["head.*"])), "into fresh=['head.*']", "into --fresh head.*"),
+        (SettingError("{} must be 1.", Setting("vocab_size")), "vocab_size must be 1.", "vocab_size must be 1."),
+        (SettingError("{} {{}} {}", Setting("top_p"), "{top_k=3}"), "top_p {} {top_k=3}", "--top-p {} {top_k=3}"),
+        (SettingError("pass {}", Setting("kind", outside="tokenizer_kind")), "pass kind", "pass --tokenizer-kind"),
+        (SettingError("text 0 has {}", Setting("top")).prefixed("{}: "), "{}: text 0 has top", "{}: text 1 has --top"),
+    ],
+)  # fmt: skip
+def test_settings_are_spelt_as_options(error: SettingError, in_python: str, shown: str) -> None:
+    for one in (error, pickle.loads(pickle.dumps(error))):
+        assert str(one) == in_python
+        assert in_words(one) == shown
+
+
+def test_checks_name_their_settings_as_data() -> None:
+    for check, shown in (
+        (lambda: check_positive(top_k=0), "--top-k must be at least 1, got 0."),
+        (lambda: check_choice("head", "lmm", ("lm",)), "--head must be one of lm; got 'lmm'. Did you mean 'lm'?"),
+        (lambda: check_choice("a fact of data", "x", ("top_k",)), "a fact of data must be one of top_k; got 'x'."),
+        (lambda: check_divides("beam_groups", 2, "beam_size", 3), "--beam-groups 2 does not divide --beam-size 3; "
+         "values near it that do: 1, 3."),
+    ):  # fmt: skip
+        with pytest.raises(SettingError) as caught:
+            check()
+        assert in_words(caught.value) == shown
 
 
 def test_parts_of_the_input_count_on_and_own_words_stay() -> None:

@@ -22,7 +22,7 @@ from glassformer.families import lineages
 from tests.cli.test_write import refused, rows, run
 from tests.helpers import randomise
 
-ALONE = {"demo", "env", "tokenizer"}  # verbs that name no model
+ALONE = {"compare", "demo", "download", "env", "tokenizer"}  # verbs that read no model
 FACTS_ONLY = {"info", "account"}  # verbs that read what a model is, and neither its weights nor its words
 SIZES = {
     "vocab_size": 31, "hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 3, "intermediate_size": 8,
@@ -160,7 +160,7 @@ def test_a_lineage_says_what_a_folder_of_our_own_is_saved_as(whole: Path, tmp_pa
     hub.save(hub.load(whole).model, tmp_path / "ours")
     told = run("convert", tmp_path / "ours", tmp_path / "out")
     assert told.exit_code == 2
-    assert "say --lineage: bert," in told.stderr
+    assert "set --lineage to one of: bert," in told.stderr
     assert run("convert", tmp_path / "ours", tmp_path / "out", "--lineage", "bert").exit_code == 0
     assert hub.load(tmp_path / "out").lineage == "bert"
 

@@ -315,7 +315,7 @@ def test_examples_show_a_task(tmp_path: Path) -> None:
         (("--logit-bias", "5"), "TOKEN=VALUE"),
         (("--early-stopping", "perhaps"), "never"),
         (("--device", "meta"), "say cpu, cuda, cuda:1 or mps"),
-        (("--beam-size", "2", "--stream"), "leave out --stream"),
+        (("--beam-size", "2", "--stream"), "leave --beam-size at 1, or do not stream"),
         (("--samples", "2", "--temperature", "1", "--stream"), "--samples"),
         (("--beam-size", "5", "--temperature", "1.0"), "--beam-size 5 searches, --temperature 1.0 draws"),
         (("--record", "nowhere/x.json"), "--record nowhere/x.json: there is no folder nowhere."),

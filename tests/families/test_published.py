@@ -291,7 +291,7 @@ def test_without_a_model_type_the_class_tells_the_lineage_or_nothing_does() -> N
         for form in lineage.heads.values():
             if lineage.model_type is not None:
                 assert by_model_type({"architectures": [form.architecture]}) is lineage
-    with pytest.raises(ConfigError, match=r"no model_type.*say lineage=: .*bert"):
+    with pytest.raises(ConfigError, match=r"no model_type.*set lineage to one of: .*bert"):
         by_model_type({"vocab_size": 21128, "hidden_size": 768})
 
 

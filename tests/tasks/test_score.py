@@ -180,7 +180,7 @@ def test_pseudo_log_likelihood_masks_each_token_in_turn(tmp_path) -> None:
         assert [t.log_prob for t in found.tokens] == [None, *(pytest.approx(e, abs=1e-9) for e in expected), None]
         assert found.total.predicted == len(expected)
         assert found.total.bytes == len(text.encode())
-    with pytest.raises(ValueError, match="score_masked is its measure"):
+    with pytest.raises(ValueError, match="score it with score_masked"):
         score(loaded, texts)
     with pytest.raises(ValueError, match="takes 40"):
         score_masked(loaded, ["a " * 60])
@@ -210,5 +210,5 @@ def test_errors(both, translator) -> None:
         score(loaded, ["a b", ""])
     with types_unchecked(), pytest.raises(TypeError, match="brackets"):
         score(loaded, "a b")
-    with pytest.raises(ValueError, match="score_file needs a model of the family decoder"):
+    with pytest.raises(ValueError, match="scoring a whole file needs a model of the family decoder"):
         score_file(translator[0], "nowhere")
