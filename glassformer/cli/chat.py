@@ -12,9 +12,8 @@ import typer
 from rich.console import Console
 
 from glassformer.cli.errors import InputError, in_words
-from glassformer.cli.options import AsJson, Computing, Loading, ModelName, Searching, Truncate, side
+from glassformer.cli.options import AsJson, Computing, Loading, ModelName, Searching, Truncate, computing_verb, side
 from glassformer.cli.outputs import note, people, print_json, visible
-from glassformer.cli.verbs import computing_verb
 
 if TYPE_CHECKING:
     from glassformer.generation.text import Text

@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from glassformer.cli.options import Threads, set_threads
 from glassformer.cli.outputs import visible
-from glassformer.cli.verbs import Threads, set_threads
 from glassformer.families.cs336 import CS336
 
 if TYPE_CHECKING:

@@ -1,23 +1,72 @@
 """The program ``glassformer``. Verbs import what they need when they run, so that ``--help`` is quick."""
 
+import os
+import platform
 import sys
+from importlib.metadata import PackageNotFoundError, version
 from io import TextIOWrapper
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
 import glassformer
 from glassformer.cli.account import account
 from glassformer.cli.chat import chat
-from glassformer.cli.convert import convert, download
 from glassformer.cli.demo import demo
-from glassformer.cli.env import env
-from glassformer.cli.info import info
-from glassformer.cli.judge import answer, classify, fill, tag
-from glassformer.cli.measure import embed, score
+from glassformer.cli.models import convert, download, info
+from glassformer.cli.options import AsJson, verb
+from glassformer.cli.outputs import people, print_json
+from glassformer.cli.tasks import answer, classify, embed, fill, score, tag
 from glassformer.cli.tokenizer import tokenizer
 from glassformer.cli.train import compare, evaluate, train
 from glassformer.cli.write import generate, summarise, task, translate
+from glassformer.inspect.account.measure import main_memory, processor
+
+PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "transformers", "huggingface_hub", "gguf", "jinja2")
+
+
+@verb
+def env(as_json: AsJson = False) -> None:
+    """Versions and hardware, for bug reports."""
+    found = _environment()
+    if as_json:
+        print_json(found)
+        return
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in found.items():
+        shown = ", ".join(map(str, value)) if isinstance(value, list) else value
+        table.add_row(name, "none" if shown in (None, "") else str(shown))
+    people().print(table)
+
+
+def _environment() -> dict[str, Any]:
+    import torch
+
+    cuda, size = torch.cuda.is_available(), main_memory()
+    return {
+        "glassformer": glassformer.__version__,
+        "python": platform.python_version(),
+        **{name: _version(name) for name in PACKAGES},
+        "system": platform.platform(),
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "memory_gib": None if size is None else round(size / 2**30, 1),
+        "gpus": [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())] if cuda else [],
+        "cuda": torch.version.cuda,
+        "mps": torch.backends.mps.is_available(),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
 
 app = typer.Typer(
     help="The Transformer you can see through.",
@@ -25,15 +74,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (demo, info, account, convert, download):
-    app.command(rich_help_panel="Models")(verb)
-for verb in (train, evaluate, compare):
-    app.command(rich_help_panel="Training")(verb)
+for command in (demo, info, account, convert, download):
+    app.command(rich_help_panel="Models")(command)
+for command in (train, evaluate, compare):
+    app.command(rich_help_panel="Training")(command)
 app.add_typer(tokenizer, name="tokenizer", rich_help_panel="Training")
-for verb in (generate, translate, summarise, task, chat):
-    app.command(rich_help_panel="Writing")(verb)
-for verb in (fill, classify, tag, answer, score, embed):
-    app.command(rich_help_panel="Reading")(verb)
+for command in (generate, translate, summarise, task, chat):
+    app.command(rich_help_panel="Writing")(command)
+for command in (fill, classify, tag, answer, score, embed):
+    app.command(rich_help_panel="Reading")(command)
 app.command(rich_help_panel="This program")(env)
 
 

@@ -12,9 +12,8 @@ from rich.text import Text
 
 from glassformer.cli.errors import InputError
 from glassformer.cli.inputs import read_whole
-from glassformer.cli.options import AsJson, Reading
+from glassformer.cli.options import AsJson, Reading, verb
 from glassformer.cli.outputs import people, print_json, print_table, visible
-from glassformer.cli.verbs import verb
 from glassformer.text.visible import counted
 
 if TYPE_CHECKING:

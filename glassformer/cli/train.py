@@ -12,9 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from glassformer.cli.errors import option
-from glassformer.cli.options import AsJson, Loading, ModelName, ModelOptions
+from glassformer.cli.options import AsJson, Loading, ModelName, ModelOptions, computing_verb, verb
 from glassformer.cli.outputs import grid, heading, note, people, print_computed, print_wide, say, visible
-from glassformer.cli.verbs import computing_verb, verb
 
 if TYPE_CHECKING:
     from glassformer.training.compare import RunSummary
@@ -297,7 +296,7 @@ def _figures(found: dict[str, float]) -> Table:
 
 @verb
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders of glassformer train.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders of glassformer train.")],
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.svg", help="Draw losses, speed and time; needs matplotlib.")
     ] = None,

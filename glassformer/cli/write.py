@@ -19,10 +19,10 @@ from glassformer.cli.options import (
     Searching,
     Texts,
     Truncate,
+    computing_verb,
     side,
     unescaped,
 )
-from glassformer.cli.verbs import computing_verb
 
 if TYPE_CHECKING:
     from glassformer.generation.prompts import Given

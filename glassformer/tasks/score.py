@@ -88,7 +88,9 @@ def score(
     model, tokenizer = loaded.model, loaded.tokenizer
     check_head(model.config, ("lm",), "score")
     if model.config.family == "encoder":
-        raise ValueError("this model predicts masked words, no next token; score it with score_masked (--masked).")
+        raise ValueError(
+            "this model guesses masked words and predicts no next token; score it with score_masked (--masked)."
+        )
     if model.config.family == "encoder-decoder":
         if window is not None or stride is not None:
             template = "{} and {} are for decoders; an encoder-decoder reads a pair as a whole."
