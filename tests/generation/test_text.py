@@ -256,7 +256,7 @@ def test_row_24_bos_once_through_every_entry(tmp_path: Path, monkeypatch: pytest
         return original(model, prompts, *rest, **options)
 
     original = text_module.write
-    monkeypatch.setattr(text_module, "write", remember)
+    monkeypatch.setattr(text_module, "generate", remember)
     generate_text(loaded, [said, tokenizer.encode(said)], max_new_tokens=1)
     answer_like(loaded, FewShot((Example(said, "1"),)), ["x"], max_new_tokens=1)
     reply(loaded, [{"role": "user", "content": "Hello"}], max_new_tokens=1)

@@ -13,7 +13,7 @@ from glassformer.config import Head, LMHead, PretrainingHead, TaskHead
 from glassformer.models.transformer import Transformer
 from glassformer.training.building import Started, check_new, started
 from glassformer.training.jobs import job_of
-from glassformer.training.recipe import Recipe
+from glassformer.training.recipe import Recipe, StartOptions
 from glassformer.training.recipe_files import read_recipe
 from glassformer.training.session import Outcome, Session
 from tests.helpers import randomise
@@ -144,7 +144,7 @@ def test_a_number_goes_by_the_name_that_hugging_face_gives_it(
     assert_same(trained(taught(start, "number", tmp_path), tmp_path / "out").folder, start)
     job = job_of(taught(start, "several", tmp_path))
     said = "the head is new in head.out: its labels were LABEL_0, and are big"
-    assert started(str(start), job, ("big",)).notes == [said]
+    assert started(str(start), job, ("big",), StartOptions()).notes == [said]
 
 
 def test_labels_that_do_not_occur_are_kept(learned: Callable[[str], Outcome], tmp_path: Path) -> None:
@@ -213,7 +213,8 @@ def written(head: Head, folder: Path, lineage: str = "bert") -> Transformer:
 def alike(folder: Path, job: str, labels: tuple[str, ...] = ()) -> Started:
     """What a job starts from, which is the same from both forms of a model but for what is drawn."""
     own, theirs = (
-        started(str(folder / form), job_of(read_recipe("finetune", [f"job={job}"])), labels) for form in FORMS
+        started(str(folder / form), job_of(read_recipe("finetune", [f"job={job}"])), labels, StartOptions())
+        for form in FORMS
     )
     assert own.config.head == theirs.config.head
     assert sorted(own.report.fresh) == sorted(theirs.report.fresh)
