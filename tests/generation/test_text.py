@@ -255,7 +255,7 @@ def test_row_24_bos_once_through_every_entry(tmp_path: Path, monkeypatch: pytest
         seen.extend(prompts)
         return original(model, prompts, *rest, **options)
 
-    original = text_module.write
+    original = text_module.generate
     monkeypatch.setattr(text_module, "generate", remember)
     generate_text(loaded, [said, tokenizer.encode(said)], max_new_tokens=1)
     answer_like(loaded, FewShot((Example(said, "1"),)), ["x"], max_new_tokens=1)
