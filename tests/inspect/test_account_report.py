@@ -175,10 +175,10 @@ def test_a_sweep_varies_one_size() -> None:
         run_sweep(account("gpt2"), Sweep("source", (2,)))
 
 
-AT_ONCE = ("deberta-v2-xlarge", "gpt-neo-125m", "t5-small", "bigbird-roberta-base", "mistral-7b-v0.1")
+AT_ONCE = ("gpt-neo-125m", "t5-small", "bigbird-roberta-base")
 
 
-@pytest.mark.parametrize("name", some_at_once(dict.fromkeys((*SAMPLE, *AT_ONCE)), set(AT_ONCE).__contains__))
+@pytest.mark.parametrize("name", some_at_once(dict.fromkeys((*SAMPLE, *AT_ONCE, "mistral-7b-v0.1")), set(AT_ONCE).__contains__))
 @pytest.mark.parametrize("causal", ["dense", pytest.param("exact", marks=pytest.mark.slow)])
 def test_a_formula_gives_the_kinds_at_any_size(name: str, causal: str) -> None:
     """Within a window and beyond it, in whole blocks and with a part of one; all layers from a few."""
@@ -189,7 +189,7 @@ def test_a_formula_gives_the_kinds_at_any_size(name: str, causal: str) -> None:
         assert growth.at(size) == at(base, "context", size).shares(), size
 
 
-@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(n, marks=pytest.mark.slow) for n in range(4, 20))])
+@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 20))])
 def test_a_formula_gives_the_kinds_of_any_page(seed: int) -> None:
     base = account(any_page(seed), context=11)
     growth = Growth(base, "context")
