@@ -6,14 +6,19 @@ autograd tell it to which operator of the forward pass one of the backward pass,
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -25,8 +30,11 @@ from glassformer.inspect.account.storages import Storages, place
 from glassformer.inspect.account.tree import GRADIENTS
 from glassformer.inspect.account.values import KnownValues
 
+GATHERS = "torch::autograd::AccumulateGrad"
 GATHERS_GRADIENTS = 2**63  # sequence numbers from here on are of nodes that belong to a weight, not to an operator
 UNINITIALISED = {f"aten.{name}" for name in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")}
+ZEROS = {f"aten.{name}" for name in ("zeros", "zeros_like", "new_zeros")}
+FILLING = {f"aten.{name}" for name in ("index_put", "_unsafe_index_put", "index_add", "scatter", "scatter_add")}
 INDEXING = ("aten.index", "aten.index_put", "aten.index_put_")
 
 
@@ -52,7 +60,7 @@ class Saved(NamedTuple):
 class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Inside, every operator is run on fake tensors and, within ``counting``, counted.
 
-    Enter it within the ``FakeTensorMode`` it is given.
+    Enter ``recording`` within the ``FakeTensorMode`` it is given.
     """
 
     def __init__(self, fake: FakeTensorMode) -> None:
@@ -68,32 +76,33 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._weights: dict[tuple[int, int], str] = {}  # the places of parameters
         self._path = [""]
         self._layer = 0
+        self._depth = 0  # layers inside layers
+        self._originals: dict[int, str] = {}
         self._by_node: dict[int, OpCount] = {}  # sequence number of autograd → operator
         self._nodes: list[int] = []  # the same numbers as they rose
         self._is_counting = False
         self._is_given = False
         self._probed: list[str] | None = None
-        self._entered = ExitStack()
+        self._is_backward = False
+        self._finished: Any = None  # the node of autograd that ran last
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         """Nothing is compiled here, and leaving the compiler out saves its import."""
         return False
 
-    def __enter__(self) -> Self:
-        self._entered.enter_context(torch.autograd.graph.saved_tensors_hooks(self._save, lambda tensor: tensor))
-        self._entered.enter_context(GPUKernels(self._probing))
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
-        self._entered.close()
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """What is run inside is seen: operators, calls that a GPU has kernels for, and what autograd keeps."""
+        saving = torch.autograd.graph.saved_tensors_hooks(self._save, lambda tensor: tensor)
+        with saving, GPUKernels(self._probing), self:
+            yield
 
     # ---- where the pass is
 
-    def watch(self, model: nn.Module) -> None:
-        """Learn the names of a model's parameters and follow the calls of its modules. It must be a private copy."""
+    def watch(self, model: nn.Module, original: nn.Module) -> None:
+        """Learn the names of parameters and follow the calls of modules of a private copy of a model."""
+        self._originals = {id(weight): name for name, weight in original.named_parameters()}
         for name, weight in model.named_parameters():
             self._weights.setdefault(place(weight), name)
             self.storages.give(weight)
@@ -111,6 +120,26 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             yield
         finally:
             self._is_counting = False
+
+    @contextmanager
+    def going_back(self, outputs: Sequence[Tensor]) -> Iterator[None]:
+        """The backward pass from these outputs is run inside."""
+        todo, seen = [one.grad_fn for one in outputs], set()
+        while todo:
+            node = todo.pop()
+            if node is not None and node not in seen and node.name() != GATHERS:
+                seen.add(node)
+                node.register_hook(self._finish)
+                todo += [one for one, _ in node.next_functions]
+        self._is_backward = True
+        try:
+            yield
+        finally:
+            self._is_backward, self._finished = False, None
+
+    def _finish(self, *_: Any) -> None:
+        """A hook: a node has done its work. Until the next one, autograd adds up gradients."""
+        self._finished = torch._C._current_autograd_node()
 
     @contextmanager
     def given(self) -> Iterator[None]:
@@ -188,9 +217,10 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         inputs = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
         results = [one for one in tree_leaves(out) if isinstance(one, Tensor)]
         for one in inputs:
+            self._check_owned(one)
             self.storages.give(one)
-        if name == "aten.add" and torch._C._current_autograd_node() is not None:
-            self.storages.add(*inputs[:2], *results)
+        if self._is_backward and self._overwrites(call):
+            self.storages.overwrite(args[0], out, by_formula=name in FILLING)
         for one in results:
             if self._is_given:
                 self.storages.give(one)
@@ -198,6 +228,8 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.storages.make(one, self._layer)
             if rule.is_mask and (storage := self.storages.of(one)) is not None:
                 storage.nbytes = one.numel()
+            if name in ZEROS and (storage := self.storages.of(one)) is not None:
+                storage.is_zero = True
         if self._is_counting and not self._is_given and (inputs or results):
             self._count(call, inputs, results, out)
         if name not in UNINITIALISED:  # memory that nobody has written to may yet turn out to be a mask of bytes
@@ -221,6 +253,32 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 f"{self._where()} reads a number ({call.name}) that depends on weights or on a large input, and an "
                 f"account knows shapes alone. Compute it from shapes, or hand it to forward."
             ) from error
+
+    def _check_owned(self, tensor: Tensor) -> None:
+        """Refuse a weight that is real, and would be left with a gradient that is not."""
+        if isinstance(tensor, FakeTensor) or not (tensor.requires_grad and tensor.is_leaf and torch.is_grad_enabled()):
+            return
+        name = self._originals.get(id(tensor), "")
+        raise ValueError(
+            f"{self._where()} uses {f'the weight {name!r}' if name else 'a tensor'} of the model itself, and what is "
+            f"accounted for is a copy of it: a forward or a hook holds the model, or the tensor, as a variable from "
+            f"outside. Let it take it from its module (self, or the first argument of a hook)."
+        )
+
+    def _overwrites(self, call: Call) -> bool:
+        """Whether autograd would write over the first operand, if only it were no fake tensor.
+
+        It does so with a gradient to which it adds another, and with zeros that a formula of its own fills.
+        """
+        node = torch._C._current_autograd_node()
+        if node is None or torch.is_grad_enabled():
+            return False
+        if node is self._finished:
+            return call.name == "aten.add"
+        if call.name not in FILLING or isinstance(node, torch.autograd.function.BackwardCFunction):
+            return False
+        storage = self.storages.of(call.args[0])
+        return storage is not None and storage.is_zero
 
     def _where(self) -> str:
         return f"the part {self._path[-1]!r}" if self._path[-1] else "the model itself"
@@ -278,7 +336,7 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._probed is not None:
             return None  # nobody goes back from here, and a result that its own node keeps would never be freed
         storage = self.storages.of(tensor)
-        if storage is None or not self._is_counting:
+        if storage is None or not self._is_counting or self._is_backward:
             return tensor
         inside = self._layer and storage.layer == self._layer
         (self.saved_inside[-1] if inside else self.saved_outside).add(storage.number)
