@@ -5,6 +5,7 @@ autograd tell it to which operator of the forward pass one of the backward pass,
 """
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -75,6 +76,7 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._products = AttentionProducts(self.ops, self.storages)
         self._weights: dict[tuple[int, int], str] = {}  # the places of parameters
         self._path = [""]
+        self.calls: Counter[str] = Counter()  # of the layers of a list, by its path
         self._layer = 0
         self._depth = 0  # layers inside layers
         self._originals: dict[int, str] = {}
@@ -106,7 +108,9 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for name, weight in model.named_parameters():
             self._weights.setdefault(place(weight), name)
             self.storages.give(weight)
-        layers = {id(layer) for one in model.modules() if isinstance(one, nn.ModuleList) for layer in one}
+        lists = {name: one for name, one in model.named_modules() if isinstance(one, nn.ModuleList)}
+        layers = {id(layer) for one in lists.values() for layer in one}
+        self.calls.update(dict.fromkeys(lists, 0))
         for name, module in model.named_modules():
             is_layer = id(module) in layers
             module.register_forward_pre_hook(partial(self._enter, name, is_layer), with_kwargs=True)
@@ -172,7 +176,13 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """A hook: a module is called."""
         del module
         self._path.append(path)
-        if is_layer and self._is_counting:
+        self._depth += is_layer
+        if not is_layer or not self._is_counting or self._is_backward:
+            return
+        list_path = path.rpartition(".")[0]
+        if list_path in self.calls:
+            self.calls[list_path] += 1
+        if self._depth == 1:
             given = (one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor))
             self.saved_outside |= {storage.number for one in given if (storage := self.storages.of(one)) is not None}
             self.saved_inside.append(set())
@@ -181,7 +191,8 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _leave(self, is_layer: bool, *_: Any) -> None:
         """A hook: it has answered."""
         self._path.pop()
-        if is_layer:
+        self._depth -= is_layer
+        if self._depth == 0:
             self._layer = 0
 
     @contextmanager
@@ -298,7 +309,8 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if rule is not FREE:
             self.ops.append(count)
         node = torch._C._current_autograd_node()
-        if node is not None:
+        is_again = self._is_backward and node is not None and torch.is_grad_enabled()  # as checkpointing does
+        if node is not None and not is_again:
             self._place_backward(count, node._sequence_nr())
             return
         self._place_forward(count)
@@ -306,14 +318,23 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             names = (self._weights.get(place(one)) for one in inputs)
             count.weight = next((name for name in names if name is not None), "")
         self._products.see(rule, count, inputs, results)
+        if is_again:
+            self._place_again(count, node._sequence_nr())
 
     def _place_forward(self, count: OpCount) -> None:
-        """Autograd makes the node of an operator just before it is dispatched."""
-        if torch.is_grad_enabled():
-            number = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
-            if number not in self._by_node:
-                self._by_node[number] = count
-                self._nodes.append(number)
+        """Autograd makes the node of an operator, or of an autograd.Function, just before it is dispatched."""
+        number = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
+        if number not in self._by_node:
+            self._by_node[number] = count
+            self._nodes.append(number)
+
+    def _place_again(self, count: OpCount, node: int) -> None:
+        """An operator of the forward pass that is run once more during the backward pass."""
+        forward, work = self._forward_of(node), count.work
+        again = work.recomputed + sum(one.flops for one in work.products)
+        count.backward, count.work = True, Work(recomputed=again, elementwise=work.elementwise)
+        if forward is not None:
+            count.layer, count.path = forward.layer, count.path or forward.path
 
     def _place_backward(self, count: OpCount, node: int) -> None:
         """An operator of the backward pass belongs where the operator of the forward pass does."""
@@ -322,7 +343,9 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if forward is None:
             count.path = GRADIENTS
             return
-        count.path, count.kind, count.layer = forward.path, forward.kind, forward.layer
+        if not count.work.products or forward.kind in ("product", "kernel"):
+            count.kind = forward.kind
+        count.path, count.layer = forward.path, forward.layer
         count.weight, count.label = forward.weight, forward.label
 
     def _forward_of(self, node: int) -> OpCount | None:

@@ -136,7 +136,7 @@ def _seen(recorder: OpRecorder, made: nn.Module, cache_bytes: int = 0) -> Trace:
     found = dict(made.named_modules())
     modules = Modules(
         frozenset(name for name, module in found.items() if next(module.children(), None) is not None),
-        frozenset(name for name, module in found.items() if isinstance(module, nn.ModuleList)),
+        dict(recorder.calls),
     )
     trained = recorder.storages.leading_to(one.grad for one in made.parameters() if one.grad is not None)
     weights, buffers = (
