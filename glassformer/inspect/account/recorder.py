@@ -255,10 +255,24 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return number
         if call.name == "aten.nonzero" and (positions := self.values.nonzero(args[0])) is not None:
             return torch.empty(positions.shape, dtype=torch.long)
+        if call.name == "aten.masked_select":
+            shape = torch.broadcast_shapes(args[0].shape, args[1].shape)  # type: ignore[no-untyped-call]
+            if (positions := self.values.nonzero(args[1], shape)) is not None:
+                return torch.empty(len(positions), dtype=args[0].dtype)
         if call.name in INDEXING:
             args = self.values.without_boolean_indices(args)
         try:
             return call.operator(*args, **call.kwargs)
+        except DynamicOutputShapeException as error:
+            known = self.values.results(call.operator, args, call.kwargs)
+            if known is not None:
+                made = [torch.empty(one.shape, dtype=one.dtype) for one in known]
+                return made[0] if len(call.operator._schema.returns) == 1 else tuple(made)
+            raise UnknownOperatorError(
+                f"{self._where()} makes a tensor whose size ({call.name}) depends on weights or on a large input, and "
+                f"an account knows shapes alone. Keep the size (torch.where, masked_fill), or hand the positions to "
+                f"forward."
+            ) from error
         except DataDependentOutputException as error:
             raise UnknownOperatorError(
                 f"{self._where()} reads a number ({call.name}) that depends on weights or on a large input, and an "

@@ -80,7 +80,7 @@ def trace_module(module: nn.Module, inputs: Inputs, mode: Mode) -> Trace:
 
 def sizes_of(inputs: Inputs) -> tuple[int, int]:
     """Rows and length of the first tensor of the inputs."""
-    first = next((one for one in tree_leaves(inputs) if isinstance(one, Tensor)), None)
+    first = next((one for one in tree_leaves(_arguments(inputs)) if isinstance(one, Tensor)), None)
     if first is None:
         raise ValueError("a module is accounted for with the tensors that it is called with; inputs has none.")
     rows, length, *_ = (*first.shape, 1, 1)
