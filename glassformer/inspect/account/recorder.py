@@ -26,7 +26,15 @@ from torch.utils._pytree import tree_leaves
 from glassformer.inspect.account.calls import GPUKernels
 from glassformer.inspect.account.counts import OpCount, Work
 from glassformer.inspect.account.products import AttentionProducts
-from glassformer.inspect.account.rules import FREE, Rule, UnknownOperatorError, name_of, rule_for
+from glassformer.inspect.account.rules import (
+    FREE,
+    Rule,
+    UnknownOperatorError,
+    check_types,
+    is_composite,
+    name_of,
+    rule_for,
+)
 from glassformer.inspect.account.storages import Storages, place
 from glassformer.inspect.account.tree import GRADIENTS
 from glassformer.inspect.account.values import KnownValues
@@ -216,6 +224,9 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._probed.append(name)
             return operator(*args, **kwargs)
         rule = rule_for(operator)
+        if rule is None and is_composite(operator):  # it comes in one piece in inference mode
+            with self:
+                return operator._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
         if rule is None and not _has_tensors(operator):
             return operator(*args, **kwargs)
         if rule is None:
@@ -224,8 +235,9 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 f"glassformer.inspect.account.register_rule({name!r}, Rule(...))."
             )
         call = Call(operator, name, rule, args, kwargs)
-        out = self._run(call)
         inputs = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+        check_types(name, inputs, self._where())
+        out = self._run(call)
         results = [one for one in tree_leaves(out) if isinstance(one, Tensor)]
         for one in inputs:
             self._check_owned(one)

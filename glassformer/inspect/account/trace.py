@@ -102,6 +102,9 @@ def _recording(module: nn.Module, *, training: bool) -> Iterator[tuple[OpRecorde
     with torch.inference_mode(False), on_cpu, fake:
         made = fake_copy(module, fake)
         made.train(training)
+        for one in made.modules():
+            if isinstance(one, nn.TransformerEncoder):
+                one.use_nested_tensor = False  # with padding, its fast path has tensors without a shape
         recorder = OpRecorder(fake)
         recorder.watch(made, module)
         with recorder.recording(), torch.set_grad_enabled(training):
