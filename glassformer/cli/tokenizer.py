@@ -172,7 +172,7 @@ def _bar(corpus: Corpus) -> Iterator[Callable[[int], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from glassformer.data.source_files import is_gzip
+    from glassformer.data.readers.base import is_gzip
 
     whole = None if any(map(is_gzip, corpus.files)) else sum(path.stat().st_size for path in corpus.files)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())

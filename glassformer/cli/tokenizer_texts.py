@@ -12,8 +12,8 @@ from glassformer.cli.errors import InputError
 from glassformer.config.checks import check_choice
 
 if TYPE_CHECKING:
+    from glassformer.data.readers.base import RowStats, Source
     from glassformer.data.records import Text
-    from glassformer.data.source_rows import RowStats, Source
 
 SAMPLE = 1_000_000  # letters of text that are kept, to measure on
 BLOCK = 2**14  # letters of a file that are handed on together
@@ -46,7 +46,7 @@ class Corpus:
     """The texts of files, read once; the first of them are kept, and rows that were left out counted."""
 
     def __init__(self, files: Sequence[Path], reading: Reading) -> None:
-        from glassformer.data.sources import RowStats
+        from glassformer.data.readers.base import RowStats
 
         self.files, self.reading, self.tally = files, reading, RowStats()
         self.sample: list[str] = []
@@ -68,7 +68,9 @@ class Corpus:
         self.when_read()
 
     def _texts(self) -> Iterator[str]:
-        from glassformer.data.sources import AsText, read_jsonl, read_text
+        from glassformer.data.readers.jsonl import read_jsonl
+        from glassformer.data.readers.text import read_text
+        from glassformer.data.records import AsText
 
         on_bad_row = cast(Literal["stop", "skip"], self.reading.on_bad_row)
         if self.reading.jsonl_field is not None:
@@ -89,9 +91,8 @@ class Corpus:
 
 def _blocks(path: Path, tally: "RowStats", *, skip: bool) -> Iterator[str]:
     """A file as it stands, some lines at a time; a line that is not UTF-8 is an error, or left out and counted."""
-    from glassformer.data.records import Origin
-    from glassformer.data.source_files import decode, read_lines
-    from glassformer.data.sources import BadRowError
+    from glassformer.data.readers.base import decode, read_lines
+    from glassformer.data.records import BadRowError, Origin
 
     held, letters = list[str](), 0
     for line in read_lines(path, path):
@@ -112,7 +113,7 @@ def _blocks(path: Path, tally: "RowStats", *, skip: bool) -> Iterator[str]:
 
 def find(files: Sequence[Path] | None, kind: str, reading: Reading) -> list[Path]:
     """The files that are meant; none for bytes, which learn nothing."""
-    from glassformer.data.source_files import find_files
+    from glassformer.data.readers.base import find_files
     from glassformer.text.training import KINDS
 
     check_choice("--kind", kind, KINDS)

@@ -91,7 +91,7 @@ def train(
     told: list[str] = []
     found = _read(recipe, list(changes or ()), going, opening.options(), told)
     if asking.print_config:
-        from glassformer.training.jobs import with_all_options
+        from glassformer.training.objectives.job import with_all_options
         from glassformer.training.recipe_files import write_recipe
 
         typer.echo(write_recipe(with_all_options(found)), nl=False)

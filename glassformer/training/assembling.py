@@ -13,9 +13,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from glassformer.config import to_dict
-from glassformer.data.grouping import BatchPlan, BudgetPlan, FixedPlan
+from glassformer.data.batching import BatchPlan, BudgetPlan, FixedPlan
 from glassformer.data.loader import Dataset, Loader
-from glassformer.data.objectives.base import Batch, Objective
 from glassformer.data.token_files import tokenizer_fingerprint
 from glassformer.training import parallel
 from glassformer.training.activation_checkpointing import checkpoint_blocks
@@ -23,9 +22,9 @@ from glassformer.training.adapter_files import adapter_state, fingerprint
 from glassformer.training.building import Started, check_new, make_facts, make_model, make_tokenizer, started
 from glassformer.training.checkpoint import CheckpointError, check
 from glassformer.training.compiling import compile_model
-from glassformer.training.jobs import job_of
-from glassformer.training.jobs.base import Job, Measured, RunContext, without_smoothing
 from glassformer.training.loop import Settings, Trainer
+from glassformer.training.objectives.base import Batch, Objective
+from glassformer.training.objectives.job import Job, Measured, RunContext, job_of, without_smoothing
 from glassformer.training.optim import adamw, muon_and_adamw
 from glassformer.training.processes import by_first, first_then_all, gathered
 from glassformer.training.reading import PARTS, Records, read_parts
@@ -78,7 +77,7 @@ class Run:
         """The one that the next batch is of, counted from 1."""
         loader = self.trainer.batches
         assert isinstance(loader, Loader)
-        return loader.place.epoch + 1
+        return loader.cursor.epoch + 1
 
     def notes(self) -> list[str]:
         """What is worth saying of the data: rows that were left out, or cut."""

@@ -21,8 +21,8 @@ from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.training import train_tokenizer
 from glassformer.training.adapter_files import fingerprint
 from glassformer.training.adapters import add_adapters
-from glassformer.training.jobs.base import Job, RunContext
-from glassformer.training.jobs.documents import read_note
+from glassformer.training.objectives.examples import read_note
+from glassformer.training.objectives.job import Job, RunContext
 from glassformer.training.reading import Records
 from glassformer.training.recipe import ModelPlan, Recipe, StartOptions
 from glassformer.weights.lineage import Lineage, head_kind

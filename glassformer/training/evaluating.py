@@ -8,16 +8,15 @@ from typing import Any
 from glassformer.config import LMHead, Model, PretrainingHead, TaskHead, to_dict
 from glassformer.config.checks import check_choice
 from glassformer.data.loader import Loader
-from glassformer.data.objectives.base import Objective
 from glassformer.data.records import Text
 from glassformer.hub import JOB, Loaded
 from glassformer.models.transformer import Transformer
 from glassformer.training.assembling import batch_plan
 from glassformer.training.file_formats import ENDINGS, ending_of
-from glassformer.training.jobs import job_of
-from glassformer.training.jobs.base import Job, RunContext, without_smoothing
-from glassformer.training.jobs.documents import read_note
 from glassformer.training.loop import evaluate
+from glassformer.training.objectives.base import Objective
+from glassformer.training.objectives.examples import read_note
+from glassformer.training.objectives.job import Job, RunContext, job_of, without_smoothing
 from glassformer.training.reading import Records, read_part
 from glassformer.training.recipe import Recipe
 from glassformer.training.recipe_files import recipe_of

@@ -46,7 +46,7 @@ def settle_format(page: dict[str, Any], changed: Collection[str], *, is_default:
 
 def _by_ending(page: dict[str, Any]) -> str | None:
     """The one format that the names of all files tell, of those that hold rows for the recipe's job."""
-    from glassformer.training.jobs import record_of  # not above: this reads a recipe without loading PyTorch
+    from glassformer.training.objectives.job import record_of  # not above: this reads a recipe without loading PyTorch
     from glassformer.training.reading import holds
 
     named = [(part, page["data"][part]) for part in _PARTS if page["data"].get(part) is not None]

@@ -18,9 +18,9 @@ from glassformer.training import parallel
 from glassformer.training.adapters import adapted, merged
 from glassformer.training.assembling import Run
 from glassformer.training.averaging import MovingAverage
-from glassformer.training.jobs.base import as_loaded
 from glassformer.training.log import read_log
 from glassformer.training.loop import evaluate
+from glassformer.training.objectives.job import as_loaded
 from glassformer.training.processes import gathered
 from glassformer.training.shards import gathered_weights
 from glassformer.training.state import random_state, restore_random

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from glassformer.config.checks import check_choice, check_number, check_positive
-from glassformer.data.objectives.base import Batch, Loss, Objective, add_counts
 from glassformer.nn.modes import Evaluating
+from glassformer.training.objectives.base import Batch, Loss, Objective, add_counts
 from glassformer.training.processes import world
 from glassformer.training.schedules import Schedule, warmup_cosine
 from glassformer.training.shards import gathered_weights, whole

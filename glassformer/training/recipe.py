@@ -9,7 +9,7 @@ from math import inf
 from typing import Any, Literal
 
 from glassformer.config.checks import check_count, check_number, check_positive, check_probability
-from glassformer.data.source_rows import OnBadRow
+from glassformer.data.readers.base import OnBadRow
 
 Format = Literal["text", "jsonl", "csv", "tsv", "parallel", "conll", "squad", "dataset", "documentation", "toy"]
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from glassformer.data.objectives.base import Loss
+from glassformer.training.objectives.base import Loss
 from glassformer.training.processes import gathered, world
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from glassformer.train.adapters import add_adapters
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
@@ -23,6 +22,7 @@ from glassformer.inspect.account import rules as known_rules
 from glassformer.inspect.account.hardware import own
 from glassformer.inspect.account.rules import UnknownOperatorError
 from glassformer.inspect.account.timing import OPTIMIZER, time_on
+from glassformer.training.adapters import add_adapters
 from tests.inspect.counting import Kept
 from tests.inspect.levels import peak
 

@@ -15,7 +15,6 @@ from glassformer.inspect.account.load import Mode
 from glassformer.inspect.account.sweep import Sweep, crossings, parse_sweep, run_sweep
 from glassformer.inspect.account.tree import AMOUNTS
 from glassformer.inspect.account.units import duration, human, scale_for
-from tests.helpers import some_at_once
 from tests.inspect.counting import shallow
 from tests.pages import PAGES, any_page
 

@@ -13,18 +13,18 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from glassformer import config
-from glassformer.data.objectives.base import Batch, Objective
-from glassformer.data.objectives.masked import Masked
-from glassformer.data.objectives.masking import Masking, Vocabulary
-from glassformer.data.objectives.next_token import NextToken
-from glassformer.data.objectives.replaced import GeneratorAndDiscriminator, ReplacedTokens
-from glassformer.data.objectives.sequence_to_sequence import SequenceToSequence, SourceTarget
 from glassformer.models.transformer import Transformer
 from glassformer.training import parallel, resume
 from glassformer.training.activation_checkpointing import checkpoint_blocks
 from glassformer.training.checkpoint import Checkpoints
 from glassformer.training.compiling import compile_model
 from glassformer.training.loop import Settings, Trainer, evaluate
+from glassformer.training.objectives.base import Batch, Objective
+from glassformer.training.objectives.causal_lm import NextToken
+from glassformer.training.objectives.masked_lm import MaskedLM
+from glassformer.training.objectives.masking import Masking, MaskVocabulary
+from glassformer.training.objectives.replaced_tokens import GeneratorAndDiscriminator, ReplacedTokens
+from glassformer.training.objectives.seq2seq import SequenceToSequence, SourceTarget
 from glassformer.training.optim import adamw, muon_and_adamw
 from glassformer.training.parallel import Process
 from glassformer.training.processes import by_first, first_then_all, gathered
@@ -37,12 +37,12 @@ from tests.pages import PAGES
 MICRO_BATCHES = 4  # of a whole step
 ALONE = Process(torch.device("cpu"))
 IDENTITY = {"data": "uneven", "batch": {"micro_batches": MICRO_BATCHES}}
-MASKING = Masking(vocabulary=Vocabulary(31, 30, frozenset(range(3))), share=0.4)
+MASKING = Masking(vocabulary=MaskVocabulary(31, 30, frozenset(range(3))), share=0.4)
 OBJECTIVES: dict[str, Objective[Any]] = {
     "next": NextToken(),
     "unused": NextToken(),
     "chunks": NextToken(chunk=3),  # looks inside the model, past its forward
-    "shared blocks": Masked(masking=MASKING),
+    "shared blocks": MaskedLM(masking=MASKING),
     "two stacks": SequenceToSequence(start=2),
     "two models": ReplacedTokens(masking=MASKING, weight=5.0),
 }

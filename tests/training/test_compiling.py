@@ -17,13 +17,13 @@ import torch
 import torch._dynamo
 
 from glassformer import hub
-from glassformer.data.objectives.next_token import NextToken
 from glassformer.models.transformer import Transformer
 from glassformer.nn.cache import KVCache
 from glassformer.training.activation_checkpointing import checkpoint_blocks, hold_activations
 from glassformer.training.block_calls import Call
 from glassformer.training.compiling import VERSIONS, compile_model, uncompile_model
 from glassformer.training.loop import evaluate
+from glassformer.training.objectives.causal_lm import NextToken
 from tests.helpers import largest_difference, randomise, right_padded
 from tests.pages import PAGES, tokens
 from tests.training.test_activation_checkpointing import given, gradients, made

@@ -12,7 +12,7 @@ import glassformer
 from glassformer.config import Head, LMHead, PretrainingHead, TaskHead
 from glassformer.models.transformer import Transformer
 from glassformer.training.building import Started, check_new, started
-from glassformer.training.jobs import job_of
+from glassformer.training.objectives.job import job_of
 from glassformer.training.recipe import Recipe, StartOptions
 from glassformer.training.recipe_files import read_recipe
 from glassformer.training.session import Outcome, Session

@@ -6,7 +6,7 @@ import pytest
 
 from glassformer.families import lineages
 from glassformer.training.building import check_new
-from glassformer.training.jobs import job_of, with_all_options
+from glassformer.training.objectives.job import job_of, with_all_options
 from glassformer.training.recipe_files import RecipeError, read_recipe, recipe_names, write_recipe
 
 PROMISED = """

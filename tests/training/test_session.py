@@ -11,9 +11,9 @@ import torch
 import glassformer
 from glassformer.training import assembling
 from glassformer.training.checkpoint import CheckpointError
-from glassformer.training.jobs.language import Controlled
 from glassformer.training.log import read_log
 from glassformer.training.logging.watch import Watch
+from glassformer.training.objectives.causal_lm import ControlledJob
 from glassformer.training.recipe_files import read_recipe, recipe_names
 from glassformer.training.session import Session, StoppedError
 from tests.helpers import some_at_once
@@ -205,7 +205,7 @@ def test_one_process_makes_tokenizer_and_examples_once(tmp_path: Path, monkeypat
         monkeypatch.setattr(owner, name, lambda *given: (calls.append(name), inner(*given))[1])
 
     counted(assembling, "make_tokenizer")
-    counted(Controlled, "examples")
+    counted(ControlledJob, "examples")
     Session(small("ctrl", tmp_path), tmp_path / "out", HERE, Watch())
     assert calls == ["make_tokenizer", "examples"]
 

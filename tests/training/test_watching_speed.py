@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from glassformer.config import Model, change
-from glassformer.data.objectives.base import Batch
 from glassformer.inspect.account.account import account
 from glassformer.inspect.account.hardware import HARDWARE, own
 from glassformer.training.logging import speed
 from glassformer.training.logging.speed import Row, Utilisation, flops_per_token, known_peak, peak_memory, typical_row
 from glassformer.training.loop import Precision
+from glassformer.training.objectives.base import Batch
 from tests.helpers import right_padded
 from tests.pages import PAGES
 

@@ -22,10 +22,10 @@ from torch import Tensor
 
 from glassformer.config import Model
 from glassformer.config.checks import check_choice, check_number, check_positive
-from glassformer.data.objectives.base import Batch
 from glassformer.inspect.account.account import account
 from glassformer.inspect.account.hardware import HARDWARE, Hardware
 from glassformer.training.loop import WIDTHS, Precision
+from glassformer.training.objectives.base import Batch
 
 # What torch.cuda.get_device_name calls the devices of the table. Whole names: an H100 for PCIe is another device.
 DEVICES = {

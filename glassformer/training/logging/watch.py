@@ -10,11 +10,11 @@ import torch
 from rich.console import Console
 
 from glassformer.config import Model
-from glassformer.data.objectives.base import Batch
 from glassformer.training.logging.progress import Progress
 from glassformer.training.logging.sinks import Sink, Sinks, step_values
 from glassformer.training.logging.speed import Utilisation, flops_per_token, peak_memory, typical_row
 from glassformer.training.loop import Precision, Report
+from glassformer.training.objectives.base import Batch
 
 Open = Callable[[int], Sink]  # from the steps that are done to a sink that goes on after them
 
