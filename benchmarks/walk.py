@@ -18,7 +18,12 @@ from typing import Any
 import glassformer
 
 PACKAGE = Path(glassformer.__file__).parent
-TINY = ["model.sizes={n_layer: 2, n_head: 2, n_embd: 16, n_positions: 32}", "batch.length=16", "batch.examples=2", "batch.workers=0"]
+TINY = [
+    "model.sizes={n_layer: 2, n_head: 2, n_embd: 16, n_positions: 32}",
+    "batch.length=16",
+    "batch.examples=2",
+    "batch.workers=0",
+]
 Functions = dict[str, set[str]]  # by file
 
 
@@ -42,7 +47,7 @@ def recorded() -> Iterator[Functions]:
 
 def walk_step(folder: Path) -> Functions:
     """One step of training of a small language model, with fetching its batch; the second, so that nothing is new."""
-    from glassformer.training.assembling import build_run
+    from glassformer.training.build import build_run
     from glassformer.training.parallel import start
     from glassformer.training.recipe_files import read_recipe
 

@@ -16,7 +16,7 @@ from glassformer.cli.outputs import note, people, print_computed, visible
 from glassformer.cli.verbs import verb
 
 if TYPE_CHECKING:
-    from glassformer.training.logging.watch import Open
+    from glassformer.training.logging.progress import Open
     from glassformer.training.recipe import Recipe
     from glassformer.training.session import Session
 
@@ -142,7 +142,7 @@ def _list_recipes() -> None:
 
 def _run(recipe: "Recipe", going: Going, asking: Asking, telling: Telling, told: list[str]) -> None:
     from glassformer.training import parallel
-    from glassformer.training.logging.watch import Watch
+    from glassformer.training.logging.progress import Watch
     from glassformer.training.malloc import keep_freed_memory
     from glassformer.training.session import Session, StoppedError
 
@@ -203,7 +203,7 @@ def _sinks(telling: Telling, folder: Path, recipe: "Recipe") -> "list[Open]":
 def _print_groups(recipe: "Recipe", process: Any) -> None:
     import tempfile
 
-    from glassformer.training.assembling import build_run
+    from glassformer.training.build import build_run
     from glassformer.training.optim import list_groups
 
     with tempfile.TemporaryDirectory() as folder:
@@ -253,7 +253,7 @@ def evaluate(
 
     KEY=VALUE changes how the data is read and judged, as in a recipe: data.columns.label=emotion evaluation.beam=5.
     """
-    from glassformer.training.evaluating import check_changes, files_of, format_of, judge_model, page_for
+    from glassformer.training.evaluation import check_changes, evaluate_model, files_of, format_of, page_for
     from glassformer.training.recipe_files import recipe_of
 
     files = [one for one in data if not _CHANGE.match(one)]
@@ -267,7 +267,7 @@ def evaluate(
     kind = format_ or said.get("data.format") or format_of(loaded, files)
     page = page_for(loaded, kind, files_of(kind, files), said.get("job"))
     values = {} if on_bad_row is None else {"data.on_bad_row": on_bad_row}
-    found, notes = judge_model(loaded, recipe_of("evaluation", page, changes, **values))
+    found, notes = evaluate_model(loaded, recipe_of("evaluation", page, changes, **values))
     for text in notes:
         note(text)
     if as_json:

@@ -16,8 +16,8 @@ from glassformer.config import to_dict
 from glassformer.config.checks import check_probability
 from glassformer.models.transformer import unwrapped
 from glassformer.training.checkpoint import CheckpointError, check
+from glassformer.training.optim import parameter_names
 from glassformer.training.resume import differences
-from glassformer.training.state import parameter_names
 from glassformer.weights.files import some
 from glassformer.weights.source import Source, open_source
 

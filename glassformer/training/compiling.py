@@ -18,7 +18,7 @@ from einops import rearrange
 from torch import nn
 
 from glassformer.config.checks import check_choice
-from glassformer.training.block_calls import block_calls, calls_in, stand_in, take_away_idle
+from glassformer.training.activation_checkpointing import block_calls, calls_in, stand_in, take_away_idle
 
 # All blocks of all models in a process count as one function, of which PyTorch compiles 8 versions and no more: too few
 # for encoder and decoder, with and without gradients, of any size.

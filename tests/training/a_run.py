@@ -17,7 +17,7 @@ from glassformer.data.objectives.base import Batch
 from glassformer.data.objectives.next_token import NextToken
 from glassformer.models.transformer import Transformer
 from glassformer.training.checkpoint import Checkpoints
-from glassformer.training.log import RunLog
+from glassformer.training.logging.sinks import RunLog
 from glassformer.training.loop import Settings, Trainer
 from glassformer.training.optim import muon_and_adamw
 from glassformer.training.resume import read_run, write_run

@@ -7,8 +7,8 @@ import torch
 
 from glassformer.training import parallel
 from glassformer.training.checkpoint import CheckpointError
-from glassformer.training.log import read_log
-from glassformer.training.logging.watch import Watch
+from glassformer.training.logging.progress import Watch
+from glassformer.training.logging.sinks import read_log
 from glassformer.training.recipe import Recipe
 from glassformer.training.recipe_files import read_recipe
 from glassformer.training.session import Outcome, Session

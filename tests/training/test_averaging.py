@@ -14,7 +14,7 @@ from glassformer import hub
 from glassformer.models.transformer import Transformer
 from glassformer.training.averaging import MovingAverage, average_checkpoints, load_average
 from glassformer.training.checkpoint import CheckpointError, Checkpoints
-from glassformer.training.state import parameter_names
+from glassformer.training.optim import parameter_names
 from glassformer.weights.files import WeightsError
 from glassformer.weights.saving import write_weights
 from tests.helpers import randomise

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from glassformer.families import lineages
-from glassformer.training.building import check_new
+from glassformer.training.build_model import check_new
 from glassformer.training.jobs import job_of, with_all_options
 from glassformer.training.recipe_files import RecipeError, read_recipe, recipe_names, write_recipe
 

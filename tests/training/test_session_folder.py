@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from glassformer.training.checkpoint import CheckpointError
-from glassformer.training.folder_lock import FolderLock
-from glassformer.training.logging.watch import Watch
+from glassformer.training.checkpoint import CheckpointError, FolderLock
+from glassformer.training.logging.progress import Watch
 from glassformer.training.recipe_files import read_recipe
 from glassformer.training.session import Session
 from tests.training.small_sessions import HERE, assert_refused, content, small, trained
@@ -97,7 +96,7 @@ def test_what_another_start_has_left_is_not_taken_for_ones_own(model: Path, tmp_
 HOLDS = """
 import sys
 from pathlib import Path
-from glassformer.training.folder_lock import FolderLock
+from glassformer.training.checkpoint import FolderLock
 lock = FolderLock(Path(sys.argv[1]))
 lock.take()
 print("held", flush=True)

@@ -14,7 +14,7 @@ from glassformer.data.objectives import Batch, Distillation, Loss, Masked
 from glassformer.data.token_files import tokenizer_fingerprint
 from glassformer.hub import Loaded
 from glassformer.models.transformer import Transformer
-from glassformer.training.adapter_files import fingerprint
+from glassformer.training.adapters import fingerprint
 from glassformer.training.jobs.base import RunContext
 from glassformer.training.jobs.hiding import Filled, Hiding
 from glassformer.training.jobs.masked import HiddenWords

@@ -15,7 +15,7 @@ from glassformer.data.objectives.rows import as_ids
 from glassformer.families import lineages
 from glassformer.hub import Loaded
 from glassformer.models.transformer import Transformer, unwrapped
-from glassformer.training.building import check_new, new_facts
+from glassformer.training.build_model import check_new, new_facts
 from glassformer.training.jobs.base import RunContext
 from glassformer.training.jobs.hiding import Filled, Hiding, answer_of, readable, word
 from glassformer.training.jobs.masked import HiddenWords

@@ -12,7 +12,7 @@ from glassformer.data import objectives as o
 from glassformer.data.objectives.base import IGNORE, Batch, Loss
 from glassformer.data.objectives.model_io import ask_tokens
 from glassformer.models.transformer import Transformer
-from glassformer.training.block_calls import stand_in
+from glassformer.training.activation_checkpointing import stand_in
 from tests.data.objectives.models import MASKING, framed, fresh, gradients, seeded, words
 from tests.helpers import largest_difference
 

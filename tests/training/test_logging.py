@@ -11,11 +11,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from glassformer.data.objectives.next_token import NextToken
 from glassformer.inspect.account.hardware import own
-from glassformer.training.log import RunLog
 from glassformer.training.logging.curve import draw_curve
 from glassformer.training.logging.progress import Progress
-from glassformer.training.logging.sinks import Sinks, TensorBoard, step_values
-from glassformer.training.logging.speed import Utilisation, flops_per_token, peak_memory, typical_row
+from glassformer.training.logging.sinks import RunLog, Sinks, TensorBoard, step_values
+from glassformer.training.logging.throughput import Utilisation, flops_per_token, peak_memory, typical_row
 from glassformer.training.loop import evaluate
 from tests.pages import PAGES
 from tests.training.a_run import STEPS, Counted, made

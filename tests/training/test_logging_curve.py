@@ -7,9 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.training.log import RunLog
-from glassformer.training.logging.curve import LEFT, LOSS, RATE, RIGHT, Point, draw_curve, smooth, thin
-from glassformer.training.logging.scales import linear_axis, value_axis, whole_axis
+from glassformer.training.logging.curve import (
+    LEFT,
+    LOSS,
+    RATE,
+    RIGHT,
+    Point,
+    draw_curve,
+    linear_axis,
+    smooth,
+    thin,
+    value_axis,
+    whole_axis,
+)
+from glassformer.training.logging.sinks import RunLog
 
 SVG = "{http://www.w3.org/2000/svg}"
 Losses = dict[int, float]

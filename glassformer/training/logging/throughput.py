@@ -13,7 +13,7 @@ The peak is the dense one that the maker publishes, or a measured one. Of hardwa
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -165,3 +165,12 @@ def peak_memory(device: torch.device | str) -> int | None:
         return None
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024  # in bytes there, in KiB elsewhere
+
+
+def utilisation_of(
+    facts: Sequence[Model], batch: Batch, device: torch.device, precision: Precision, devices: int
+) -> Utilisation | None:
+    """What MFU is reckoned from, for rows like those of a batch; ``facts`` of all models that learn from it."""
+    row = typical_row([batch])
+    flops = sum(flops_per_token(one, row) for one in facts)
+    return Utilisation.known(flops, device, precision, devices=devices)

@@ -10,8 +10,15 @@ from glassformer.config import Model, change
 from glassformer.data.objectives.base import Batch
 from glassformer.inspect.account.account import account
 from glassformer.inspect.account.hardware import HARDWARE, own
-from glassformer.training.logging import speed
-from glassformer.training.logging.speed import Row, Utilisation, flops_per_token, known_peak, peak_memory, typical_row
+from glassformer.training.logging import throughput
+from glassformer.training.logging.throughput import (
+    Row,
+    Utilisation,
+    flops_per_token,
+    known_peak,
+    peak_memory,
+    typical_row,
+)
 from glassformer.training.loop import Precision
 from tests.helpers import right_padded
 from tests.pages import PAGES
@@ -89,9 +96,9 @@ def test_mfu_by_hand() -> None:
 
 
 def test_every_device_by_name_is_in_the_table() -> None:
-    assert set(speed.DEVICES.values()) <= set(HARDWARE)
+    assert set(throughput.DEVICES.values()) <= set(HARDWARE)
     nameless = {name for name in HARDWARE if name.startswith(("Apple", "TPU"))}  # torch tells no name of these
-    assert set(HARDWARE) - set(speed.DEVICES.values()) == nameless
+    assert set(HARDWARE) - set(throughput.DEVICES.values()) == nameless
 
 
 @pytest.fixture
@@ -159,7 +166,7 @@ def test_peak_memory_of_a_gpu() -> None:
     held = torch.ones(100_000_000, dtype=torch.uint8, device="cuda")
     del held
     assert (peak_memory("cuda") or 0) >= before + 100_000_000
-    assert torch.cuda.get_device_name() not in speed.DEVICES or known_peak("cuda", "bfloat16") is not None
+    assert torch.cuda.get_device_name() not in throughput.DEVICES or known_peak("cuda", "bfloat16") is not None
 
 
 def test_a_wider_model_has_more_flops() -> None:
