@@ -147,9 +147,7 @@ def test_without_the_same_random_numbers_gradients_would_differ(monkeypatch: pyt
     model = made("gpt2")
     inputs = given(model)
     whole = recompute.checkpoint
-    monkeypatch.setattr(
-        activation_checkpointing, "checkpoint", lambda *args, **how: whole(*args, preserve_rng_state=False, **how)
-    )
+    monkeypatch.setattr(recompute, "checkpoint", lambda *args, **how: whole(*args, preserve_rng_state=False, **how))
     with pytest.raises(AssertionError):
         compare(model, lambda: model(**inputs))
 
@@ -228,9 +226,7 @@ def test_blocks_run_twice_where_gradients_are_asked_for_and_once_elsewhere(monke
     checkpoint_blocks(model)
     runs, ids = count_runs(model), tokens(1, 5)
     with torch.no_grad(), monkeypatch.context() as patch:
-        patch.setattr(
-            activation_checkpointing, "checkpoint", None
-        )  # not even called: it would note the state of the random numbers
+        patch.setattr(recompute, "checkpoint", None)  # not even called: it would note the state of the random numbers
         model(ids)
     assert len(runs) == 2
     runs.clear()

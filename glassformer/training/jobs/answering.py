@@ -126,7 +126,7 @@ class Answering(Job[Question]):
         rows = readable(kit, rows, self._read)
         given = [best(found) for found in self._ask(loaded, rows)]
         gold = [[text for text, _ in row.answers] for row in rows]
-        return score_answers(given, gold, version="1.1" if all(gold) else "2.0").figures()
+        return score_answers(given, gold, version="1.1" if all(gold) else "2.0").metrics()
 
     def samples(self, kit: RunContext, loaded: Loaded, rows: Sequence[Question]) -> list[str]:
         """A question, the answer that the model found, and what is right."""

@@ -32,7 +32,7 @@ from glassformer.training.jobs.framing import (
     read_rows,
     readable,
 )
-from glassformer.training.metrics.base import Found, mean, together
+from glassformer.training.metrics.base import F1Score, add_up, mean
 from glassformer.training.metrics.entities import score_entities
 from glassformer.training.metrics.labels import score_labels
 from glassformer.training.reading import Records
@@ -153,7 +153,7 @@ class Classification(Job[Labelled]):
         if self.options.kind == "number":
             return {"correlation": _correlation([one.labels[0].score for one in found], [_number(row) for row in rows])}
         if self.options.kind == "one":
-            return score_labels([one.labels[0].name for one in found], [row.label for row in rows]).figures()
+            return score_labels([one.labels[0].name for one in found], [row.label for row in rows]).metrics()
         return _score_several([_likely(one) for one in found], [{*self._names(row)} for row in rows])
 
     def samples(self, kit: RunContext, loaded: Loaded, rows: Sequence[Labelled]) -> list[str]:
@@ -200,9 +200,9 @@ def _score_several(given: Sequence[set[str]], gold: Sequence[set[str]]) -> dict[
     counts = []
     for label in sorted(set().union(*given, *gold)):
         has = [(label in ours, label in theirs) for ours, theirs in zip(given, gold, strict=True)]
-        counts.append(Found(has.count((True, True)), sum(ours for ours, _ in has), sum(theirs for _, theirs in has)))
+        counts.append(F1Score(has.count((True, True)), sum(ours for ours, _ in has), sum(theirs for _, theirs in has)))
     right = [ours == theirs for ours, theirs in zip(given, gold, strict=True)]
-    every = {"micro f1": together(counts).f1, "macro f1": mean([one.f1 for one in counts]) if counts else 0.0}
+    every = {"micro f1": add_up(counts).f1, "macro f1": mean([one.f1 for one in counts]) if counts else 0.0}
     return {"subset accuracy": mean(right), **every}
 
 
@@ -280,7 +280,7 @@ class Tagging(Job[Tagged]):
         rows = readable(kit, rows, self._read)
         given, gold = self._ask(loaded, rows), [row.tags for row in rows]
         pairs = [pair for both in zip(given, gold, strict=True) for pair in zip(*both, strict=True)]
-        entities = score_entities(given, gold).figures() if self.options.entities else {}
+        entities = score_entities(given, gold).metrics() if self.options.entities else {}
         return {**entities, "tag accuracy": mean([ours == theirs for ours, theirs in pairs])}
 
     def samples(self, kit: RunContext, loaded: Loaded, rows: Sequence[Tagged]) -> list[str]:

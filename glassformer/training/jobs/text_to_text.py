@@ -135,9 +135,9 @@ def judge(judged: TokenLoss, written: Sequence[str], rows: Sequence[Pair], token
     """How good written texts are, beside the targets of the rows."""
     wanted = [row.target for row in rows]
     if judged == "summaries":
-        return rouge(written, wanted).figures()
+        return rouge(written, wanted).metrics()
     if judged == "translation":
-        return bleu(written, wanted, tokenize=tokenize).figures() | chrf(written, wanted).figures()
+        return bleu(written, wanted, tokenize=tokenize).metrics() | chrf(written, wanted).metrics()
     found = {"exact match": exact_match(written, wanted)}
     tasks = Counter(row.source.partition(": ")[0] for row in rows if ": " in row.source)
     for task in sorted(tasks) if 1 < len(tasks) <= MOST_TASKS else []:
