@@ -168,7 +168,11 @@ class StartModel(hub.Loaded):
 
 
 def start_model(
-    folder: str, job: Job[Any], labels: tuple[str, ...], options: StartOptions, known: str | None = None
+    folder: str,
+    job: Job[Any],
+    labels: tuple[str, ...],
+    options: StartOptions = StartOptions(),
+    known: str | None = None,
 ) -> StartModel:
     """The model of a folder with the head that the job needs: its own, with its labels in their order, or a new one.
 

@@ -32,7 +32,7 @@ from glassformer.training.build import Run, build_run
 from glassformer.training.checkpoint import CheckpointError, Checkpoints, FolderLock, step_of
 from glassformer.training.evaluation import Evaluator, evaluation_note
 from glassformer.training.logging.curve import draw_curve
-from glassformer.training.logging.progress import Watch
+from glassformer.training.logging.progress import Monitor
 from glassformer.training.logging.sinks import RunLog
 from glassformer.training.logging.throughput import utilisation_of
 from glassformer.training.loop import Report
@@ -85,13 +85,15 @@ class Session:
         recipe: of the run.
         folder: for everything it writes.
         process: this one, of those that train together.
-        watch: shows and logs what happens.
+        monitor: shows and logs what happens.
         resume: continue the run in the folder, or begin if there is none; without it a folder that holds a run is an
             error.
     """
 
-    def __init__(self, recipe: Recipe, folder: Path, process: Process, watch: Watch, *, resume: bool = False) -> None:
-        self.recipe, self.folder, self.process, self.watch = recipe, folder, process, watch
+    def __init__(
+        self, recipe: Recipe, folder: Path, process: Process, monitor: Monitor, *, resume: bool = False
+    ) -> None:
+        self.recipe, self.folder, self.process, self.monitor = recipe, folder, process, monitor
         self.checkpoints = Checkpoints(folder / "checkpoints", keep=recipe.run.keep)
         self._lock = FolderLock(folder)
         with ExitStack() as undo:
@@ -188,15 +190,15 @@ class Session:
         trainer, recipe = self.run.trainer, self.recipe
         with ExitStack() as stack:
             stack.callback(self._lock.release)
-            self._start_watch()
-            stack.enter_context(self.watch)
+            self._start_monitor()
+            stack.enter_context(self.monitor)
             on_rank_zero(self._save_recipe)
             log = stack.enter_context(RunLog(self.folder / "log.jsonl", after=trainer.step)) if self._is_first else None
             for note in self._notes:
-                self.watch.note(note)
+                self.monitor.note(note)
             if recipe.evaluation.untrained and trainer.step == 0:
                 self._show_samples(0)
-            signals = StopSignals(lambda: self.watch.note(STOPPING))
+            signals = StopSignals(lambda: self.monitor.note(STOPPING))
             with signals if self.process.world == 1 else nullcontext():
                 self._make_steps(log, signals)
             return self._finish()
@@ -206,7 +208,7 @@ class Session:
             self._after_step(report, log, signals)
             if self.stopping.is_over:
                 patience = self.recipe.evaluation.patience
-                self.watch.note(f"stopped early: {patience} evaluations in a row were no better.")
+                self.monitor.note(f"stopped early: {patience} evaluations in a row were no better.")
                 break
 
     def _after_step(self, report: Report, log: RunLog | None, signals: StopSignals) -> None:
@@ -231,12 +233,12 @@ class Session:
             save_model(self.folder / MODEL, self.run, folders)
             raise StoppedError(report.step, [step_of(folder) for folder in folders])
 
-    def _start_watch(self) -> None:
+    def _start_monitor(self) -> None:
         run, recipe = self.run, self.recipe
         models = [part.config for part in run.model.modules() if isinstance(part, Transformer)]
         batch = next(iter(run.batches("valid" if "valid" in run.examples else "train")))
         utilisation = utilisation_of(models, batch, self.process.device, recipe.run.precision, self.process.world)
-        self.watch.start(
+        self.monitor.start(
             steps=recipe.run.steps, done=run.trainer.step, device=self.process.device, utilisation=utilisation
         )
 
@@ -249,7 +251,7 @@ class Session:
             return
         values = {"loss": report.loss, "terms": report.terms, "parts": report.parts, "lr": report.lr}
         values |= {"grad_norm": report.grad_norm, "tokens": report.tokens, "tokens_seen": report.tokens_seen}
-        measured = self.watch.step(report, self._epoch)
+        measured = self.monitor.step(report, self._epoch)
         self._epoch = self.run.epoch
         log.write("step", report.step, values | ({"skipped": True} if report.skipped else {}), measured)
 
@@ -262,12 +264,12 @@ class Session:
         if log is not None:
             log.write("validation", step, {**metrics, "best": is_best})
             others = {name: value for name, value in metrics.items() if name != "loss"}
-            self.watch.validation(step, metrics["loss"], others, is_best)
+            self.monitor.validation(step, metrics["loss"], others, is_best)
         return is_best
 
     def _show_samples(self, step: int) -> None:
         for number, text in enumerate(self.evaluator.samples(self.recipe.evaluation.samples), start=1):
-            self.watch.sample(step, text, number)
+            self.monitor.sample(step, text, number)
 
     def _checkpoint(self, log: RunLog | None, step: int, is_best: bool) -> None:
         if log is not None:  # first: a line too many is cut off when the run resumes, a missing one would stay missing
@@ -275,7 +277,7 @@ class Session:
         path = self.checkpoints.write(step, self._fill, is_best=is_best)
         if self._is_first:
             (self.folder / BEGUN).unlink(missing_ok=True)
-            self.watch.checkpoint(step, path, is_best)
+            self.monitor.checkpoint(step, path, is_best)
 
     def _fill(self, folder: Path) -> None:
         run, evaluator = self.run, self.evaluator
@@ -302,7 +304,7 @@ class Session:
             page = results | ({"notes": notes} if notes else {})
             write_text(self.folder / "results.json", json.dumps(for_json(page), indent=2, ensure_ascii=False) + "\n")
             for note in notes:
-                self.watch.note(note)
+                self.monitor.note(note)
             draw_curve(self.folder / "log.jsonl", self.folder / "loss.svg")
         return Outcome(path, self.run.trainer.step, results)
 
@@ -310,7 +312,7 @@ class Session:
         """Save the model of the best checkpoint, or the mean of the last few."""
         last = self.recipe.evaluation.last
         if self.checkpoints.best() is None and "valid" in self.run.examples and last == 1:
-            self.watch.note("the best checkpoint no longer exists; the model is the last one.")
+            self.monitor.note("the best checkpoint no longer exists; the model is the last one.")
         save_model(path, self.run, checkpoints_to_keep(self.checkpoints, last))
 
 

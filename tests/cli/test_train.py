@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 import glassformer
 from glassformer.cli.main import app
 from glassformer.training.checkpoint import Checkpoints, check
-from glassformer.training.logging.progress import Watch
+from glassformer.training.logging.progress import Monitor
 from glassformer.training.logging.sinks import read_log
 from glassformer.training.loop import Report
 from glassformer.training.stopping import StopSignals
@@ -173,12 +173,12 @@ def test_a_run_that_is_stopped_twice_says_what_its_checkpoints_are_for(
     out = tmp_path / "out"
 
     def stop_at(step: int) -> None:
-        def told(_: Watch, report: Report, *__: object) -> dict[str, object]:
+        def told(_: Monitor, report: Report, *__: object) -> dict[str, object]:
             if report.step == step:
                 raise KeyboardInterrupt
             return {}
 
-        monkeypatch.setattr(Watch, "step", told)
+        monkeypatch.setattr(Monitor, "step", told)
 
     stop_at(7)
     done = ask(*language(tmp_path), "--out", str(out))

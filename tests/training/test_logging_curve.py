@@ -164,7 +164,7 @@ def test_nothing_to_draw_is_an_error(tmp_path: Path) -> None:
             draw_curve(log, tmp_path / "loss.svg")
     for text in ("not json\n", "[1]\n", '{"kind": "step"}\n'):
         log.write_text(text)
-        with pytest.raises(ValueError, match="is no log of a run"):
+        with pytest.raises(ValueError, match="is not the log of a run"):
             draw_curve(log, tmp_path / "loss.svg")
     assert not (tmp_path / "loss.svg").exists()
 

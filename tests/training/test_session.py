@@ -12,7 +12,7 @@ import glassformer
 from glassformer.training import build
 from glassformer.training.checkpoint import CheckpointError
 from glassformer.training.jobs.language import Controlled
-from glassformer.training.logging.progress import Watch
+from glassformer.training.logging.progress import Monitor
 from glassformer.training.logging.sinks import read_log
 from glassformer.training.recipe_files import read_recipe, recipe_names
 from glassformer.training.session import Session, StoppedError
@@ -139,15 +139,15 @@ def test_a_start_that_failed_leaves_nothing_behind_that_counts(tmp_path: Path) -
 def test_what_can_only_fail_fails_before_the_first_step(change: str, said: str | None, tmp_path: Path) -> None:
     recipe = small("translate", tmp_path, change)
     if said is None:
-        Session(recipe, tmp_path / "out", HERE, Watch())
+        Session(recipe, tmp_path / "out", HERE, Monitor())
         return
     with pytest.raises(ValueError, match=said):
-        Session(recipe, tmp_path / "out", HERE, Watch())
+        Session(recipe, tmp_path / "out", HERE, Monitor())
     assert not (tmp_path / "out" / "recipe.yaml").exists()
 
 
 def test_a_rehearsal_draws_no_random_numbers(tmp_path: Path) -> None:
-    session = Session(small("ctrl", tmp_path, "model.sizes.resid_pdrop=0.5"), tmp_path / "out", HERE, Watch())
+    session = Session(small("ctrl", tmp_path, "model.sizes.resid_pdrop=0.5"), tmp_path / "out", HERE, Monitor())
     before = torch.get_rng_state()
     found = [session.evaluator.validate(None) for _ in range(3)]
     session.evaluator.samples(2)
@@ -202,14 +202,16 @@ def test_one_process_makes_tokenizer_and_examples_once(tmp_path: Path, monkeypat
 
     counted(build, "make_tokenizer")
     counted(Controlled, "examples")
-    Session(small("ctrl", tmp_path), tmp_path / "out", HERE, Watch())
+    Session(small("ctrl", tmp_path), tmp_path / "out", HERE, Monitor())
     assert calls == ["make_tokenizer", "examples"]
 
 
 def test_weights_of_half_precision_are_trained_in_full(teacher: Path, tmp_path: Path) -> None:
     loaded = glassformer.load(teacher, dtype=torch.bfloat16)
     glassformer.save(loaded, tmp_path / "half")
-    session = Session(small("finetune", tmp_path, f"model.start={tmp_path / 'half'}"), tmp_path / "out", HERE, Watch())
+    session = Session(
+        small("finetune", tmp_path, f"model.start={tmp_path / 'half'}"), tmp_path / "out", HERE, Monitor()
+    )
     assert {p.dtype for p in session.run.model.parameters()} == {torch.float32}
 
 

@@ -11,7 +11,7 @@ import glassformer
 from glassformer.training import build
 from glassformer.training.adapters import adapter_state, load_adapters, merge, merged, merged_with
 from glassformer.training.checkpoint import CheckpointError, Checkpoints, check
-from glassformer.training.logging.progress import Watch
+from glassformer.training.logging.progress import Monitor
 from glassformer.training.recipe import Recipe
 from glassformer.training.session import Session
 from glassformer.weights.files import open_weights
@@ -39,7 +39,7 @@ def weights_in(file: Path) -> set[str]:
 def test_checkpoints_hold_what_learns_alone_and_the_model_has_all(
     start: Path, tmp_path: Path, average: tuple[str, ...]
 ) -> None:
-    session = Session(adapting(start, tmp_path, *average), tmp_path / "out", HERE, Watch())
+    session = Session(adapting(start, tmp_path, *average), tmp_path / "out", HERE, Monitor())
     outcome = session.train()
     learns = set(adapter_state(session.run.model))
     last = Checkpoints(tmp_path / "out" / "checkpoints").latest()
@@ -58,7 +58,7 @@ def test_checkpoints_hold_what_learns_alone_and_the_model_has_all(
 
 
 def test_the_model_is_the_mean_of_the_last_ones_with_their_adapters_merged(start: Path, tmp_path: Path) -> None:
-    session = Session(adapting(start, tmp_path, "evaluation.last=3"), tmp_path / "out", HERE, Watch())
+    session = Session(adapting(start, tmp_path, "evaluation.last=3"), tmp_path / "out", HERE, Monitor())
     kept = glassformer.load(session.train().folder).model.state_dict()
     every = [merged_with(session.run.model, [one]).state_dict() for one in session.checkpoints.all()[-3:]]
     newest = merged(session.run.model).state_dict()

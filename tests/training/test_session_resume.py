@@ -12,7 +12,7 @@ from glassformer import hub
 from glassformer.training import build_model
 from glassformer.training.adapters import fingerprint
 from glassformer.training.checkpoint import CheckpointError
-from glassformer.training.logging.progress import Watch
+from glassformer.training.logging.progress import Monitor
 from glassformer.training.logging.sinks import read_log
 from glassformer.training.recipe import Recipe
 from glassformer.training.session import Session
@@ -53,7 +53,7 @@ def test_other_rows_are_refused_before_anything_is_written(name: str, tmp_path: 
 
 def test_another_tokenizer_is_refused_before_tokens_are_written(tmp_path: Path) -> None:
     out = stopped(small("lm-bpe", tmp_path, *FEW), tmp_path / "out")
-    other = Session(small("lm-bpe", tmp_path, *FEW, "tokenizer.size=310"), tmp_path / "other", HERE, Watch())
+    other = Session(small("lm-bpe", tmp_path, *FEW, "tokenizer.size=310"), tmp_path / "other", HERE, Monitor())
     assert other.run.context.tokenizer.vocab_size == 310
     loads = small("lm-bpe", tmp_path, *FEW, f"tokenizer.load={tmp_path / 'other' / 'tokenizer'}")
     assert_refused(loads, out, r"tokenizer\.load: was False, is True", resume=True)
@@ -120,10 +120,10 @@ def test_a_checkpoint_that_stands_in_for_the_start_is_not_hashed(
     out = stopped(recipe, tmp_path / "out")
     hashed = []
     monkeypatch.setattr(build_model, "fingerprint", lambda *given: hashed.append(given) or fingerprint(*given))
-    Session(recipe, out, HERE, Watch(), resume=True)
+    Session(recipe, out, HERE, Monitor(), resume=True)
     assert len(hashed) == 1
     shutil.rmtree(tmp_path / "start")
-    Session(recipe, out, HERE, Watch(), resume=True)
+    Session(recipe, out, HERE, Monitor(), resume=True)
     assert len(hashed) == 1
 
 

@@ -12,7 +12,7 @@ from glassformer.data import objectives as o
 from glassformer.data.objectives.base import IGNORE, Batch, Loss
 from glassformer.data.objectives.model_io import ask_tokens
 from glassformer.models.transformer import Transformer
-from glassformer.training.activation_checkpointing import stand_in
+from glassformer.training.activation_checkpointing import call_of
 from tests.data.objectives.models import MASKING, framed, fresh, gradients, seeded, words
 from tests.helpers import largest_difference
 
@@ -99,7 +99,7 @@ def test_nothing_or_everything_judged_is_asked_as_a_whole(judges: str) -> None:
 
 def test_a_model_compiled_as_a_whole_is_called_as_a_whole() -> None:
     model, batch = fresh("BertForMaskedLM"), MASKED.prepare(framed(20, 9), seeded())
-    bare, asked, call = MASKED.loss(model, batch).mean().item(), note_places(model), stand_in(model)
+    bare, asked, call = MASKED.loss(model, batch).mean().item(), note_places(model), call_of(model)
     call.compiled = call.plain
     assert abs(MASKED.loss(model, batch).mean().item() - bare) < 1e-12
     assert asked == [40]
