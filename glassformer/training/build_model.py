@@ -28,6 +28,8 @@ from glassformer.weights.lineage import Lineage, head_kind
 from glassformer.weights.saving import write_text
 from glassformer.weights.source import find_place
 
+LOAD_DEFAULTS = StartOptions()
+
 
 def make_tokenizer(
     recipe: Recipe, job: Job[Any], rows: Records[Any], folder: Path, start: hub.Loaded | None
@@ -171,7 +173,7 @@ def start_model(
     folder: str,
     job: Job[Any],
     labels: tuple[str, ...],
-    options: StartOptions = StartOptions(),
+    options: StartOptions = LOAD_DEFAULTS,
     known: str | None = None,
 ) -> StartModel:
     """The model of a folder with the head that the job needs: its own, with its labels in their order, or a new one.

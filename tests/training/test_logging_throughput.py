@@ -83,11 +83,9 @@ def test_no_batches_and_a_wrong_share_are_errors() -> None:
     with pytest.raises(ValueError, match="no batch to compute a typical row length"):
         typical_row([])
     for share in (0.0, 1.5):
-        with pytest.raises(
-            ValueError, match=f"answered is a fraction of the positions, above 0 and at most 1; got {share}"
-        ):
+        with pytest.raises(ValueError, match=f"a fraction of the positions, above 0 and at most 1; got {share}"):
             flops_per_token(PAGES["gpt2"], RowLength(4), answered=share)
-    with pytest.raises(ValueError, match="9 source tokens is an encoder-decoder's; this is of decoders"):
+    with pytest.raises(ValueError, match=r"only an encoder-decoder has source tokens \(9\); this model is a decoder"):
         flops_per_token(PAGES["gpt2"], RowLength(4, 9))
 
 
