@@ -1,7 +1,7 @@
 """How much code one operation walks through: the functions of the package that it calls, and the files they are in.
 
 A small measure of how much someone must read to follow the operation. ``python -m benchmarks.walk step`` (or ``token``,
-``load``, ``account``) prints both counts, and the functions by file with ``--list``. Generated code, lambdas and
+``load``, ``account``) prints both counts, in all and by package, and the functions by file with ``--list``. Lambdas and
 comprehensions are not counted. The batch of a step is prepared without worker threads, so that its functions are.
 """
 
@@ -113,6 +113,11 @@ WALKS: dict[str, Callable[[Path], Functions]] = {
 }
 
 
+def counted(functions: Functions) -> str:
+    """Both counts in words."""
+    return f"{sum(map(len, functions.values()))} functions in {len(functions)} files"
+
+
 def main() -> None:
     """Print the counts of one operation."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -124,7 +129,10 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         functions = WALKS[options.operation](Path(folder))
-    print(f"{options.operation}: {sum(map(len, functions.values()))} functions in {len(functions)} files")
+    print(f"{options.operation}: {counted(functions)}")
+    for package in sorted({Path(file).parts[0] for file in functions}):
+        inside = {file: names for file, names in functions.items() if Path(file).parts[0] == package}
+        print(f"  {package}: {counted(inside)}")
     for file, names in sorted(functions.items()) if options.list else ():
         print(f"{file}: {', '.join(sorted(names))}")
 
