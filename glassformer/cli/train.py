@@ -16,7 +16,7 @@ from glassformer.cli.outputs import note, people, print_computed, visible
 from glassformer.cli.verbs import verb
 
 if TYPE_CHECKING:
-    from glassformer.training.logging.watch import Open
+    from glassformer.training.logging.progress import OpenSink
     from glassformer.training.recipe import Recipe
     from glassformer.training.session import Session
 
@@ -121,7 +121,7 @@ def _read(recipe: str | None, changes: list[str], going: Going, options: dict[st
         if said is not None:
             raise ValueError(f"say one model to start from: --init-from {going.init_from} or model.start={said}.")
         values["model.start"] = going.init_from
-    found = read_recipe(recipe, changes, told=told, **values)
+    found = read_recipe(recipe, changes, notes=told, **values)
     unused = [option(name) for name, value in options.items() if value]
     if unused and found.model.start is None and found.model.teacher is None:
         raise ValueError(f"{unused[0]} is for a model to start from; say --init-from FOLDER, or leave it out.")
@@ -142,7 +142,7 @@ def _list_recipes() -> None:
 
 def _run(recipe: "Recipe", going: Going, asking: Asking, telling: Telling, told: list[str]) -> None:
     from glassformer.training import parallel
-    from glassformer.training.logging.watch import Watch
+    from glassformer.training.logging.progress import Monitor
     from glassformer.training.malloc import keep_freed_memory
     from glassformer.training.session import Session, StoppedError
 
@@ -158,7 +158,7 @@ def _run(recipe: "Recipe", going: Going, asking: Asking, telling: Telling, told:
             keep_freed_memory()
         for text in told if console is not None else ():
             note(text)
-        session = Session(recipe, folder, process, Watch(console, recipe.name, sinks), resume=going.resume)
+        session = Session(recipe, folder, process, Monitor(console, recipe.name, sinks), resume=going.resume)
         try:
             outcome = session.train()
         except (StoppedError, KeyboardInterrupt) as stopped:
@@ -186,10 +186,10 @@ def _stopped(session: "Session", stopped: BaseException, folder: Path) -> str:
     return f"Stopped. The newest checkpoint{'' if needs_base(last) else ' can be used as a model'}: {last}. {resume}"
 
 
-def _sinks(telling: Telling, folder: Path, recipe: "Recipe") -> "list[Open]":
+def _sinks(telling: Telling, folder: Path, recipe: "Recipe") -> "list[OpenSink]":
     from glassformer.training.logging.sinks import TensorBoard, WeightsAndBiases, import_tensorboard, import_wandb
 
-    found: list[Open] = []
+    found: list[OpenSink] = []
     if telling.tensorboard:
         import_tensorboard()  # a package that is not there is told before anything is made
         found.append(lambda done: TensorBoard(folder / "tensorboard", done=done))
@@ -203,7 +203,7 @@ def _sinks(telling: Telling, folder: Path, recipe: "Recipe") -> "list[Open]":
 def _print_groups(recipe: "Recipe", process: Any) -> None:
     import tempfile
 
-    from glassformer.training.assembling import build_run
+    from glassformer.training.build import build_run
     from glassformer.training.optim import list_groups
 
     with tempfile.TemporaryDirectory() as folder:
@@ -253,7 +253,7 @@ def evaluate(
 
     KEY=VALUE changes how the data is read and judged, as in a recipe: data.columns.label=emotion evaluation.beam=5.
     """
-    from glassformer.training.evaluating import check_changes, files_of, format_of, judge_model, page_for
+    from glassformer.training.evaluation import check_changes, evaluate_model, files_of, format_of, page_for
     from glassformer.training.recipe_files import recipe_of
 
     files = [one for one in data if not _CHANGE.match(one)]
@@ -267,7 +267,7 @@ def evaluate(
     kind = format_ or said.get("data.format") or format_of(loaded, files)
     page = page_for(loaded, kind, files_of(kind, files), said.get("job"))
     values = {} if on_bad_row is None else {"data.on_bad_row": on_bad_row}
-    found, notes = judge_model(loaded, recipe_of("evaluation", page, changes, **values))
+    found, notes = evaluate_model(loaded, recipe_of("evaluation", page, changes, **values))
     for text in notes:
         note(text)
     if as_json:

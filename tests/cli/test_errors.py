@@ -9,8 +9,7 @@ from glassformer.cli import chat as talking
 from glassformer.cli.errors import InputError, counting, in_words, plain_errors
 from glassformer.cli.outputs import percent
 from glassformer.data.batching import BudgetPlan
-from glassformer.training.parallel import LostProcessError
-from glassformer.training.processes import FailedElsewhereError
+from glassformer.training.parallel import FailedElsewhereError, LostProcessError
 
 
 @pytest.mark.parametrize(

@@ -177,9 +177,10 @@ def test_a_sweep_varies_one_size() -> None:
 AT_ONCE = ("gpt-neo-125m", "t5-small", "bigbird-roberta-base")
 
 
-@pytest.mark.parametrize(
-    "name", some_at_once(dict.fromkeys((*SAMPLE, *AT_ONCE, "mistral-7b-v0.1")), set(AT_ONCE).__contains__)
-)
+LATER = (*(name for name in SAMPLE if name not in AT_ONCE), "mistral-7b-v0.1")
+
+
+@pytest.mark.parametrize("name", [*AT_ONCE, *(pytest.param(name, marks=pytest.mark.slow) for name in LATER)])
 @pytest.mark.parametrize("causal", ["dense", pytest.param("exact", marks=pytest.mark.slow)])
 def test_a_formula_gives_the_kinds_at_any_size(name: str, causal: str) -> None:
     """Within a window and beyond it, in whole blocks and with a part of one; all layers from a few."""

@@ -15,7 +15,7 @@ import torch
 
 from glassformer.models.transformer import Transformer
 from glassformer.training.checkpoint import Checkpoints
-from glassformer.training.log import RunLog
+from glassformer.training.logging.sinks import RunLog
 from glassformer.training.loop import Settings, Trainer
 from glassformer.training.objectives.base import Batch
 from glassformer.training.objectives.causal_lm import NextToken

@@ -17,14 +17,18 @@ from glassformer.generation.api import generate
 from glassformer.generation.settings import GenerationSettings
 from glassformer.models.transformer import Transformer
 from glassformer.nn.linear import Linear
-from glassformer.training.adapter_files import (
+from glassformer.training.adapters import (
+    AdaptedLinear,
+    adapted,
     adapter_state,
+    add_adapters,
     fingerprint,
     load_adapters,
+    merge,
+    merged,
     restore_adapters,
     save_adapters,
 )
-from glassformer.training.adapters import AdaptedLinear, adapted, add_adapters, merge, merged
 from glassformer.training.optim import adamw, list_groups
 from glassformer.weights.files import WeightsError
 from tests.helpers import largest_difference, normal, right_padded

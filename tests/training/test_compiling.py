@@ -19,8 +19,7 @@ import torch._dynamo
 from glassformer import hub
 from glassformer.models.transformer import Transformer
 from glassformer.nn.cache import KVCache
-from glassformer.training.activation_checkpointing import checkpoint_blocks, hold_activations
-from glassformer.training.block_calls import Call
+from glassformer.training.activation_checkpointing import Call, checkpoint_blocks, hold_activations
 from glassformer.training.compiling import VERSIONS, compile_model, uncompile_model
 from glassformer.training.loop import evaluate
 from glassformer.training.objectives.causal_lm import NextToken

@@ -7,7 +7,7 @@ import pytest
 from glassformer.data.records import Labelled, Origin
 from glassformer.text.special_tokens import style
 from glassformer.text.training import train_tokenizer
-from glassformer.training.building import make_model
+from glassformer.training.build_model import make_model
 from glassformer.training.objectives.job import as_loaded
 from tests.training.small_runs import COLOURS, NUMBERS, ready, recipe_of, records
 

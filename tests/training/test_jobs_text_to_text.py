@@ -11,7 +11,7 @@ from glassformer.generation.text import generate_text
 from glassformer.text.special_tokens import style
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.training import train_tokenizer
-from glassformer.training.building import make_model
+from glassformer.training.build_model import make_model
 from glassformer.training.objectives.job import Job, RunContext, as_loaded, job_of
 from tests.training.small_runs import COLOURS, NUMBERS, ready, recipe_of, records
 

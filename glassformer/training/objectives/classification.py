@@ -23,7 +23,7 @@ from glassformer.hub import Loaded
 from glassformer.nn.norm import upcast
 from glassformer.tasks.classify import Classified, classify
 from glassformer.tasks.texts import Framed, fit
-from glassformer.training.metrics.base import Found, mean, together
+from glassformer.training.metrics.base import F1Score, add_up, mean
 from glassformer.training.metrics.labels import score_labels
 from glassformer.training.objectives.base import Batch, Ids, Loss, Padding, Term, TokenRow, as_token_row
 from glassformer.training.objectives.examples import (
@@ -221,7 +221,7 @@ class ClassificationJob(Job[Labelled]):
             return {"correlation": _correlation(scores, [_number(row) for row in rows])}
         if self.options.kind == "one":
             names = [prediction.labels[0].name for prediction in predictions]
-            return score_labels(names, [row.label for row in rows]).figures()
+            return score_labels(names, [row.label for row in rows]).metrics()
         return _score_several(
             [_likely(prediction) for prediction in predictions], [{*self._names(row)} for row in rows]
         )
@@ -270,7 +270,7 @@ def _score_several(predicted: Sequence[set[str]], gold: Sequence[set[str]]) -> d
     counts = []
     for label in sorted(set().union(*predicted, *gold)):
         has = [(label in ours, label in theirs) for ours, theirs in zip(predicted, gold, strict=True)]
-        counts.append(Found(has.count((True, True)), sum(ours for ours, _ in has), sum(theirs for _, theirs in has)))
+        counts.append(F1Score(has.count((True, True)), sum(ours for ours, _ in has), sum(theirs for _, theirs in has)))
     right = [ours == theirs for ours, theirs in zip(predicted, gold, strict=True)]
-    every = {"micro f1": together(counts).f1, "macro f1": mean([count.f1 for count in counts]) if counts else 0.0}
+    every = {"micro f1": add_up(counts).f1, "macro f1": mean([count.f1 for count in counts]) if counts else 0.0}
     return {"subset accuracy": mean(right), **every}

@@ -26,7 +26,7 @@ from glassformer.hub import Loaded
 from glassformer.models.transformer import Transformer, unwrapped
 from glassformer.nn.modes import Evaluating
 from glassformer.nn.norm import upcast
-from glassformer.training.adapter_files import fingerprint
+from glassformer.training.adapters import fingerprint
 from glassformer.training.objectives.base import Batch, Loss, Term
 from glassformer.training.objectives.causal_lm import NEEDS as NEXT
 from glassformer.training.objectives.causal_lm import NextToken

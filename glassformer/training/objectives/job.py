@@ -21,10 +21,10 @@ from glassformer.data.loader import Dataset
 from glassformer.hub import Loaded, Report
 from glassformer.models.transformer import Transformer, unwrapped
 from glassformer.text.tokenizer import Tokenizer
+from glassformer.training.loop import Means
 from glassformer.training.objectives.base import Objective
 from glassformer.training.reading import Records
 from glassformer.training.recipe import Recipe
-from glassformer.training.sums import Means
 from glassformer.weights.lineage import head_kind
 
 R = TypeVar("R")

@@ -188,7 +188,7 @@ class QuestionAnsweringJob(Job[Question]):
         rows = readable_rows(run, rows, self._read)
         predicted = [best_answer(answered) for answered in self._predict(loaded, rows)]
         gold = [[text for text, _ in row.answers] for row in rows]
-        return score_answers(predicted, gold, version="1.1" if all(gold) else "2.0").figures()
+        return score_answers(predicted, gold, version="1.1" if all(gold) else "2.0").metrics()
 
     def samples(self, run: RunContext, loaded: Loaded, rows: Sequence[Question]) -> list[str]:
         """A question, the predicted answer, and the right ones."""

@@ -24,7 +24,7 @@ from glassformer.families import lineages
 from glassformer.hub import Loaded
 from glassformer.models.transformer import Transformer, unwrapped
 from glassformer.nn.norm import upcast
-from glassformer.training.building import check_new, new_facts
+from glassformer.training.build_model import check_new, new_facts
 from glassformer.training.objectives.base import IGNORE, Batch, Ids, Loss, Padding, Term, TokenRow, as_ids, as_token_row
 from glassformer.training.objectives.job import RunContext
 from glassformer.training.objectives.masking import (

@@ -232,9 +232,9 @@ def score_texts(
     """The metric of generated texts, compared with the targets of the rows."""
     wanted = [row.target for row in rows]
     if metric == "summaries":
-        return rouge(written, wanted).figures()
+        return rouge(written, wanted).metrics()
     if metric == "translation":
-        return bleu(written, wanted, tokenize=tokenize).figures() | chrf(written, wanted).figures()
+        return bleu(written, wanted, tokenize=tokenize).metrics() | chrf(written, wanted).metrics()
     scores = {"exact match": exact_match(written, wanted)}
     tasks = Counter(row.source.partition(": ")[0] for row in rows if ": " in row.source)
     for task in sorted(tasks) if 1 < len(tasks) <= MOST_TASKS else []:

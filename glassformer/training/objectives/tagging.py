@@ -163,7 +163,7 @@ class TaggingJob(Job[Tagged]):
         rows = readable_rows(run, rows, self._read)
         predicted, gold = self._predict(loaded, rows), [row.tags for row in rows]
         pairs = [pair for both in zip(predicted, gold, strict=True) for pair in zip(*both, strict=True)]
-        entities = score_entities(predicted, gold).figures() if self.options.entities else {}
+        entities = score_entities(predicted, gold).metrics() if self.options.entities else {}
         return {**entities, "tag accuracy": mean([ours == theirs for ours, theirs in pairs])}
 
     def samples(self, run: RunContext, loaded: Loaded, rows: Sequence[Tagged]) -> list[str]:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from glassformer.config import MaskDecoder
 from glassformer.models.transformer import Transformer
-from glassformer.training.block_calls import stand_in
+from glassformer.training.activation_checkpointing import call_of
 from glassformer.training.objectives.base import IGNORE, Batch, Loss, Padding
 from glassformer.training.objectives.causal_lm import Document, NextToken, PackedDocuments
 from glassformer.training.objectives.masked_lm import MaskedLM, Translation, TranslationMaskedLM
@@ -101,7 +101,7 @@ def test_nothing_or_everything_judged_is_asked_as_a_whole(judges: str) -> None:
 
 def test_a_model_compiled_as_a_whole_is_called_as_a_whole() -> None:
     model, batch = fresh("BertForMaskedLM"), MASKED.prepare(framed(20, 9), seeded())
-    bare, asked, call = MASKED.loss(model, batch).mean().item(), note_places(model), stand_in(model)
+    bare, asked, call = MASKED.loss(model, batch).mean().item(), note_places(model), call_of(model)
     call.compiled = call.plain
     assert abs(MASKED.loss(model, batch).mean().item() - bare) < 1e-12
     assert asked == [40]

@@ -1,4 +1,4 @@
-"""From a recipe to a run that is ready to go: data, tokenizer, model, objective, batches, optimizers."""
+"""From a recipe to a run that is ready to train: data, tokenizer, model, objective, batches, optimizers."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -18,15 +18,15 @@ from glassformer.data.loader import Dataset, Loader
 from glassformer.data.token_files import tokenizer_fingerprint
 from glassformer.training import parallel
 from glassformer.training.activation_checkpointing import checkpoint_blocks
-from glassformer.training.adapter_files import adapter_state, fingerprint
-from glassformer.training.building import Started, check_new, make_facts, make_model, make_tokenizer, started
+from glassformer.training.adapters import adapter_state, fingerprint
+from glassformer.training.build_model import StartModel, check_new, make_facts, make_model, make_tokenizer, start_model
 from glassformer.training.checkpoint import CheckpointError, check
 from glassformer.training.compiling import compile_model
 from glassformer.training.loop import Settings, Trainer
 from glassformer.training.objectives.base import Batch, Objective
 from glassformer.training.objectives.job import Job, Measured, RunContext, job_of, without_smoothing
 from glassformer.training.optim import adamw, muon_and_adamw
-from glassformer.training.processes import by_first, first_then_all, gathered
+from glassformer.training.parallel import all_gather, on_rank_zero, rank_zero_first
 from glassformer.training.reading import PARTS, Records, read_parts
 from glassformer.training.recipe import Aligned, Files, Optimisation, Recipe, StartOptions
 from glassformer.training.resume import compare, identity_of, needs_base
@@ -34,8 +34,8 @@ from glassformer.training.schedules import Schedule, schedule
 from glassformer.weights.files import WeightsError
 from glassformer.weights.source import find_place
 
-# What may be another when a run goes on, for it changes nothing in what comes out (or only the last digits). Of files
-# and folders it is compared what they hold, not where they lie.
+# Settings that may change when a run is resumed, because the result does not depend on them (or only in the last
+# digits). Of files and folders the contents are compared, not the paths.
 FREE = {
     "": ("name", "about", "expected"),
     "run": ("device", "parallel", "compile", "recompute", "keep", "keep_memory"),
@@ -48,49 +48,49 @@ FREE = {
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Run:
-    """All that a run is made of."""
+    """Everything that a run is made of."""
 
     recipe: Recipe
     job: Job[Any]
-    kit: RunContext
+    context: RunContext
     model: nn.Module
     objective: Objective[Any]
-    judged: Objective[Any]  # the same without label smoothing
+    eval_objective: Objective[Any]  # the same without label smoothing
     lineage: str | None
     parts: dict[str, Records[Any]]
     examples: dict[str, Dataset[Any]]
     trainer: Trainer
     identity: dict[str, Any]
-    base: str | None  # the fingerprint of the start's frozen weights, of which a checkpoint has none; None: it has all
-    begins: list[str]  # what is to be told of the model to start from
+    base: str | None  # the fingerprint of frozen weights that are not in its checkpoints; None: all are
+    start_notes: list[str]  # on the model that it starts from
 
     def batches(self, part: str, *, whole: bool = False) -> Iterator[Batch]:
-        """The batches of a part to be judged by, the same each time: as many as are wanted, or the ``whole`` of it."""
-        few = None if whole else self.recipe.evaluation.batches
-        some = few is not None  # in their order, these would be the shortest rows
-        plan = batch_plan(self.recipe, self.examples[part], shuffle=some)
-        with Loader(self.examples[part], self.judged.prepare, plan, seed=self.recipe.run.seed) as loader:
-            yield from islice(loader.epoch(), few)
+        """The batches of a part to evaluate on, always the same: as many as the recipe says, or the ``whole`` part."""
+        count = None if whole else self.recipe.evaluation.batches
+        shuffle = count is not None  # else they would be the shortest rows
+        plan = batch_plan(self.recipe, self.examples[part], shuffle=shuffle)
+        with Loader(self.examples[part], self.eval_objective.prepare, plan, seed=self.recipe.run.seed) as loader:
+            yield from islice(loader.epoch(), count)
 
     @property
     def epoch(self) -> int:
-        """The one that the next batch is of, counted from 1."""
+        """The epoch of the next batch, counted from 1."""
         loader = self.trainer.batches
         assert isinstance(loader, Loader)
         return loader.cursor.epoch + 1
 
     def notes(self) -> list[str]:
-        """What is worth saying of the data: rows that were left out, or cut."""
-        found = []
+        """Notes on the data: rows that were left out, or cut."""
+        notes = []
         for part, rows in self.parts.items():
             tally = rows.tally
             if tally is not None and tally.bad:
-                found.append(f"{part}: {tally}")
+                notes.append(f"{part}: {tally}")
             cut = getattr(self.examples.get(part), "cut", 0)
-            found += [f"{part}: {note}" for note in getattr(self.examples.get(part), "notes", ())]
+            notes += [f"{part}: {note}" for note in getattr(self.examples.get(part), "notes", ())]
             if cut:
-                found.append(f"{part}: {cut:,} of {len(rows):,} rows were cut to {self.recipe.batch.length} tokens")
-        return found
+                notes.append(f"{part}: {cut:,} of {len(rows):,} rows were cut to {self.recipe.batch.length} tokens")
+        return notes
 
 
 def build_run(
@@ -100,17 +100,18 @@ def build_run(
     checkpoint: Path | None = None,
     begin: Callable[[], None] = lambda: None,
 ) -> Run:
-    """Make everything ready; what writes files is done by the first process before the others.
+    """Build everything; files are written by the first process before the others read them.
 
     Args:
-        recipe: what is to be made.
-        folder: for the tokenizer and the files of tokens.
+        recipe: of the run.
+        folder: for the tokenizer and the token files.
         process: this one, of those that train together.
-        checkpoint: of a run that is to go on; compared before anything is trained or written.
-        begin: called, by the first process, when all is in order and something is to be written.
+        checkpoint: of a run to resume; compared before anything is trained or written.
+        begin: called, by the first process, when all is in order, before anything is written.
     """
     if checkpoint is not None:
-        recipe = _at_hand(recipe, checkpoint)
+        recipe = _with_existing_start(recipe, checkpoint)
+    # Read the data, and compare what is known by now with the checkpoint.
     job = job_of(recipe)
     _check(recipe, job, process)
     parts: dict[str, Records[Any]] = read_parts(recipe.data, job.record, hold_out=job.holds_out_rows)
@@ -118,59 +119,61 @@ def build_run(
     start = _start(recipe, job, labels, checkpoint)
     identity = _identity(recipe, parts, start) | job.identity()
     _compare(checkpoint, identity, recipe)
-    by_first(begin)
-    tokenizer = first_then_all(lambda: make_tokenizer(recipe, job, parts["train"], folder / "tokenizer", start))
+    # Tokenizer, facts of the model, tokenised examples.
+    on_rank_zero(begin)
+    tokenizer = rank_zero_first(lambda: make_tokenizer(recipe, job, parts["train"], folder / "tokenizer", start))
     identity["tokenizer"] = tokenizer_fingerprint(tokenizer)
     _compare(checkpoint, identity, recipe)
-    kit = RunContext(recipe, tokenizer, make_facts(recipe, job, tokenizer, labels, start), folder / "tokens")
-    examples = first_then_all(lambda: job.examples(kit, parts))  # files of tokens are written once, and read by all
+    context = RunContext(recipe, tokenizer, make_facts(recipe, job, tokenizer, labels, start), folder / "tokens")
+    examples = rank_zero_first(lambda: job.examples(context, parts))  # token files are written once
     identity["examples"] = {part: getattr(rows, "fingerprint", None) for part, rows in examples.items()}
+    # The model, initialised from the run's seed.
     torch.manual_seed(recipe.run.seed)
-    random.seed(recipe.run.seed)  # remembered with a run, whether or not anybody draws from it
-    model = make_model(kit, job, start).to(process.device)
+    random.seed(recipe.run.seed)  # saved in checkpoints, whether or not it is used
+    model = make_model(context, job, start).to(process.device)
     is_adapted = start is not None and recipe.model.adapters is not None
-    objective = job.objective(kit)
+    objective = job.objective(context)
     return Run(
         recipe=recipe,
         job=job,
-        kit=kit,
+        context=context,
         model=model,
         objective=objective,
-        judged=without_smoothing(objective),
+        eval_objective=without_smoothing(objective),
         lineage=recipe.model.lineage if start is None else start.lineage,
         parts=parts,
         examples=examples,
         trainer=_trainer(recipe, model, objective, examples["train"], process),
         identity=identity,
         base=fingerprint(model, adapter_state(model)) if is_adapted else None,
-        begins=[] if start is None else start.notes,
+        start_notes=[] if start is None else start.notes,
     )
 
 
-def _at_hand(recipe: Recipe, checkpoint: Path) -> Recipe:
-    """The recipe of a run that goes on. What it began from and is gone is taken from its checkpoint.
+def _with_existing_start(recipe: Recipe, checkpoint: Path) -> Recipe:
+    """The recipe of a run that is resumed, with its checkpoint in place of a start model or tokenizer that is gone.
 
-    A checkpoint of adapters does not have the weights that they belong to; without these it is an error.
+    A checkpoint of adapters does not contain their base weights; without these it is an error.
     """
-    places = recipe.model.start, recipe.tokenizer.load
-    every = gathered([place is not None and not _is_there(place) for place in places])  # processes may differ in it
-    gone = [any(said) for said in zip(*every, strict=True)]
+    paths = recipe.model.start, recipe.tokenizer.load
+    every = all_gather([path is not None and not _exists(path) for path in paths])  # processes may differ in this
+    gone = [any(answers) for answers in zip(*every, strict=True)]
     if gone[0] and needs_base(checkpoint):
         raise CheckpointError(
-            f"model.start={recipe.model.start} is not there, and {checkpoint} holds adapters alone, which need its "
+            f"model.start={recipe.model.start} does not exist, and {checkpoint} holds only adapters, which need its "
             f"weights (SHA-256 {identity_of(checkpoint)['recipe']['model']['start']}). Put it back, or say where it is "
             f"now: model.start=FOLDER."
         )
     if any(gone):
-        by_first(partial(check, checkpoint))
-    start, load = (str(checkpoint) if is_gone else place for is_gone, place in zip(gone, places, strict=True))
+        on_rank_zero(partial(check, checkpoint))
+    start, load = (str(checkpoint) if is_gone else path for is_gone, path in zip(gone, paths, strict=True))
     return replace(recipe, model=replace(recipe.model, start=start), tokenizer=replace(recipe.tokenizer, load=load))
 
 
-def _is_there(place: str) -> bool:
+def _exists(path: str) -> bool:
     """Whether a folder, a file or a name of the local cache can be opened."""
     try:
-        find_place(place)
+        find_place(path)
     except WeightsError:
         return False
     return True
@@ -181,9 +184,9 @@ def _check(recipe: Recipe, job: Job[Any], process: parallel.Process) -> None:
     if recipe.model.start is None:
         check_new(recipe.model, job.head)
     if process.world > 1 and recipe.run.parallel == "fsdp" and (recipe.model.adapters or not job.keeps_all):
-        raise ValueError("what is kept cannot be taken out while others hold parts of it; say run.parallel=ddp.")
+        raise ValueError("the part that is kept cannot be extracted from sharded weights; set run.parallel=ddp.")
     if not job.keeps_all and recipe.data.test is not None:
-        raise ValueError(f"what the job {recipe.job} keeps cannot be judged on its own; leave out data.test.")
+        raise ValueError(f"what the job {recipe.job} keeps cannot be evaluated on its own; leave out data.test.")
 
 
 def _trainer(
@@ -212,27 +215,27 @@ def batch_plan(recipe: Recipe, examples: Dataset[Any], *, shuffle: bool = True) 
     return BudgetPlan(examples.lengths, batch.tokens, seed=seed, shuffle=shuffle)
 
 
-def make_optimizers(plan: Optimisation, model: nn.Module) -> list[Optimizer]:
+def make_optimizers(settings: Optimisation, model: nn.Module) -> list[Optimizer]:
     """The optimizers of a recipe for a model."""
-    options: Any = {"weight_decay": plan.weight_decay, "betas": tuple(plan.betas), "eps": plan.eps}
-    if plan.kind == "muon":
-        return muon_and_adamw(model, plan.lr, **options)
-    return [adamw(model, plan.lr, **options)]
+    options: Any = {"weight_decay": settings.weight_decay, "betas": tuple(settings.betas), "eps": settings.eps}
+    if settings.kind == "muon":
+        return muon_and_adamw(model, settings.lr, **options)
+    return [adamw(model, settings.lr, **options)]
 
 
-def make_schedule(plan: Optimisation, steps: int) -> Schedule:
-    """How the learning rate moves over so many steps."""
-    options = {"warmup": plan.warmup / steps, "start": 0.0}
-    if plan.schedule in ("cosine", "linear"):
-        options["floor"] = plan.floor
-    return schedule(plan.schedule, **options)
+def make_schedule(settings: Optimisation, steps: int) -> Schedule:
+    """The learning-rate schedule of a recipe, for a run of ``steps`` steps."""
+    options = {"warmup": settings.warmup / steps, "start": 0.0}
+    if settings.schedule in ("cosine", "linear"):
+        options["floor"] = settings.floor
+    return schedule(settings.schedule, **options)
 
 
 def _settings(recipe: Recipe, process: parallel.Process) -> Settings:
     run = recipe.run
     return Settings(
         steps=run.steps,
-        accumulate=parallel.share_of(recipe.batch.micro_batches, process.world),
+        accumulate=parallel.micro_batches_per_process(recipe.batch.micro_batches, process.world),
         clip=recipe.optimizer.clip,
         precision=run.precision,
         schedule=make_schedule(recipe.optimizer, run.steps),
@@ -253,19 +256,19 @@ def _loader(
     )
 
 
-def _start(recipe: Recipe, job: Job[Any], labels: tuple[str, ...], checkpoint: Path | None) -> Started | None:
-    """The model to start from, if there is one; a checkpoint that stands in for it knows its fingerprint."""
+def _start(recipe: Recipe, job: Job[Any], labels: tuple[str, ...], checkpoint: Path | None) -> StartModel | None:
+    """The model to start from, if there is one; a checkpoint that replaces it has its fingerprint."""
     folder = recipe.model.start
     if folder is None:
         return None
-    stands_in = checkpoint is not None and folder == str(checkpoint)
-    known_by = identity_of(Path(folder))["recipe"]["model"]["start"] if stands_in else None
-    options = StartOptions() if stands_in else recipe.model.load_options  # a checkpoint is in our own format
-    return started(folder, job, labels, options, known_by)
+    is_replaced = checkpoint is not None and folder == str(checkpoint)
+    known = identity_of(Path(folder))["recipe"]["model"]["start"] if is_replaced else None
+    options = StartOptions() if is_replaced else recipe.model.load_options  # a checkpoint is in our own format
+    return start_model(folder, job, labels, options, known)
 
 
-def _identity(recipe: Recipe, parts: dict[str, Records[Any]], start: Started | None) -> dict[str, Any]:
-    """What may not change while a run goes on, as far as it is known before anything is made: recipe, rows, start."""
+def _identity(recipe: Recipe, parts: dict[str, Records[Any]], start: StartModel | None) -> dict[str, Any]:
+    """What may not change when a run is resumed, as far as it is known before building: recipe, rows, start."""
     page = to_dict(recipe)
     for section, names in FREE.items():
         for name in names:
@@ -280,13 +283,13 @@ def _identity(recipe: Recipe, parts: dict[str, Records[Any]], start: Started | N
 
 
 def _compare(checkpoint: Path | None, identity: dict[str, Any], recipe: Recipe) -> None:
-    """Raise if a checkpoint is of another run, and say where that lies which differs."""
+    """Raise if a checkpoint is of another run; the error names the paths of what differs."""
     if checkpoint is None:
         return
-    places = {"model.start": recipe.model.start, "teacher": recipe.model.teacher, "tokenizer": recipe.tokenizer.load}
+    paths = {"model.start": recipe.model.start, "teacher": recipe.model.teacher, "tokenizer": recipe.tokenizer.load}
     for part in PARTS:
         files: Files = getattr(recipe.data, part)
-        both = (files.source, files.target) if isinstance(files, Aligned) else (files,)
-        named = [one for some in both for one in ((some,) if isinstance(some, str) else some or ())]
-        places[f"data.{part}"] = ", ".join(named) or None
-    compare(checkpoint, identity, {name: place for name, place in places.items() if place is not None})
+        sides = (files.source, files.target) if isinstance(files, Aligned) else (files,)
+        names = [name for side in sides for name in ((side,) if isinstance(side, str) else side or ())]
+        paths[f"data.{part}"] = ", ".join(names) or None
+    compare(checkpoint, identity, {name: path for name, path in paths.items() if path is not None})

@@ -9,8 +9,15 @@ import torch
 from glassformer.config import Model, change
 from glassformer.inspect.account.account import account
 from glassformer.inspect.account.hardware import HARDWARE, own
-from glassformer.training.logging import speed
-from glassformer.training.logging.speed import Row, Utilisation, flops_per_token, known_peak, peak_memory, typical_row
+from glassformer.training.logging import throughput
+from glassformer.training.logging.throughput import (
+    RowLength,
+    Utilisation,
+    flops_per_token,
+    known_peak,
+    peak_memory,
+    typical_row,
+)
 from glassformer.training.loop import Precision
 from glassformer.training.objectives.base import Batch
 from tests.helpers import right_padded
@@ -38,25 +45,25 @@ def test_flops_per_token_of_a_decoder_by_hand(page: str) -> None:
     stack = facts.decoder
     assert stack is not None
     looking = 12 * stack.layers * stack.attention.heads * stack.attention.head_dim * context
-    assert flops_per_token(facts, Row(context)) == 6 * products(facts) + looking
-    assert flops_per_token(facts, Row(context), trained=False) == (6 * products(facts) + looking) / 3
-    half = flops_per_token(facts, Row(context), answered=0.5)
+    assert flops_per_token(facts, RowLength(context)) == 6 * products(facts) + looking
+    assert flops_per_token(facts, RowLength(context), trained=False) == (6 * products(facts) + looking) / 3
+    half = flops_per_token(facts, RowLength(context), answered=0.5)
     assert half == 3 * (products(facts) + products(facts, head=False)) + looking
 
 
 def test_tokens_of_an_encoder_decoder_are_those_of_source_and_target() -> None:
     facts = PAGES["t5"]
     whole = account(facts, context=5, source=9, mode="train").flops
-    assert flops_per_token(facts, Row(5, 9)) == whole / 14
+    assert flops_per_token(facts, RowLength(5, 9)) == whole / 14
     read_twice = account(facts, context=7, source=7, mode="train").flops
-    assert flops_per_token(facts, Row(7)) == read_twice / 7
+    assert flops_per_token(facts, RowLength(7)) == read_twice / 7
 
 
 def test_the_typical_row_stands_for_all_rows() -> None:
     """Lengths 2 and 6: neither the mean, 4, nor the padded width, 8, would give the FLOPs of both rows."""
     ids, mask = torch.zeros(2, 8, dtype=torch.long), right_padded(2, 6, width=8)
     row = typical_row([batch(ids=ids, mask=mask)])
-    assert row == Row(5)
+    assert row == RowLength(5)
     facts = PAGES["gpt2"]
     both = sum(account(facts, context=length, mode="train").flops for length in (2, 6))
     assert flops_per_token(facts, row) == both / 8
@@ -65,21 +72,21 @@ def test_the_typical_row_stands_for_all_rows() -> None:
 
 def test_rows_without_padding_with_packed_documents_and_with_targets() -> None:
     ids = torch.zeros(3, 7, dtype=torch.long)
-    assert typical_row([batch(ids=ids)]) == Row(7)
+    assert typical_row([batch(ids=ids)]) == RowLength(7)
     documents = torch.tensor([[1, 1, 2, 2, 2, 0, 0]])
-    assert typical_row([batch(ids=ids[:1], mask=documents)]) == Row(5)
+    assert typical_row([batch(ids=ids[:1], mask=documents)]) == RowLength(5)
     targets = batch(ids=ids, target=ids[:, :4], target_mask=right_padded(2, 2, 2, width=4))
-    assert typical_row([targets]) == Row(context=2, source=7)
+    assert typical_row([targets]) == RowLength(context=2, source=7)
 
 
 def test_no_batches_and_a_wrong_share_are_errors() -> None:
-    with pytest.raises(ValueError, match="no batch to tell the length"):
+    with pytest.raises(ValueError, match="no batch to compute a typical row length"):
         typical_row([])
     for share in (0.0, 1.5):
-        with pytest.raises(ValueError, match=f"answered is a share of the places, above 0 and at most 1; got {share}"):
-            flops_per_token(PAGES["gpt2"], Row(4), answered=share)
-    with pytest.raises(ValueError, match="9 source tokens is an encoder-decoder's; this is of decoders"):
-        flops_per_token(PAGES["gpt2"], Row(4, 9))
+        with pytest.raises(ValueError, match=f"a fraction of the positions, above 0 and at most 1; got {share}"):
+            flops_per_token(PAGES["gpt2"], RowLength(4), answered=share)
+    with pytest.raises(ValueError, match=r"only an encoder-decoder has source tokens \(9\); this model is a decoder"):
+        flops_per_token(PAGES["gpt2"], RowLength(4, 9))
 
 
 def test_mfu_by_hand() -> None:
@@ -89,9 +96,9 @@ def test_mfu_by_hand() -> None:
 
 
 def test_every_device_by_name_is_in_the_table() -> None:
-    assert set(speed.DEVICES.values()) <= set(HARDWARE)
+    assert set(throughput.DEVICES.values()) <= set(HARDWARE)
     nameless = {name for name in HARDWARE if name.startswith(("Apple", "TPU"))}  # torch tells no name of these
-    assert set(HARDWARE) - set(speed.DEVICES.values()) == nameless
+    assert set(HARDWARE) - set(throughput.DEVICES.values()) == nameless
 
 
 @pytest.fixture
@@ -159,11 +166,11 @@ def test_peak_memory_of_a_gpu() -> None:
     held = torch.ones(100_000_000, dtype=torch.uint8, device="cuda")
     del held
     assert (peak_memory("cuda") or 0) >= before + 100_000_000
-    assert torch.cuda.get_device_name() not in speed.DEVICES or known_peak("cuda", "bfloat16") is not None
+    assert torch.cuda.get_device_name() not in throughput.DEVICES or known_peak("cuda", "bfloat16") is not None
 
 
 def test_a_wider_model_has_more_flops() -> None:
     facts = PAGES["gpt2"]
     assert facts.decoder is not None
     deeper = change(facts, "decoder.layers", 2 * facts.decoder.layers)
-    assert flops_per_token(deeper, Row(8)) > flops_per_token(facts, Row(8))
+    assert flops_per_token(deeper, RowLength(8)) > flops_per_token(facts, RowLength(8))

@@ -13,9 +13,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from glassformer.training.logging.figures import Meter, as_number, as_time, spaced
-from glassformer.training.logging.progress import Progress
-from glassformer.training.logging.speed import Utilisation
+from glassformer.training.logging.progress import Meter, Progress, as_number, as_time, spaced
+from glassformer.training.logging.throughput import Utilisation
 from glassformer.training.loop import Report
 from tests.helpers import some_at_once
 
@@ -281,7 +280,7 @@ CHATTER = """
 import sys
 from rich.console import Console
 from glassformer.training.logging.progress import Progress
-from tests.training.test_watching_progress import report
+from tests.training.test_logging_progress import report
 console = Console(force_terminal=sys.argv[1] == "terminal", color_system=None, _environ={})
 with Progress(console, steps=3, every_seconds=1e-9) as progress:
     progress.note("begun")

@@ -205,7 +205,7 @@ def test_a_sink_that_fails_is_told_once_and_tried_again(tmp_path: Path) -> None:
     broken = Broken()
     with Sinks([broken, TensorBoard(tmp_path)], warn=said.append) as sinks:
         run_to(sinks, range(1, 5))
-    assert said == ["Broken failed (No space left on device); the run goes on, its log has everything."]
+    assert said == ["Broken failed (No space left on device); the run continues, its log has everything."]
     assert broken.calls == 9  # four steps, two validations, two texts, the end
     assert len(scalars(tmp_path, "train/loss")) == 4  # the other one has everything
 

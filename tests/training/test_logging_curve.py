@@ -7,9 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.training.log import RunLog
-from glassformer.training.logging.curve import LEFT, LOSS, RATE, RIGHT, Point, draw_curve, smooth, thin
-from glassformer.training.logging.scales import linear_axis, value_axis, whole_axis
+from glassformer.training.logging.curve import (
+    LEFT,
+    LOSS,
+    RATE,
+    RIGHT,
+    Point,
+    draw_curve,
+    linear_axis,
+    smooth,
+    thin,
+    value_axis,
+    whole_axis,
+)
+from glassformer.training.logging.sinks import RunLog
 
 SVG = "{http://www.w3.org/2000/svg}"
 Losses = dict[int, float]
@@ -153,7 +164,7 @@ def test_nothing_to_draw_is_an_error(tmp_path: Path) -> None:
             draw_curve(log, tmp_path / "loss.svg")
     for text in ("not json\n", "[1]\n", '{"kind": "step"}\n'):
         log.write_text(text)
-        with pytest.raises(ValueError, match="is no log of a run"):
+        with pytest.raises(ValueError, match="is not the log of a run"):
             draw_curve(log, tmp_path / "loss.svg")
     assert not (tmp_path / "loss.svg").exists()
 

@@ -12,7 +12,7 @@ import glassformer
 from glassformer.config import TaskHead
 from glassformer.hub import JOB, Loaded
 from glassformer.models.transformer import Transformer
-from glassformer.training.evaluating import check_changes, files_of, format_of, judge_model, page_for
+from glassformer.training.evaluation import check_changes, evaluate_model, files_of, format_of, page_for
 from glassformer.training.recipe import Recipe
 from glassformer.training.recipe_files import recipe_names, recipe_of
 from glassformer.training.session import Outcome
@@ -38,7 +38,7 @@ def judged_with_notes(
     """As the program does it."""
     loaded = glassformer.load(folder)
     kind = format_of(loaded, files) if format_ is None else format_
-    return judge_model(loaded, recipe_of("evaluation", page_for(loaded, kind, files_of(kind, files)), changes))
+    return evaluate_model(loaded, recipe_of("evaluation", page_for(loaded, kind, files_of(kind, files)), changes))
 
 
 def as_test(changes: list[str]) -> tuple[list[str], list[str]]:
@@ -71,9 +71,9 @@ def test_a_student_is_judged_by_the_words_that_it_guesses(teacher: Path, tmp_pat
 
 
 @pytest.mark.parametrize("name", KEPT_IN_PART)
-def test_what_cannot_be_judged_alone_says_what_it_is_for(name: str, tmp_path: Path) -> None:
+def test_what_cannot_be_evaluated_alone_says_what_it_is_for(name: str, tmp_path: Path) -> None:
     outcome = trained(name, tmp_path)
-    with pytest.raises(ValueError, match=r"cannot be judged on its own.*train finetune model\.start=\S+model data\.tr"):
+    with pytest.raises(ValueError, match=r"cannot be evaluated on its own.*train finetune model\.start=\S+model data"):
         judged(outcome.folder, str(tmp_path / "text.txt"))
 
 
@@ -154,15 +154,15 @@ def test_the_format_is_that_of_the_name_or_the_one_learned_from(teacher: Path, t
     assert format_of(pairs, ["a.en", "a.de"]) == "parallel"
     assert format_of(pairs, ["a.txt", "b.txt"]) == "parallel"
     rows = noted(tmp_path, loaded, "text-to-text", format="jsonl")
-    with pytest.raises(ValueError, match=r"a\.en, a\.de are cannot be told; say --format, one of .*parallel, dataset"):
+    with pytest.raises(ValueError, match=r"a\.en, a\.de is not clear; say --format, one of .*parallel, dataset"):
         format_of(rows, ["a.en", "a.de"])  # which are no JSON
     plain = noted(tmp_path, loaded, "masked", format="jsonl")
     assert format_of(plain, ["a.txt"]) == "text"
     assert format_of(plain, ["rows"]) == "jsonl"
-    with pytest.raises(ValueError, match="what kind of files none are"):
+    with pytest.raises(ValueError, match="the format of no files"):
         format_of(tags, [])
     for nothing in ({}, {"format": "documentation"}):
-        with pytest.raises(ValueError, match=r"what kind of files rows are cannot be told; say --format"):
+        with pytest.raises(ValueError, match=r"the format of rows is not clear; say --format"):
             format_of(noted(tmp_path, loaded, "masked", **nothing), ["rows"])
 
 
@@ -178,7 +178,7 @@ def test_a_note_that_is_none_or_does_not_fit_is_told(teacher: Path, tmp_path: Pa
     with pytest.raises(
         ValueError, match="the job classify is for models with the head classify, and this one has pretraining"
     ):
-        judge_model(loaded, recipe_of("evaluation", page_for(loaded, "jsonl", "rows.jsonl")))
+        evaluate_model(loaded, recipe_of("evaluation", page_for(loaded, "jsonl", "rows.jsonl")))
 
 
 @pytest.mark.parametrize(
@@ -200,21 +200,21 @@ def test_a_note_that_is_none_or_does_not_fit_is_told(teacher: Path, tmp_path: Pa
 def test_a_damaged_note_is_told(said: str, teacher: Path, tmp_path: Path) -> None:
     loaded = noted(tmp_path, glassformer.load(teacher), "masked")
     (tmp_path / JOB).write_text(said)
-    with pytest.raises(ValueError, match=f"{tmp_path / JOB} is damaged; take it away"):
+    with pytest.raises(ValueError, match=f"{tmp_path / JOB} is damaged; remove it"):
         page_for(loaded, "jsonl", "rows.jsonl")
-    with pytest.raises(ValueError, match=f"{tmp_path / JOB} is damaged; take it away"):
+    with pytest.raises(ValueError, match=f"{tmp_path / JOB} is damaged; remove it"):
         format_of(loaded, ["rows.jsonl"])
 
 
 @pytest.mark.parametrize(
     ("key", "told"),
     [
-        ("run.device", "run.device changes nothing here; say --device"),
-        ("run.precision", "run.precision changes nothing here; say --dtype"),
-        ("model.start", "model.start changes nothing here; say MODEL"),
-        ("data.test.source", "data.test changes nothing here; say FILE"),
-        ("evaluation.rows", "evaluation.rows changes nothing here; say data.limit"),
-        ("model.teacher", "model.teacher changes nothing here; say job=distillation besides"),
+        ("run.device", "run.device changes nothing here; use --device"),
+        ("run.precision", "run.precision changes nothing here; use --dtype"),
+        ("model.start", "model.start changes nothing here; use MODEL"),
+        ("data.test.source", "data.test changes nothing here; use FILE"),
+        ("evaluation.rows", "evaluation.rows changes nothing here; use data.limit"),
+        ("model.teacher", "model.teacher changes nothing here; use job=distillation besides"),
         ("evaluation.batches", "must be one of .*evaluation.beam.*; got 'evaluation.batches'"),
         ("data.train", "must be one of batch.examples.*; got 'data.train'"),
         ("data.limits", "Did you mean 'data.limit'"),
@@ -240,7 +240,7 @@ def test_a_student_can_be_judged_beside_its_teacher(teacher: Path, tmp_path: Pat
     check_changes(dict(one.split("=", 1) for one in told))
     loaded = glassformer.load(outcome.folder)
     recipe = recipe_of("evaluation", page_for(loaded, "text", files[0], job="distillation"), told)
-    assert judge_model(loaded, recipe)[0] == pytest.approx(outcome.results["test"], rel=1e-6)
+    assert evaluate_model(loaded, recipe)[0] == pytest.approx(outcome.results["test"], rel=1e-6)
 
 
 def test_another_job_has_other_options(classifier: tuple[Outcome, Path]) -> None:
