@@ -13,7 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from glassformer.config.checks import check_positive
-from glassformer.generation.prompts import Side, check_texts
+from glassformer.generation.prompts import check_texts
+from glassformer.generation.settings import Side
 from glassformer.hub import Loaded
 from glassformer.models.transformer import Transformer
 from glassformer.nn.norm import upcast

@@ -16,8 +16,7 @@ from glassformer.data.records import Question
 from glassformer.data.source_rows import BadRowError
 from glassformer.hub import Loaded
 from glassformer.tasks.answer import Answered, answer
-from glassformer.tasks.texts import Framed, Tokens, trim
-from glassformer.tasks.windows import Window, sliding
+from glassformer.tasks.texts import Framed, Tokens, Window, sliding, trim
 from glassformer.training.jobs.base import Job, RunContext
 from glassformer.training.jobs.framing import (
     ASKED,
