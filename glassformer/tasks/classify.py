@@ -12,7 +12,7 @@ from glassformer.hub import Loaded
 from glassformer.loaded import check_ability
 from glassformer.models.transformer import Transformer
 from glassformer.nn.norm import upcast
-from glassformer.tasks.batches import Batch, Progress, run_in_batches, head_input
+from glassformer.tasks.batches import Batch, Progress, head_input, run_in_batches
 from glassformer.tasks.texts import Framed, Pair, check_text_or_pair, fit, frame
 from glassformer.text.tokenizer import Tokenizer
 
@@ -76,7 +76,7 @@ def classify(
 
     labels_of_each = run_in_batches(model, rows, run, batch_size, progress)
     pairs = [(text, None) if isinstance(text, str) else text for text in texts]
-    return [Classified(*pair, labels) for pair, labels in zip(pairs, labels_of_each, strict=True)]
+    return [Classified(text, pair, labels) for (text, pair), labels in zip(pairs, labels_of_each, strict=True)]
 
 
 def _frame(tokenizer: Tokenizer, text: str | Pair, number: int, task: str) -> Framed:

@@ -18,7 +18,7 @@ from glassformer.hub import Loaded
 from glassformer.models.output_heads import pool as pool_rows
 from glassformer.models.transformer import Transformer
 from glassformer.nn.norm import upcast
-from glassformer.tasks.batches import Batch, Progress, run_in_batches, encode
+from glassformer.tasks.batches import Batch, Progress, encode, run_in_batches
 from glassformer.tasks.texts import fit, frame
 
 

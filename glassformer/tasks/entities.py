@@ -52,9 +52,9 @@ def join_entities(text: str, words: Sequence[Word]) -> tuple[Entity, ...]:
 def find_entities(labels: Sequence[str]) -> tuple[Span, ...]:
     """The entities that the labels of a sentence's words mark, as seqeval counts them by default.
 
-    A word continues the entity before it if its prefix is I or E, its kind is the same, and the prefix of the word before
-    is B or I. Every other word that is not O begins an entity, including an I after O or after another kind. A label
-    without a prefix is a kind of its own, and neighbours with the same label are one entity.
+    A word continues the entity before it if its prefix is I or E, its kind is the same, and the prefix of the word
+    before is B or I. Every other word that is not O begins an entity, including an I after O or after another kind. A
+    label without a prefix is a kind of its own, and neighbours with the same label are one entity.
     """
     spans: list[Span] = []
     before, kind_before = OUTSIDE, ""

@@ -100,7 +100,9 @@ def fit(framed: Framed, longest: int | None, truncate: Side | None) -> Framed:
     first, second = len(framed.first), len(framed.second)
     kept = min(first, max(available - second, available - available // 2))
     return replace(
-        framed, first=_cut(framed.first, kept, truncate), second=_cut(framed.second, min(second, available - kept), truncate)
+        framed,
+        first=_cut(framed.first, kept, truncate),
+        second=_cut(framed.second, min(second, available - kept), truncate),
     )
 
 
@@ -165,9 +167,7 @@ def check_windows(window: int | None, stride: int | None, longest: int | None, l
     size = size if window is None else window
     step = max(1, size // 2) if stride is None else stride
     if size < 2 or step >= size:
-        raise ValueError(
-            f"stride={step} must be less than window={size}, so that every predicted token has context."
-        )
+        raise ValueError(f"stride={step} must be less than window={size}, so that every predicted token has context.")
     return size, step
 
 

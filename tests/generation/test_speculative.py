@@ -12,13 +12,12 @@ from glassformer.config import change
 from glassformer.generation import speculative
 from glassformer.generation.api import generate, generate_stream
 from glassformer.generation.decoder import Decoder
-from glassformer.generation.drafts import ModelDraft, PromptLookup
 from glassformer.generation.filters import Filters
 from glassformer.generation.record import GenerationOutput
 from glassformer.generation.sampling import SeededRNG, draw, probs
 from glassformer.generation.search import Row
 from glassformer.generation.settings import GenerationSettings, settings
-from glassformer.generation.speculative import Draft, Proposal, RowStats, accept
+from glassformer.generation.speculative import Draft, ModelDraft, PromptLookup, Proposal, RowStats, accept
 from glassformer.models.transformer import Transformer
 from tests.helpers import largest_difference, normal, some_at_once, types_unchecked
 from tests.pages import DECODERS, PAGES, PAIRS, built, tokens
@@ -161,7 +160,7 @@ def test_a_guess_that_the_model_would_never_write_never_stands() -> None:
 
 def test_a_guess_without_a_chance_is_refused() -> None:
     half = torch.full((1, 2), 0.5)
-    with pytest.raises(ValueError, match=r"a draft proposed \[1\], tokens to which it gives no chance itself"):
+    with pytest.raises(ValueError, match=r"a draft proposed \[1\], tokens whose probability in q is 0"):
         accept(half, torch.tensor([[1.0, 0.0]]), torch.tensor([1]), uniforms(1, 2, seed=0))
 
 
@@ -376,7 +375,7 @@ def test_what_rules_say_of_a_guess_counts_only_if_it_comes_to_be() -> None:
     for draft in (ModelDraft(wild, 3), Parrot(5, 6, 7), Parrot(expected[0][0].ids[0], 5, 6)):
         assert equal(generate(model, [[1, 2, 3]], how, draft=draft), expected)
         assert draft.tally.proposed > draft.tally.accepted
-    with pytest.raises(ValueError, match="no token is left to write"):
+    with pytest.raises(ValueError, match="no token is left to generate"):
         generate(wild, [[1, 2, 3]], how, draft=ModelDraft(wild, 3))
 
 
@@ -543,13 +542,13 @@ def test_what_cannot_be_is_refused() -> None:
 
 def test_a_draft_that_breaks_its_word_is_found_out() -> None:
     model, how = built("llama"), GenerationSettings(max_new_tokens=5)
-    with pytest.raises(ValueError, match="proposed 5 tokens where at most 4 have room"):
+    with pytest.raises(ValueError, match="proposed 5 tokens where at most 4 fit"):
         next(generate_stream(model, [[1]], how, draft=Parrot(1, 2, 3, 4, 5, obedient=False)))
     with pytest.raises(ValueError, match=r"proposed \[1, 31\], but the vocabulary has 31"):
         generate(model, [[1]], how, draft=Parrot(1, 31))
     with types_unchecked(), pytest.raises(ValueError, match=r"\(2, 31\), got \(1, 31\)"):
         generate(model, [[1]], how, draft=Parrot(1, 2, q=torch.full((1, 31), 1 / 31)))
-    with pytest.raises(ValueError, match=r"proposed \[1\], tokens to which it gives no chance"):
+    with pytest.raises(ValueError, match=r"proposed \[1\], tokens whose probability in q is 0"):
         generate(model, [[1]], how, draft=Parrot(1, q=torch.eye(31)[:1]))
 
 

@@ -101,7 +101,7 @@ def test_errors(both, tmp_path) -> None:
     with types_unchecked(), pytest.raises(ValueError, match="truncate must be one of left, right"):
         classify(loaded, ["a"], truncate="middle")
     other, _ = make(tmp_path / "lm", "GPT2LMHeadModel", "bytes")
-    with pytest.raises(ValueError, match=r"classify needs .* classify or pair; this one's is of the kind lm"):
+    with pytest.raises(ValueError, match=r"classify needs .* pair; this one has a language-model head"):
         classify(other, ["a"])
     bare, _ = make(tmp_path / "bare", "BertForSequenceClassification", "words", num_labels=2)
     for name in ("tokenizer.json", "tokenizer_config.json"):
