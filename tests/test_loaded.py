@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
-import torch
 
 import glassformer
 from glassformer.config.options import option_types
@@ -96,7 +95,7 @@ def test_one_prompt_gives_one_text(tmp_path: Path) -> None:
 
 def test_misspelt_settings_are_refused(tmp_path: Path) -> None:
     loaded = scripted(tmp_path, " two", after=1)
-    with pytest.raises(ValueError, match="got 'tempreature'. Did you mean 'temperature'"):
+    with pytest.raises(ValueError, match=r"got 'tempreature'\. Did you mean 'temperature'"):
         loaded.generate("a", tempreature=1)  # type: ignore[call-overload]
 
 
@@ -118,7 +117,7 @@ def test_every_method_is_possible_for_some_model() -> None:
 def test_a_model_shows_itself(classifier: Loaded) -> None:
     assert "\n" not in repr(classifier)
     assert repr(classifier).startswith("<Loaded bert, encoder, ")
-    assert f"{glassformer.num_parameters(classifier.model):,} parameters, float32 on cpu" in repr(classifier)
+    assert f"{glassformer.num_parameters(classifier.model):,} parameters, float64 on cpu" in repr(classifier)
     page = classifier._repr_html_()
     assert "can classify, embed, account, save" in page
     assert "<b>encoder</b>" in page

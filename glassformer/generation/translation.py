@@ -1,7 +1,7 @@
 """Translation by encoder-decoders: ``translate_text`` is ``glassformer.translate``.
 
-Some models are told the languages by tokens, others by words before the text; a model of a single pair of languages is
-told nothing.
+Some models read the languages from tokens, others from words before the text; a model of a single pair of languages
+needs neither.
 """
 
 from collections.abc import Callable, Sequence

@@ -415,7 +415,9 @@ def test_cutting_keeps_bos_and_leaves_room_for_the_answer(tmp_path: Path, side: 
 
 def test_cutting_a_source_keeps_both_ends_of_its_frame(seq2seq: tuple[hub.Loaded, Any]) -> None:
     loaded, _ = seq2seq
-    found = text_module._Job(loaded, False, "left", {"max_new_tokens": 3}).row("word " * 90, 0).prompt
+    found = (
+        text_module._TextJob(loaded, "generate", {"truncate": "left", "max_new_tokens": 3}).row("word " * 90, 0).prompt
+    )
     assert (found.ids[0], found.ids[-1], len(found.ids)) == (0, 2, loaded.config.longest)
 
 
