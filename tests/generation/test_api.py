@@ -337,7 +337,7 @@ def test_weights_that_are_no_numbers_are_blamed(how: dict[str, Any], value: floa
     with torch.no_grad():
         model.head.out.weight[7] = value
         model.decoder.norm.bias.fill_(1.0)
-    with pytest.raises(ValueError, match=r"the model's logits hold (NaN|\+inf) in row \d; its weights are at fault"):
+    with pytest.raises(ValueError, match=r"the model's logits hold (NaN|\+inf) in row \d; its weights are damaged"):
         generate(model, PROMPTS[:2], GenerationSettings(max_new_tokens=3, **how))
 
 

@@ -85,7 +85,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"beam_size": 4, "beam_groups": 3}, "beam_groups=3 does not divide beam_size=4"),
     ({"beam_size": 4, "diversity": 0.5}, "diversity=0.5 acts between groups of beams; set beam_groups to 2"),
     ({"beam_size": 4, "beam_groups": 2, "diversity": -0.5}, "diversity must be 0 or above"),
-    ({"beam_size": 2, "temperature": 1.0}, "set temperature=0 for beam search or beam_size=1 to draw"),
+    ({"beam_size": 2, "temperature": 1.0}, "set temperature=0 for beam search or beam_size=1 for sampling"),
     ({"contrastive_alpha": 0.5}, "contrastive_alpha chooses among top_k tokens, got top_k=None; set 2"),
     ({"contrastive_alpha": 0.5, "top_k": 1}, "got top_k=1; set 2 or more"),
     ({"contrastive_alpha": 0.5, "top_k": 4, "temperature": 1.0}, "selects contrastive search"),

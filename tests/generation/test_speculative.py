@@ -534,7 +534,7 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="draft is an encoder-decoder and the model a decoder"):
         generate(model, [[1]], how, draft=ModelDraft(built("t5")))
     for wrong in (GenerationSettings(beam_size=2), GenerationSettings(contrastive_alpha=0.5, top_k=3)):
-        with pytest.raises(ValueError, match=f"these settings ask for a {wrong.mode} search"):
+        with pytest.raises(ValueError, match=f"these settings select {wrong.mode} search"):
             generate(model, [[1]], wrong, draft=PromptLookup())
     with pytest.raises(ValueError, match="length must be at least 1, got 0"):
         ModelDraft(model, 0)

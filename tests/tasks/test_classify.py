@@ -80,7 +80,7 @@ def test_pairs_need_pairs(tmp_path) -> None:
         expected = their_logits(loaded, theirs, *pair).softmax(-1).tolist()
         by_name = {label.name: label.probability for label in found.labels}
         assert [by_name["next"], by_name["random"]] == pytest.approx(expected, abs=1e-9)
-    with pytest.raises(ValueError, match=r"text 0 is a single one: give \(text, text\)"):
+    with pytest.raises(ValueError, match=r"text 0 is a single text: pass \(text, text\)"):
         classify(loaded, SHORT)
 
 
