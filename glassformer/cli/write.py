@@ -25,7 +25,7 @@ from glassformer.cli.options import (
 from glassformer.cli.verbs import verb
 
 if TYPE_CHECKING:
-    from glassformer.generation.prompts import Given
+    from glassformer.generation.prompts import PromptInput
     from glassformer.hub import Loaded
 
 
@@ -62,7 +62,7 @@ class Job:
         return self.loading.load(model)
 
     def write(
-        self, loaded: "Loaded", given: Sequence["Given"], shown: Sequence[str], more: dict[str, Any] | None = None
+        self, loaded: "Loaded", given: Sequence["PromptInput"], shown: Sequence[str], more: dict[str, Any] | None = None
     ) -> None:
         """Let the model write for what is given, and print it.
 
@@ -117,7 +117,7 @@ def generate(
     more: dict[str, Any] | None = None
     given = prompts
     if examples is not None:
-        from glassformer.generation.few_shot import TEMPLATE, FewShot, read_examples
+        from glassformer.generation.prompts import TEMPLATE, FewShot, read_examples
 
         shown = FewShot(read_examples(examples), TEMPLATE if template is None else unescaped(template))
         given, more = [shown.prompt(text) for text in prompts], {"stop": [shown.separator]}

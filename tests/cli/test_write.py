@@ -317,7 +317,7 @@ def test_examples_show_a_task(tmp_path: Path) -> None:
         (("--device", "meta"), "say cpu, cuda, cuda:1 or mps"),
         (("--beam-size", "2", "--stream"), "leave out --stream"),
         (("--samples", "2", "--temperature", "1", "--stream"), "--samples"),
-        (("--beam-size", "5", "--temperature", "1.0"), "--beam-size 5 searches, --temperature 1.0 draws"),
+        (("--beam-size", "5", "--temperature", "1.0"), "--beam-size 5 selects beam search, --temperature 1.0 sampling"),
         (("--record", "nowhere/x.json"), "--record nowhere/x.json: there is no folder nowhere."),
         (("--stop", "caf\udce9"), "--stop is not UTF-8"),
         (("--bad-word", "caf\udce9"), "--bad-word is not UTF-8"),

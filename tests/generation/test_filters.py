@@ -246,7 +246,7 @@ def test_ids_outside_the_vocabulary_are_named(name: str) -> None:
 
 def test_a_row_with_nothing_left_names_the_rules() -> None:
     rule = Filters(GenerationSettings(suppress=tuple(range(20)), no_repeat_ngram=1), VOCABULARY)
-    with pytest.raises(ValueError, match=r"no token is left to write in row 1; .* 40: no_repeat_ngram=1, suppress="):
+    with pytest.raises(ValueError, match=r"no token is left to generate in row 1; .* 40: no_repeat_ngram=1, suppress="):
         rule.edit(scores(2), [[30], list(range(20, 40))], 0)
     broken = torch.full((1, VOCABULARY), math.nan)
     assert rule.edit(broken, [[30]], 0)[:, 31:].isnan().all()  # not for the rules to answer for: check_logits does
@@ -259,7 +259,7 @@ def test_scores_and_histories_must_fit() -> None:
         Filters(GenerationSettings(no_repeat_ngram=2), VOCABULARY).edit(scores(), [[1]], 0)
 
 
-@pytest.mark.parametrize(("value", "word"), [(math.nan, "NaN"), (INF, r"\+inf"), (-INF, "nothing but −inf")])
+@pytest.mark.parametrize(("value", "word"), [(math.nan, "NaN"), (INF, r"\+inf"), (-INF, "only −inf")])
 def test_logits_that_are_no_numbers_are_refused(value: float, word: str) -> None:
     logits = scores()
     logits[:, 0] = -INF

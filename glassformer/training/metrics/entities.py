@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from glassformer.tasks.entities import BEGINS, ENDS, GOES_ON, OUTSIDE, SINGLE, find_entities
+from glassformer.tasks.entities import BEGINS, ENDS, INSIDE, OUTSIDE, SINGLE, find_entities
 from glassformer.training.metrics.base import F1Score, add_up, check_aligned, check_strings
 
-LETTERS = (BEGINS, GOES_ON, ENDS, SINGLE)
+LETTERS = (BEGINS, INSIDE, ENDS, SINGLE)
 NO_KIND = "_"  # of entities whose tags are the letter alone
 
 _Span: TypeAlias = tuple[str, int, int, int]  # kind, sentence, first word, the one after the last
@@ -70,5 +70,5 @@ def _check_tags(tags: Sequence[str], number: int) -> None:
         if not tag or (dash and len(letter) == 1 and letter not in LETTERS):
             raise ValueError(
                 f"sentence {number} has the tag {tag!r}; known are the letters {', '.join(LETTERS)} before a dash, and "
-                f"{OUTSIDE} alone. Of BILOU and BMES, write L as {ENDS}, U as {SINGLE} and M as {GOES_ON}."
+                f"{OUTSIDE} alone. Of BILOU and BMES, write L as {ENDS}, U as {SINGLE} and M as {INSIDE}."
             )

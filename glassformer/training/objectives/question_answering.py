@@ -22,8 +22,7 @@ from glassformer.data.records import BadRowError, Question
 from glassformer.hub import Loaded
 from glassformer.nn.norm import upcast
 from glassformer.tasks.answer import Answered, answer
-from glassformer.tasks.texts import Framed, Tokens, trim
-from glassformer.tasks.windows import Window, sliding
+from glassformer.tasks.texts import Framed, Tokens, Window, sliding, trim
 from glassformer.training.metrics.answers import score_answers
 from glassformer.training.objectives.base import Batch, Ids, Loss, Padding, Term, TokenRow, as_token_row
 from glassformer.training.objectives.examples import (
