@@ -244,7 +244,7 @@ class Recipe:
     name: str
     about: str
     expected: Expected
-    job: str  # what is learned: one of ``train.jobs``
+    job: str  # what is learned: see ``training.objectives.job``
     data: Data
     model: ModelPlan
     batch: Batches
