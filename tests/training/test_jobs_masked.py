@@ -334,7 +334,7 @@ def test_languages_that_nobody_named_are_refused(tmp_path: Path) -> None:
         job.examples(kit, {"train": records([Pair("a", "b", "en", None)])})
     few = {**LANGUAGES, "sizes": {**LANGUAGES["sizes"], "n_langs": 1}}
     job, kit = ready(recipe_of("masked-translation", few, data=BOTH), of_pairs(), tmp_path)
-    with pytest.raises(ValueError, match=r"vectors for 0 languages, and data\.languages names 2"):
+    with pytest.raises(ValueError, match=r"embeddings for 0 languages, and data\.languages names 2"):
         job.objective(kit)
 
 
