@@ -244,7 +244,7 @@ class Recipe:
     name: str
     about: str
     expected: Expected
-    job: str  # the task: see ``training.objectives``
+    job: str  # what is learned: see ``training.objectives.job``
     data: Data
     model: ModelPlan
     batch: Batches

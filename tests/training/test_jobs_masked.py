@@ -334,7 +334,7 @@ def test_languages_that_nobody_named_are_refused(tmp_path: Path) -> None:
         job.examples(kit, {"train": records([Pair("a", "b", "en", None)])})
     few = {**LANGUAGES, "sizes": {**LANGUAGES["sizes"], "n_langs": 1}}
     job, kit = ready(recipe_of("masked-translation", few, data=BOTH), of_pairs(), tmp_path)
-    with pytest.raises(ValueError, match=r"vectors for 0 languages, and data\.languages names 2"):
+    with pytest.raises(ValueError, match=r"embeddings for 0 languages, and data\.languages names 2"):
         job.objective(kit)
 
 
@@ -460,11 +460,11 @@ def test_teachers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         ("masked", ENCODER, {"masking": {"split": [0.5, 0.5]}}, "masking.split is the chances"),
         ("masked", ENCODER, {"masking": {"count": "some"}}, "fixed"),
         ("masked", ENCODER, {"rows": "windows"}, "documents"),
-        ("masked-pairs", ENCODER, {"masking": {"whole_words": True}}, "hides tokens one by one"),
+        ("masked-pairs", ENCODER, {"masking": {"whole_words": True}}, "masks tokens one by one"),
         ("masked-pairs", ENCODER, {"pairs": "previous"}, "next"),
         ("masked-pairs", ENCODER, {"passes": 0}, "passes"),
         ("masked-pairs", ENCODER, {"sentences": "words"}, "marks"),
-        ("masked-translation", LANGUAGES, {"masking": {"whole_words": True}}, "hides tokens one by one"),
+        ("masked-translation", LANGUAGES, {"masking": {"whole_words": True}}, "masks tokens one by one"),
         ("replaced", TWO, {"share": "all"}, "disentangled"),
         ("replaced", {"start": "folder"}, {}, "builds two new models"),
         ("distillation", {"start": "folder"}, {"start_from_teacher": True}, "not from both"),
