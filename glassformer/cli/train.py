@@ -116,7 +116,8 @@ def _read(recipe: str | None, changes: list[str], going: Going, options: dict[st
     if going.on_bad_row is not None:
         values["data.on_bad_row"] = going.on_bad_row
     if going.init_from is not None:  # in place of the recipe's model, not of what is said besides
-        changes = ["model.start=null", "model.lineage=null", "model.sizes={}", "model.helper={}", *changes]
+        recipe_model = ("start=null", "lineage=null", "sizes={}", "facts={}", "helper={}")
+        changes = [*(f"model.{change}" for change in recipe_model), *changes]
         said = read_recipe(recipe, changes).model.start
         if said is not None:
             raise ValueError(f"say one model to start from: --init-from {going.init_from} or model.start={said}.")

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from glassformer import hub
-from glassformer.config import Head, LMHead, Model, PretrainingHead, TaskHead, shapes, to_dict
+from glassformer.config import Head, LMHead, Model, PretrainingHead, TaskHead, merge, shapes, to_dict
 from glassformer.config.checks import check_choice
 from glassformer.families import lineages
 from glassformer.models.initialise import initialise
@@ -86,7 +86,7 @@ def make_facts(
             )
     else:
         facts = new_facts(lineages()[str(plan.lineage)], plan.sizes, job.head, tokenizer, tuple(labels))
-        facts = job.finish(facts)
+        facts = merge(job.finish(facts), plan.facts, "model.facts")
     if facts.longest is not None and facts.longest < recipe.batch.length:
         raise ValueError(
             f"batch.length={recipe.batch.length} tokens are more than the {facts.longest} positions of the model; "
@@ -151,10 +151,10 @@ def check_new(plan: ModelPlan, head: str, **sizes: Any) -> None:
     check_choice(f"the kind of head of {lineage.name}", head, lineage.heads)
     reader = lineage.reader(config)
     try:
-        lineage.read(reader)
-        lineage.form(head).head(reader)
+        facts = replace(lineage.read(reader), head=lineage.form(head).head(reader))
     except (TypeError, ValueError) as error:  # the message is about a config.json
         raise ValueError(f"model.sizes of {lineage.name}: {str(error).replace('config.json says ', '')}") from error
+    merge(facts, plan.facts, "model.facts")
     for name in config:
         check_choice(f"a size of {lineage.name}", name, {*reader.used, *lineage.keys})
         if name.endswith(("_token_id", "_index")):  # not all of them are keys with a path

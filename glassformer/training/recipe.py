@@ -106,6 +106,9 @@ class ModelPlan:
     start: str | None = None  # a folder; its facts and tokenizer come with it
     lineage: str | None = None
     sizes: dict[str, Any] = field(default_factory=dict)  # with the names of the lineage's config.json
+    facts: dict[str, Any] = field(
+        default_factory=dict
+    )  # of a new model, in place of the lineage's: any of config.Model
     helper: dict[str, Any] = field(default_factory=dict)  # sizes of a second model, if the job has one
     teacher: str | None = None  # a folder, if the job has one
     adapters: Adapters | None = None
@@ -117,10 +120,10 @@ class ModelPlan:
                 f"say either model.lineage, for a new model, or model.start, a folder to start from; got both, "
                 f"lineage={self.lineage!r} and start={self.start!r}. Remove one with model.lineage=null."
             )
-        if self.start is not None and (self.sizes or self.helper):
+        if self.start is not None and (self.sizes or self.facts or self.helper):
             raise ValueError(
-                f"the model in {self.start!r} has its own sizes; remove model.sizes and model.helper with "
-                f"model.sizes={{}} model.helper={{}}."
+                f"the model in {self.start!r} has its own sizes and facts; remove model.sizes, model.facts and "
+                f"model.helper with model.sizes={{}} model.facts={{}} model.helper={{}}."
             )
 
     def check_said(self) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import glassformer
+from glassformer.config import Rotary
 from glassformer.training import build
 from glassformer.training.checkpoint import CheckpointError
 from glassformer.training.logging.progress import Monitor
@@ -89,6 +90,34 @@ def test_a_signal_after_the_checkpoint_of_a_step_stops_after_the_next(
         trained(small("lm-bytes", tmp_path, "run.steps=9", "evaluation.every=2"), tmp_path / "out")
     assert stopped.value.step == 3
     assert (tmp_path / "out" / "checkpoints" / "step-00000003").is_dir()
+
+
+def test_a_recipe_changes_any_fact_of_a_new_model(tmp_path: Path) -> None:
+    facts = ("norm.kind=rms", "embed.position=null", "decoder.attention.rotary={dim: 4, length: 64}")
+    outcome = trained(small("lm-bytes", tmp_path, *(f"model.facts.{fact}" for fact in facts)), tmp_path / "out")
+    config = glassformer.load(outcome.folder).config
+    assert (config.norm.kind, config.embed.position) == ("rms", None)
+    assert config.decoder is not None
+    assert config.decoder.attention.rotary == Rotary(dim=4, length=64)
+    found = losses(tmp_path / "out")
+    assert sum(found[-5:]) < 0.75 * sum(found[:5])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("decoder.placment=post", r"model\.facts\.decoder .*Did you mean 'placement'"),
+        ("decoder.placement=past", r"model\.facts\.decoder\.placement must be one of"),
+        ("decoder.layers=many", r"model\.facts\.decoder\.layers must be int, got 'many'"),
+        ("embed.position={kind: learned}", r"model\.facts\.embed\.position lacks length"),
+    ],
+)
+def test_a_wrong_fact_is_refused_before_anything_is_written(change: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        trained(
+            small("lm-bytes", tmp_path, "model.facts.embed.position=null", f"model.facts.{change}"), tmp_path / "out"
+        )
+    assert not list((tmp_path / "out").glob("*/*"))
 
 
 def test_another_run_is_not_gone_on_with(tmp_path: Path) -> None:
