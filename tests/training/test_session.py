@@ -109,14 +109,12 @@ def test_a_recipe_changes_any_fact_of_a_new_model(tmp_path: Path) -> None:
         ("decoder.placment=post", r"model\.facts\.decoder .*Did you mean 'placement'"),
         ("decoder.placement=past", r"model\.facts\.decoder\.placement must be one of"),
         ("decoder.layers=many", r"model\.facts\.decoder\.layers must be int, got 'many'"),
-        ("embed.position={kind: learned}", r"model\.facts\.embed\.position lacks length"),
+        ("decoder.attention.rotary={dim: 4}", r"model\.facts\.decoder\.attention\.rotary lacks length"),
     ],
 )
 def test_a_wrong_fact_is_refused_before_anything_is_written(change: str, message: str, tmp_path: Path) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
-        trained(
-            small("lm-bytes", tmp_path, "model.facts.embed.position=null", f"model.facts.{change}"), tmp_path / "out"
-        )
+        trained(small("lm-bytes", tmp_path, f"model.facts.{change}"), tmp_path / "out")
     assert not list((tmp_path / "out").glob("*/*"))
 
 
