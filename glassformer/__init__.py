@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from glassformer.tasks.score import score as score
     from glassformer.tasks.tag import tag as tag
     from glassformer.text.tokenizer import Tokenizer as Tokenizer
+    from glassformer.training.api import train as train
 
     generate = _text.generate_text
     stream = _text.stream_text
@@ -91,6 +92,7 @@ _HOME = {
     "tasks.score": ("score",),
     "tasks.tag": ("tag",),
     "text.tokenizer": ("Tokenizer",),
+    "training.api": ("train",),
 }
 _ORIGIN = {
     entry.split(" as ")[-1]: (f"glassformer.{module}", entry.split(" as ")[0])
