@@ -178,7 +178,7 @@ def _prepare(
 def _checked_model(model: nn.Module, settings: object) -> Transformer:
     """The model without wrappers; raise unless it can generate."""
     if not isinstance(settings, GenerationSettings):
-        raise TypeError(f"settings are a Settings(...), got {type(settings).__name__}.")
+        raise TypeError(f"settings must be a GenerationSettings(...), got {type(settings).__name__}.")
     plain = transformer_of(model)
     check_generates(plain)
     return plain

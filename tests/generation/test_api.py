@@ -417,7 +417,7 @@ def test_wrapped_models_write_and_others_are_named():
             (lambda: generate(model, "hi", settings), "the ids of each"),
             (lambda: generate(model, [[1]], settings, draft=model), "ModelDraft"),
             (lambda: generate(model, [[1, 2.5]], settings), "whole numbers"),
-            (lambda: generate(model, [[1]], {"max_new_tokens": 2}), "settings are a Settings"),
+            (lambda: generate(model, [[1]], {"max_new_tokens": 2}), "settings must be a GenerationSettings"),
         ):
             with pytest.raises(TypeError, match=words):
                 wrong()

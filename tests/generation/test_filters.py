@@ -91,7 +91,7 @@ def test_bad_words_equal_the_reference() -> None:
 
 def test_a_bias_equals_the_reference() -> None:
     bias = {3: 1.5, 7: -2.0}
-    ours = Filters(GenerationSettings(logit_bias=bias), VOCABULARY).edit(scores(), [], written=0)
+    ours = Filters(GenerationSettings(logit_bias=bias), VOCABULARY).edit(scores(), [], step=0)
     theirs = reference.SequenceBiasLogitsProcessor({(token,): value for token, value in bias.items()})
     assert largest_difference(ours, theirs(ids(), scores())) < 1e-12
 
@@ -133,7 +133,7 @@ def test_all_rules_together_act_in_the_order_of_the_reference() -> None:
     ours = Filters(settings, VOCABULARY)
     for seed in range(20):
         history, expected = ids(seed=seed, tokens=12), scores(seed=seed)
-        shaped = ours.shape(ours.edit(expected, history.tolist(), written=2))
+        shaped = ours.shape(ours.edit(expected, history.tolist(), step=2))
         for rule in theirs:
             expected = rule(history, expected)
         assert_same_distribution(shaped, expected)
