@@ -142,5 +142,5 @@ def test_a_model_without_the_head_is_refused() -> None:
     batch = PAIRED.prepare(PAIRS, seeded())
     with pytest.raises(ValueError, match=r"MaskedPairs .* PretrainingHead"):
         PAIRED.loss(fresh("BertForMaskedLM"), batch)
-    with pytest.raises(ValueError, match=r"Masked .* encoder .* decoder"):
+    with pytest.raises(ValueError, match=r"MaskedLM .* encoder .* decoder"):
         MaskedLM(masking=MASKING).loss(fresh("GPT2LMHeadModel"), batch)
