@@ -9,11 +9,11 @@ import typer
 
 from glassformer.cli import account_more as more
 from glassformer.cli.account_options import Device, Load, Showing
-from glassformer.cli.account_tables import Books, run_data, run_lines, say, show_model, show_models, show_sweep
+from glassformer.cli.account_tables import Books, run_data, run_lines, show_model, show_models, show_sweep
 from glassformer.cli.errors import InputError
 from glassformer.cli.options import Choosing
-from glassformer.cli.outputs import note, print_json
-from glassformer.cli.verbs import verb
+from glassformer.cli.outputs import note, print_json, say
+from glassformer.cli.verbs import computing_verb
 from glassformer.inspect.account.account import Account
 from glassformer.inspect.account.explain import explain
 from glassformer.inspect.account.hardware import HARDWARE, Hardware
@@ -23,7 +23,7 @@ from glassformer.inspect.account.sweep import Sweep, crossings, parse_sweep, run
 from glassformer.inspect.account.timing import Timing, plan_of, time_on
 
 
-@verb
+@computing_verb
 def account(
     load: Load,
     choosing: Choosing,

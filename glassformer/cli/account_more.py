@@ -4,8 +4,8 @@ from typing import Any
 
 from rich.table import Table
 
-from glassformer.cli.account_tables import grid, heading, load, print_wide, say
-from glassformer.cli.outputs import percent
+from glassformer.cli.account_tables import load
+from glassformer.cli.outputs import grid, heading, percent, print_wide, say
 from glassformer.inspect.account.account import Account
 from glassformer.inspect.account.explain import Explanation, Section
 from glassformer.inspect.account.hardware import DTYPES, HARDWARE, Hardware

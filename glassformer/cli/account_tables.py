@@ -4,11 +4,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from glassformer.cli.outputs import people, percent
+from glassformer.cli.outputs import grid, heading, percent, print_wide, say
 from glassformer.inspect.account.account import Account
 from glassformer.inspect.account.explain import explain
 from glassformer.inspect.account.growth import Axis
@@ -18,7 +17,6 @@ from glassformer.inspect.account.sweep import Crossing
 from glassformer.inspect.account.timing import OPTIMIZER, Timing
 from glassformer.inspect.account.units import duration, human, scale_for
 
-WIDE = 1000  # no number is ever cut: where a terminal is narrow, it wraps
 RIVALS = {"projections": "the projections'", "ffn": "the feed-forward network's"}
 
 
@@ -261,29 +259,3 @@ def _counted(account: Account) -> Iterator[str]:
         yield "A training step: forward and backward FLOPs; moved and element-wise are of the forward pass alone."
     if account.recomputed_flops:
         yield f"Besides, the fused kernel computes {human(account.recomputed_flops, 'FLOP')} again: not counted."
-
-
-def grid(*columns: str, first: str = "left") -> Table:
-    """A plain table: names on the left, numbers on the right."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for number, name in enumerate(columns):
-        side = first if number == 0 else "right"
-        table.add_column(name, justify="left" if side == "left" else "right", no_wrap=True)
-    return table
-
-
-def heading(text: str) -> None:
-    """A line between two tables."""
-    say("")
-    say(text, style="bold")
-
-
-def say(text: str, style: str = "") -> None:
-    """A line of text."""
-    people().print(Text(text, style=style))
-
-
-def print_wide(table: Table) -> None:
-    """A table none of whose numbers is cut."""
-    console = people()
-    Console(highlight=False, width=max(WIDE, console.width)).print(table)

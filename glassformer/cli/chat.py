@@ -14,7 +14,7 @@ from rich.console import Console
 from glassformer.cli.errors import InputError, in_words
 from glassformer.cli.options import AsJson, Computing, Loading, ModelName, Searching, Truncate, side
 from glassformer.cli.outputs import note, people, print_json, visible
-from glassformer.cli.verbs import verb
+from glassformer.cli.verbs import computing_verb
 
 if TYPE_CHECKING:
     from glassformer.generation.text import Text
@@ -48,7 +48,7 @@ class Talking:
         return [] if self.system is None else [{"role": "system", "content": self.system}]
 
 
-@verb
+@computing_verb
 def chat(model: ModelName, talking: Talking, loading: Loading, searching: Searching, computing: Computing) -> None:
     """Talk with MODEL, line by line. /reset begins anew, /exit or Ctrl-D ends, Ctrl-C ends a reply; /help."""
     from glassformer.generation.defaults import notes_for

@@ -1,4 +1,4 @@
-"""``glassformer convert``: from one format of models to another."""
+"""``glassformer convert``: from one format of models to another; ``download``: from the Hugging Face hub."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -8,7 +8,7 @@ import typer
 
 from glassformer.cli.errors import InputError, in_words
 from glassformer.cli.options import Loading
-from glassformer.cli.verbs import verb
+from glassformer.cli.verbs import computing_verb, verb
 from glassformer.config.checks import check_choice
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class Checks:
     check_finite: Annotated[bool, typer.Option(help="Refuse weights with NaN or infinities.")] = False
 
 
-@verb
+@computing_verb
 def convert(
     model: Annotated[
         str,
@@ -75,3 +75,20 @@ def _check_folder(model: str, folder: Path, force: bool) -> None:
     held = [name for name in ("config.json", "glassformer.json") if (folder / name).exists()]
     if held and not force:
         raise InputError(f"{folder} holds a model already ({held[0]}); name another folder, or write over it: --force.")
+
+
+@verb
+def download(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A model of the hub, such as openai-community/gpt2.")],
+    revision: Annotated[str | None, typer.Option(metavar="REVISION", help="A branch, a tag or a commit.")] = None,
+    allow_pickle: Annotated[
+        bool, typer.Option("--allow-pickle", help="Fetch .bin, .pt and .pth files where there are no safetensors.")
+    ] = False,
+) -> None:
+    """Download a model into the local Hugging Face cache and print its folder.
+
+    Only weights, configs and tokenizers are fetched, never code. Every verb then takes NAME as its MODEL.
+    """
+    from glassformer.weights.source import fetch
+
+    typer.echo(fetch(name, revision=revision, allow_pickle=allow_pickle))

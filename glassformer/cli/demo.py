@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from glassformer.cli.outputs import visible
+from glassformer.cli.verbs import Threads, set_threads
 from glassformer.families.cs336 import CS336
 
 if TYPE_CHECKING:
@@ -55,12 +56,14 @@ def demo(
     seed: Annotated[
         int, typer.Option(min=0, max=2**63 - 1, help="Fixes the starting weights, the batches and the text.")
     ] = 0,
+    threads: Threads = None,
 ) -> None:
     """Train a small Transformer for a minute, then let it write. Nothing is downloaded or saved."""
     if not prompt:
         raise typer.BadParameter("the prompt is empty; the model needs at least one character to continue from.")
     if steps is not None and seconds is not None:
         raise typer.BadParameter("say how long to train once: either --steps or --seconds.")
+    set_threads(threads)
     console = Console(highlight=False)
     wishes = LoadOptions(
         seconds=60.0 if seconds is None and steps is None else seconds,

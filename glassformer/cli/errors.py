@@ -26,7 +26,7 @@ SPELT = {"bad_words": "--bad-word", "source": "--from", "target": "--to"}
 VALUES = {"early_stopping": {"True": "yes", "False": "no"}}
 # Whole phrases of the library that say the remedy in Python.
 PHRASES = (
-    (r"^(\S+): (neither .*?)To fetch it from the hub, say download=True\.", r"\1: \2Fetch it first: hf download \1."),
+    (r" \(in Python: [^()]*\([^()]*\)\)", ""),
     (r"\buse generate\b", "leave out --stream"),
     (r"not samples=(\d+); leave it at 1", r"not samples=\1; leave out --stream, or --samples"),
     (r"glassformer\.load\(\.\.\., head='(\w+)'\) can choose", r"--head \1 chooses"),

@@ -12,7 +12,7 @@ from rich.text import Text
 from glassformer.cli.inputs import pairs, read_texts, read_whole
 from glassformer.cli.options import Common, ModelName, Texts, Truncate, side
 from glassformer.cli.outputs import bar, people, percent, print_computed, visible
-from glassformer.cli.verbs import verb
+from glassformer.cli.verbs import computing_verb
 
 if TYPE_CHECKING:
     from glassformer.tasks.tag import Tagged
@@ -40,7 +40,7 @@ class Limits:
     stride: Annotated[int | None, typer.Option(min=1, help="How far windows over long contexts move on.")] = None
 
 
-@verb
+@computing_verb
 def fill(
     model: ModelName,
     common: Common,
@@ -76,7 +76,7 @@ def fill(
         console.print(_table(rows))
 
 
-@verb
+@computing_verb
 def classify(
     model: ModelName,
     common: Common,
@@ -103,7 +103,7 @@ def classify(
         console.print(_table([(label.probability, label.name) for label in one.labels]))
 
 
-@verb
+@computing_verb
 def tag(
     model: ModelName,
     common: Common,
@@ -126,7 +126,7 @@ def tag(
             console.print(_marked(one, kinds))
 
 
-@verb
+@computing_verb
 def answer(
     model: ModelName,
     common: Common,

@@ -9,26 +9,25 @@ import typer
 import glassformer
 from glassformer.cli.account import account
 from glassformer.cli.chat import chat
-from glassformer.cli.convert import convert
+from glassformer.cli.convert import convert, download
 from glassformer.cli.demo import demo
 from glassformer.cli.env import env
 from glassformer.cli.info import info
 from glassformer.cli.judge import answer, classify, fill, tag
 from glassformer.cli.measure import embed, score
 from glassformer.cli.tokenizer import tokenizer
-from glassformer.cli.train import evaluate, train
+from glassformer.cli.train import compare, evaluate, train
 from glassformer.cli.write import generate, summarise, task, translate
 
 app = typer.Typer(
     help="The Transformer you can see through.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (demo, info, account, convert):
+for verb in (demo, info, account, convert, download):
     app.command(rich_help_panel="Models")(verb)
-for verb in (train, evaluate):
+for verb in (train, evaluate, compare):
     app.command(rich_help_panel="Training")(verb)
 app.add_typer(tokenizer, name="tokenizer", rich_help_panel="Training")
 for verb in (generate, translate, summarise, task, chat):

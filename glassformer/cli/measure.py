@@ -16,7 +16,7 @@ from glassformer.cli.inputs import check_room, pairs, read_texts, read_whole
 from glassformer.cli.judge import Pairing
 from glassformer.cli.options import Common, ModelName, Texts, Truncate, side
 from glassformer.cli.outputs import bar, people, print_computed, print_table, visible
-from glassformer.cli.verbs import verb
+from glassformer.cli.verbs import computing_verb
 from glassformer.config.checks import check_choice
 from glassformer.text.visible import counted
 
@@ -49,7 +49,7 @@ class Scoring:
         return {"window": self.window, "stride": self.stride}
 
 
-@verb
+@computing_verb
 def score(model: ModelName, common: Common, pairing: Pairing, how: Scoring, texts: Texts = None) -> None:
     """How probable texts are: log-probability, perplexity, bits per byte; for an encoder-decoder pairs (source, text).
 
@@ -177,7 +177,7 @@ class Embedding:
     truncate: Truncate = None
 
 
-@verb
+@computing_verb
 def embed(model: ModelName, common: Common, how: Embedding, texts: Texts = None) -> None:
     """One vector per text; people see how alike the texts are."""
     out, pool = how.out, how.pool

@@ -16,6 +16,7 @@ from rich.text import Text
 from glassformer.config.facts import for_json
 from glassformer.text.visible import visible as visible
 
+WIDE = 1000  # columns for tables of numbers, which wrap on a narrow terminal and are never cut
 WITHOUT_LIMIT = 2**20  # columns of a pipe, for a library that wants a number
 
 
@@ -83,6 +84,32 @@ def print_table(table: Table) -> None:
 
 def _width(cell: RenderableType) -> int:
     return cell.cell_len if isinstance(cell, Text) else cell_len(str(cell))
+
+
+def grid(*columns: str, first: str = "left") -> Table:
+    """A plain table: names on the left, numbers on the right."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for number, name in enumerate(columns):
+        side = first if number == 0 else "right"
+        table.add_column(name, justify="left" if side == "left" else "right", no_wrap=True)
+    return table
+
+
+def heading(text: str) -> None:
+    """A line between two tables."""
+    say("")
+    say(text, style="bold")
+
+
+def say(text: str, style: str = "") -> None:
+    """A line of text."""
+    people().print(Text(text, style=style))
+
+
+def print_wide(table: Table) -> None:
+    """A table none of whose numbers is cut."""
+    console = people()
+    Console(highlight=False, width=max(WIDE, console.width)).print(table)
 
 
 def note(text: str) -> None:

@@ -1,5 +1,6 @@
-"""``glassformer train``: from a recipe to a trained model; ``glassformer evaluate``: how good a model is."""
+"""``glassformer train``: a model from a recipe; ``evaluate``: how good it is; ``compare``: several runs."""
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from glassformer.cli.errors import option
-from glassformer.cli.options import Loading, ModelName, ModelOptions
-from glassformer.cli.outputs import note, people, print_computed, visible
-from glassformer.cli.verbs import verb
+from glassformer.cli.options import AsJson, Loading, ModelName, ModelOptions
+from glassformer.cli.outputs import grid, heading, note, people, print_computed, print_wide, say, visible
+from glassformer.cli.verbs import computing_verb, verb
 
 if TYPE_CHECKING:
+    from glassformer.training.compare import RunSummary
     from glassformer.training.logging.progress import OpenSink
     from glassformer.training.recipe import Recipe
     from glassformer.training.session import Session
@@ -71,14 +73,24 @@ class Telling:
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.", rich_help_panel=WATCHING)] = False
 
 
-@verb
+def _complete_recipe(beginning: str) -> list[str]:
+    """The recipes that a shell offers after some characters."""
+    from glassformer.training.recipe_files import recipe_names
+
+    return [name for name in recipe_names() if name.startswith(beginning)]
+
+
+@computing_verb
 def train(
     going: Going,
     asking: Asking,
     telling: Telling,
     opening: ModelOptions,
     recipe: Annotated[
-        str | None, typer.Argument(metavar="[RECIPE]", help="A recipe's name (see --list) or a YAML file.")
+        str | None,
+        typer.Argument(
+            metavar="[RECIPE]", help="A recipe's name (see --list) or a YAML file.", autocompletion=_complete_recipe
+        ),
     ] = None,
     changes: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes, such as optimizer.lr=1e-3.")
@@ -229,7 +241,7 @@ def _print_outcome(console: Console, folder: Path, step: int, results: dict[str,
     console.print(told, markup=False, highlight=False, soft_wrap=True)
 
 
-@verb
+@computing_verb
 def evaluate(
     model: ModelName,
     loading: Loading,
@@ -282,3 +294,93 @@ def _figures(found: dict[str, float]) -> Table:
     for name, value in found.items():
         table.add_row(visible(name), f"{value:.6g}")
     return table
+
+
+@verb
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders of glassformer train.")],
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.svg", help="Draw losses, speed and time; needs matplotlib.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare training runs: final metrics, best validation loss, speed, cost, and what differs in their recipes."""
+    from glassformer.inspect.account.plot import check_plot
+    from glassformer.training.compare import plot_runs, read_runs
+
+    without_matplotlib = None
+    if plot is not None:
+        try:
+            check_plot(plot)
+        except ImportError as error:  # the table needs no matplotlib, so it is printed first
+            without_matplotlib = error
+    summaries = read_runs(runs)
+    if as_json:
+        _print_runs_json(summaries)
+    else:
+        _print_runs(summaries)
+    if without_matplotlib is not None:
+        raise without_matplotlib
+    if plot is not None:
+        plot_runs(summaries, plot)
+        note(f"wrote {plot}")
+
+
+def _print_runs_json(runs: "list[RunSummary]") -> None:
+    from glassformer.training.compare import differing_keys
+
+    keys = differing_keys(runs)
+    for run in runs:
+        print_computed(
+            {
+                "run": str(run.folder),
+                "results": run.results,
+                "best_validation_loss": run.best_validation_loss,
+                "steps": run.steps,
+                "tokens": run.tokens,
+                "tokens_per_second": run.tokens_per_second,
+                "seconds": run.seconds,
+                "memory_bytes": run.memory,
+                "parameters": run.parameters,
+                "differs": {key: run.recipe[key] for key in keys if key in run.recipe},
+            }
+        )
+
+
+def _print_runs(runs: "list[RunSummary]") -> None:
+    """A column per run: its metrics, then the recipe values that differ."""
+    from glassformer.inspect.account.units import duration, human
+    from glassformer.training.compare import differing_keys, metric_names
+
+    table = grid("", *(visible(run.name) for run in runs))
+
+    def add(name: str, values: list[str | None]) -> None:
+        table.add_row(name, *(Text("—" if value is None else visible(value)) for value in values))
+
+    add("parameters", [None if run.parameters is None else f"{run.parameters:,}" for run in runs])
+    add("steps", [f"{run.steps:,}" for run in runs])
+    add("tokens", [f"{run.tokens:,}" for run in runs])
+    add("tokens/s", [None if run.tokens_per_second is None else f"{run.tokens_per_second:,.0f}" for run in runs])
+    add("training time", [duration(run.seconds) if run.seconds else None for run in runs])
+    add("peak memory", [None if run.memory is None else human(run.memory, "B") for run in runs])
+    add("last training loss", [f"{run.curves.train[-1].value:.4g}" for run in runs])
+    best = [run.best_validation_loss for run in runs]
+    add("best validation loss", [None if value is None else f"{value:.4g}" for value in best])
+    for name in metric_names(runs):
+        add(name, [f"{run.results[name]:.4g}" if name in run.results else None for run in runs])
+    print_wide(table)
+    keys = differing_keys(runs)
+    if not keys:
+        if len(runs) > 1:
+            say("The recipes are the same.")
+        return
+    heading("The recipes differ in")
+    table = grid("", *(visible(run.name) for run in runs))
+    for key in keys:
+        add(key, [_yaml_value(run.recipe[key]) if key in run.recipe else None for run in runs])
+    print_wide(table)
+
+
+def _yaml_value(value: Any) -> str:
+    """A recipe value as the recipe writes it."""
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)

@@ -6,19 +6,27 @@ A verb is a function whose parameters are typer's, or whole groups: dataclasses 
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
+
+import typer
 
 from glassformer.cli.errors import InputError, option, plain_errors
 
+Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads of torch; as many as it chooses unless given.")]
 
-def verb(function: Callable[..., None]) -> Callable[..., None]:
+
+def verb(function: Callable[..., None], *, threads: bool = False) -> Callable[..., None]:
     """The function as typer is to see it, with an option for every field of its groups, and plain errors."""
     hints = get_type_hints(function, include_extras=True)
     asked = inspect.signature(function).parameters
     parameters = [one for name in asked for one in _spread(name, hints[name], asked[name].default)]
+    if threads:
+        parameters += _spread("threads", Threads, None)
 
     def run(**given: Any) -> None:
         with plain_errors():
+            if threads:
+                set_threads(given.pop("threads"))
             check_utf8(given)
             function(**{name: _gathered(name, hints[name], given) for name in asked})
 
@@ -26,6 +34,19 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+def computing_verb(function: Callable[..., None]) -> Callable[..., None]:
+    """A verb that computes with torch: it has ``--threads`` as well."""
+    return verb(function, threads=True)
+
+
+def set_threads(threads: int | None) -> None:
+    """Let torch use so many CPU threads; None leaves the choice to torch."""
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
 
 
 def check_utf8(given: Mapping[str, Any]) -> None:

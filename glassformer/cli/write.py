@@ -22,7 +22,7 @@ from glassformer.cli.options import (
     side,
     unescaped,
 )
-from glassformer.cli.verbs import verb
+from glassformer.cli.verbs import computing_verb
 
 if TYPE_CHECKING:
     from glassformer.generation.prompts import PromptInput
@@ -85,7 +85,7 @@ class Job:
         output(loaded, given, shown, options, self)
 
 
-@verb
+@computing_verb
 def generate(
     model: ModelName,
     job: Job,
@@ -124,7 +124,7 @@ def generate(
     job.write(job.load(model), given, prompts, more)
 
 
-@verb
+@computing_verb
 def translate(
     model: ModelName,
     job: Job,
@@ -145,7 +145,7 @@ def translate(
     job.write(loaded, given, lines, more)
 
 
-@verb
+@computing_verb
 def summarise(
     model: ModelName,
     job: Job,
@@ -162,7 +162,7 @@ def summarise(
     _write_task(job, loaded, lines, "summarization", needed=False)
 
 
-@verb
+@computing_verb
 def task(
     model: ModelName,
     job: Job,

@@ -42,6 +42,12 @@ class Source:
         self.opened.close()
 
 
+# What is fetched from the Hugging Face hub: weights, configs and tokenizers, no code and no second copy of the weights.
+SAFE = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
+PICKLED = ["*.bin", "*.pt", "*.pth"]
+COPIES = ["consolidated*", "original/*", "onnx/*", "openvino/*"]
+
+
 def find_place(where: str | os.PathLike[str], *, download: bool = False, allow_pickle: bool = False) -> Path:
     """The folder or file meant by a path or by a Hugging Face name in the local cache."""
     path = Path(where).expanduser()
@@ -56,18 +62,57 @@ def find_place(where: str | os.PathLike[str], *, download: bool = False, allow_p
     except ImportError:
         raise WeightsError(
             f"{name}: there is no such folder or file. To look the name up in the Hugging Face cache, "
-            f"pip install huggingface_hub."
+            f"pip install 'glassformer[hub]'."
         ) from None
-    try:
-        if not download:
-            return Path(snapshot_download(name, local_files_only=True))
-        wanted = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", *(["*.bin"] if allow_pickle else [])]
-        return Path(snapshot_download(name, allow_patterns=wanted))  # no code
+    if download:
+        return fetch(name, allow_pickle=allow_pickle)
+    try:  # with the patterns of a download: other files may be missing
+        return Path(snapshot_download(name, local_files_only=True, allow_patterns=SAFE, ignore_patterns=COPIES))
     except (LocalEntryNotFoundError, ValueError) as error:
         raise WeightsError(
             f"{name}: neither a folder or file here nor a name in the local Hugging Face cache. "
-            f"To fetch it from the hub, say download=True."
+            f"Fetch it with: glassformer download {name} (in Python: load(..., download=True))."
         ) from error
+
+
+def fetch(name: str, *, revision: str | None = None, allow_pickle: bool = False) -> Path:
+    """Download a model from the Hugging Face hub into the local cache.
+
+    Args:
+        name: as on the hub, such as ``openai-community/gpt2``.
+        revision: a branch, a tag or a commit; None is the main branch.
+        allow_pickle: fetch .bin, .pt and .pth files where there are no safetensors.
+
+    Returns:
+        The folder in the cache; without a connection the one that is there already, if it is complete.
+    """
+    try:
+        from huggingface_hub import errors, snapshot_download
+    except ImportError:
+        raise WeightsError(f"{name}: downloads need huggingface_hub: pip install 'glassformer[hub]'.") from None
+    try:
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=SAFE, ignore_patterns=COPIES))
+        has_weights = any(folder.rglob("*.safetensors"))
+        if allow_pickle and not has_weights:
+            patterns = [*SAFE, *PICKLED]
+            snapshot_download(name, revision=revision, allow_patterns=patterns, ignore_patterns=COPIES)
+            has_weights = any(file for pattern in PICKLED for file in folder.rglob(pattern))
+    except errors.HFValidationError as error:
+        raise WeightsError(f"{name!r} is not a name of the hub, such as openai-community/gpt2.") from error
+    except errors.GatedRepoError as error:
+        raise WeightsError(f"{name}: ask for access on its page, then log in: hf auth login.") from error
+    except errors.RepositoryNotFoundError as error:
+        raise WeightsError(f"{name}: the hub has no such model, or it is private; to log in: hf auth login.") from error
+    except errors.RevisionNotFoundError as error:
+        raise WeightsError(f"{name} has no revision {revision!r}.") from error
+    except errors.LocalEntryNotFoundError as error:
+        raise WeightsError(f"{name}: the hub cannot be reached, and the local cache does not hold it.") from error
+    except errors.HfHubHTTPError as error:
+        raise WeightsError(f"{name}: the hub answered: {str(error).partition(chr(10))[0]}") from error
+    if not has_weights:
+        remedy = "" if allow_pickle else " Pickled weights are fetched with allow_pickle=True (--allow-pickle)."
+        raise WeightsError(f"{name} has no safetensors on the hub.{remedy}")
+    return folder
 
 
 def open_source(place: Path, *, allow_pickle: bool = False, finite: bool = False) -> Source:

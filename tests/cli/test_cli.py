@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 import glassformer
@@ -69,3 +70,29 @@ def test_a_terminal_gets_a_live_bar_and_ctrl_c_ends_it_cleanly() -> None:
     assert re.search(r"loss.*tokens/s.*s left", text)
     assert "Stopped." in text
     assert "Traceback" not in text
+
+
+def test_threads_are_those_that_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr("torch.set_num_threads", asked.append)
+    assert run("demo", "--steps", "1", "--length", "1", "--threads", "3").exit_code == 0
+    assert run("account", "gpt2", "--threads", "2").exit_code == 0
+    assert run("account", "gpt2").exit_code == 0
+    assert asked == [3, 2]
+    assert run("demo", "--threads", "0").exit_code == 2
+
+
+def test_every_verb_that_computes_has_threads() -> None:
+    without = {"info", "download", "compare", "env", "tokenizer"}
+    verbs = get_command(app).commands  # type: ignore[attr-defined]
+    having = {name for name, verb in verbs.items() if any(one.name == "threads" for one in verb.params)}
+    assert having == set(verbs) - without
+
+
+def test_the_shell_completes_verbs_and_recipes() -> None:
+    def completed(words: str, last: int) -> str:
+        environment = {"_GLASSFORMER_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(last)}
+        return CliRunner().invoke(app, [], prog_name="glassformer", env=environment, color=False).stdout
+
+    assert completed("glassformer comp", 1).split() == ["compare"]
+    assert "lm-bytes" in completed("glassformer train lm", 2).split()

@@ -29,8 +29,8 @@ from glassformer.training.parallel import FailedElsewhereError, LostProcessError
         ("no next token; score_masked is its measure.", "no next token; score it with --masked."),
         ("kind none. glassformer.load(..., head='lm') can choose another.", "kind none. --head lm chooses another."),
         (
-            "a/b: neither here nor in the cache. To fetch it from the hub, say download=True.",
-            "a/b: neither here nor in the cache. Fetch it first: hf download a/b.",
+            "a/b: not in the cache. Fetch it with: glassformer download a/b (in Python: load(..., download=True)).",
+            "a/b: not in the cache. Fetch it with: glassformer download a/b.",
         ),
         ("text 0 has no blank", "text 1 has no blank"),
         ("question 9 has 3 tokens", "question 10 has 3 tokens"),

@@ -88,7 +88,7 @@ def plot_models(accounts: Sequence[Account], path: Path) -> None:
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
         _legend(figure, {kind for one in accounts for kind in five_kinds(one.shares())})
-        _save(figure, path)
+        save_figure(figure, path)
 
 
 def _bar(axes: "Axes", row: int, account: Account) -> None:
@@ -127,7 +127,7 @@ def plot_sweep(accounts: Sequence[Account], sweep: Sweep, crossings: Sequence[Cr
         present = _areas(axes, accounts[0], sweep, [value for value, _ in marks])
         _marks(axes, low, high, marks)
         _legend(figure, present)
-        _save(figure, path)
+        save_figure(figure, path)
 
 
 def _areas(axes: "Axes", account: Account, sweep: Sweep, marks: Sequence[int]) -> set[str]:
@@ -233,7 +233,8 @@ def _legend(figure: "Figure", kinds: set[str]) -> None:
     figure.legend(handles=handles, loc="outside lower left", ncols=len(handles), **look)
 
 
-def _save(figure: "Figure", path: Path) -> None:
+def save_figure(figure: "Figure", path: Path) -> None:
+    """Write a figure as its ending says; the same figure gives the same bytes."""
     if path.suffix.lower() == ".svg":
         figure.savefig(path, format="svg", metadata={"Date": None, "Creator": "glassformer"})
     else:
