@@ -189,7 +189,8 @@ def _write_task(job: Job, loaded: "Loaded", lines: Sequence[str], name: str, *, 
     from glassformer.text.prefixes import Task, find_task, tasks_of
 
     if loaded.config.family != "encoder-decoder":
-        raise ValueError(f"this needs an encoder-decoder; the model's family is: {loaded.config.family}.")
+        family = loaded.config.family
+        raise ValueError(f"this needs a model of the family encoder-decoder; this one is of the family {family}.")
     tasks = tasks_of(loaded.folder)
     found = find_task(tasks, name) if needed or name in tasks else Task("")
     job.write(loaded, [found.write(text) for text in lines], lines, {"task": found.options})

@@ -4,18 +4,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
+from typing import Any, TypedDict, Unpack
 
 from glassformer import hub
-from glassformer.training import parallel
-from glassformer.training.logging.progress import Monitor
-from glassformer.training.logging.sinks import read_log
-from glassformer.training.recipe_files import read_recipe
-from glassformer.training.session import MODEL, Session
+from glassformer.config.checks import check_choice
 
 Section = Mapping[str, Any]
+
+
+class Changes(TypedDict, total=False):
+    """Changes to the sections of a recipe, whose keys are the fields of ``training.recipe.Recipe``."""
+
+    job: str  # what is learned
+    data: Section  # files and how they are read: {"train": "reviews.jsonl"}
+    objective: Section  # options of the job
+    model: Section  # {"start": folder} to start from a model, {"facts": {"norm": {"kind": "rms"}}} to change facts
+    tokenizer: Section  # which tokenizer is trained or loaded
+    batch: Section  # examples or tokens per batch
+    optimizer: Section  # kind, learning rate, schedule
+    run: Section  # steps, seed, device, precision
+    evaluation: Section  # how often, by which metric
 
 
 @dataclass(frozen=True)
@@ -29,11 +37,13 @@ class TrainedRun:
     @cached_property
     def model(self) -> hub.Loaded:
         """The trained model with its tokenizer, as ``glassformer.load`` returns it."""
-        return hub.load(self.folder / MODEL)
+        return hub.load(self.folder / "model")
 
     @cached_property
     def curves(self) -> dict[str, list[tuple[int, float]]]:
         """Losses by step: ``train``, and ``valid`` if there are validation rows."""
+        from glassformer.training.logging.sinks import read_log
+
         curves: dict[str, list[tuple[int, float]]] = {}
         for line in read_log(self.folder / "log.jsonl"):
             part = {"step": "train", "validation": "valid"}.get(line["kind"])
@@ -45,44 +55,33 @@ class TrainedRun:
 def train(
     recipe: str | Path,
     *,
-    job: str | None = None,
-    data: Section | None = None,
-    objective: Section | None = None,
-    model: Section | None = None,
-    tokenizer: Section | None = None,
-    batch: Section | None = None,
-    optimizer: Section | None = None,
-    run: Section | None = None,
-    evaluation: Section | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     progress: bool = False,
+    **changes: Unpack[Changes],
 ) -> TrainedRun:
     """Run a recipe, as ``glassformer train`` does, and return the finished run.
 
     Args:
         recipe: the name of a recipe (``training.recipe_files.recipe_names``) or the path of a YAML file.
-        job: what is learned, in place of the recipe's.
-        data: changes to this section of the recipe, ``{"train": "reviews.jsonl"}``; likewise the other sections, whose
-            keys are the fields of ``training.recipe.Recipe``.
-        objective: options of the job.
-        model: ``{"start": folder}`` to start from a model, ``{"facts": {"norm": {"kind": "rms"}}}`` to change facts.
-        tokenizer: which tokenizer is trained or loaded.
-        batch: examples or tokens per batch.
-        optimizer: kind, learning rate, schedule.
-        run: steps, seed, device, precision.
-        evaluation: how often, by which metric.
         out: the folder of the run; ``runs/RECIPE`` unless given.
         resume: continue the run in ``out``, to the bit as if it had never stopped.
         progress: show a progress bar on standard error.
+        changes: to the recipe, section by section: ``data={"train": "reviews.jsonl"}, run={"steps": 500}``; see
+            ``Changes``.
     """
-    sections = {
-        "data": data, "objective": objective, "model": model, "tokenizer": tokenizer, "batch": batch,
-        "optimizer": optimizer, "run": run, "evaluation": evaluation,
-    }  # fmt: skip
-    values = {f"{name}.{key}": value for name, section in sections.items() for key, value in (section or {}).items()}
-    if job is not None:
-        values["job"] = job
+    from rich.console import Console
+
+    from glassformer.training import parallel
+    from glassformer.training.logging.progress import Monitor
+    from glassformer.training.recipe_files import read_recipe
+    from glassformer.training.session import Session
+
+    values: dict[str, Any] = {}
+    for name, change in changes.items():
+        check_choice("a section of a recipe", name, Changes.__annotations__)
+        section = change if isinstance(change, Mapping) else {"": change}
+        values |= {f"{name}.{key}".rstrip("."): value for key, value in section.items()}
     settings = read_recipe(recipe, **values)
     folder = Path("runs") / settings.name if out is None else Path(out)
     device = None if settings.run.device == "auto" else settings.run.device
