@@ -350,7 +350,7 @@ def test_commas_are_read_by_a_recipe_whose_own_files_have_semicolons(stated: lis
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (["model.sizes.n_layer=12"], "the sizes of the model in"),
+        (["model.sizes.n_layer=12"], "has its own sizes"),
         (["model.lineage=gpt2"], "say either model.lineage"),
         (["model.start=another"], "say one model to start from: --init-from"),
         (["model={start: another}"], "say one model to start from: --init-from"),
