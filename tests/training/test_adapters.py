@@ -208,7 +208,7 @@ def test_names_that_match_nothing_change_nothing() -> None:
         add_adapters(model, targets=["zzz"])
     with pytest.raises(ValueError, match=r"'ttention\.q'"):
         add_adapters(model, targets=["ttention.q"])  # an end of a name begins at a dot
-    with pytest.raises(TypeError, match=r"say \('attention\.q',\)"):
+    with pytest.raises(TypeError, match=r"write \('attention\.q',\)"):
         add_adapters(model, targets="attention.q")
     for wrong in ({"rank": 0}, {"alpha": 0.0}, {"dropout": 1.0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):

@@ -220,7 +220,7 @@ def test_compiling_and_recomputing_are_put_on_and_taken_off_in_any_order() -> No
 def test_one_graph_would_lose_what_blocks_do() -> None:
     model = layered(2)
     checkpoint_blocks(model)
-    with pytest.raises(ValueError, match='would not recompute; take parts="blocks"'):
+    with pytest.raises(ValueError, match='would not recompute; use parts="blocks"'):
         compile_model(model, "whole", backend="eager")
     hold_activations(model)
     compile_model(model, "whole", backend="eager")
