@@ -194,7 +194,7 @@ class Progress:
         """Show the last step, if it has not been shown, and stop the bar."""
         if self._shown is not None and self._shown[0] != self._meter.report.step:
             self._show(self._console.get_time())
-        if self._live is not None:
+        if self._live is not None and not self._console.quiet:  # after a broken pipe nothing is left to restore
             with self._ignoring_broken_pipe():
                 self._live.stop()
 
