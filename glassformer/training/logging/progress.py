@@ -194,7 +194,7 @@ class Progress:
         """Show the last step, if it has not been shown, and stop the bar."""
         if self._shown is not None and self._shown[0] != self._meter.report.step:
             self._show(self._console.get_time())
-        if self._live is not None and not self._console.quiet:  # after a broken pipe nothing is left to restore
+        if self._live is not None:
             with self._ignoring_broken_pipe():
                 self._live.stop()
 
@@ -266,11 +266,12 @@ class Progress:
     def _ignoring_broken_pipe(self) -> Iterator[None]:
         """Write, but do not end the run because the reader of the pipe has gone (``| head -1``).
 
-        At a broken pipe rich makes the console quiet for good, and then exits the program.
+        At a broken pipe rich makes the console quiet for good, and then exits the program. A bar that it could not
+        start raises an IndexError when it is stopped.
         """
         try:
             yield
-        except (SystemExit, OSError):
+        except (SystemExit, OSError, IndexError):
             if not self._console.quiet:
                 raise
 
