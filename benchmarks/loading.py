@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from glassformer.data.loader import Loader
-from glassformer.data.objectives.base import Batch
-from glassformer.training.assembling import Run, batch_plan, build_run
+from glassformer.training.build import Run, batch_plan, build_run
+from glassformer.training.objectives.base import Batch
 from glassformer.training.parallel import Process
 from glassformer.training.recipe_files import read_recipe
 

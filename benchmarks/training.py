@@ -31,12 +31,14 @@ from torch import Tensor, nn
 from benchmarks.hardware import describe
 from benchmarks.loading import report_loading
 from glassformer import load
-from glassformer.data.grouping import FixedPlan
+from glassformer.data.batching import FixedPlan
 from glassformer.data.loader import Loader
-from glassformer.data.objectives import Masked, NextToken, SequenceToSequence, SourceTarget
-from glassformer.data.objectives.base import IGNORE, Batch, Objective
-from glassformer.data.objectives.masking import Masking, Vocabulary
 from glassformer.training.loop import WIDTHS, Precision, Report, Settings, Trainer
+from glassformer.training.objectives.base import IGNORE, Batch, Objective
+from glassformer.training.objectives.causal_lm import NextToken
+from glassformer.training.objectives.masked_lm import MaskedLM
+from glassformer.training.objectives.masking import Masking, MaskVocabulary
+from glassformer.training.objectives.seq2seq import SequenceToSequence, SourceTarget
 from glassformer.training.optim import adamw
 
 BATCHES, CHECKED, CLOSE = 4, 2, 1e-4  # different batches; steps whose losses must agree, and how closely
@@ -77,7 +79,7 @@ def next_tokens(sizes: Sizes, generator: torch.Generator) -> Prepared:
 
 def masked_words(sizes: Sizes, generator: torch.Generator) -> Prepared:
     """Rows of different lengths, padded."""
-    objective = Masked(masking=Masking(vocabulary=Vocabulary(sizes.vocab, MASK, frozenset(range(FIRST)))))
+    objective = MaskedLM(masking=Masking(vocabulary=MaskVocabulary(sizes.vocab, MASK, frozenset(range(FIRST)))))
     batch = objective.prepare(texts(sizes, generator), generator)
     return objective, batch, _theirs(batch, "masked")
 

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from glassformer.config.encoder import EncoderConfig as EncoderConfig
     from glassformer.families import preset as preset
     from glassformer.families import presets as presets
-    from glassformer.generation.text import generate_text as generate_text
-    from glassformer.generation.text import stream_text as stream_text
-    from glassformer.generation.translation import translate_text as translate_text
+    from glassformer.generation import text as _text
+    from glassformer.generation import translation as _translation
     from glassformer.hub import load as load
     from glassformer.hub import save as save
     from glassformer.inspect.account.account import account as account
     from glassformer.inspect.parameters import num_parameters as num_parameters
+    from glassformer.loaded import Loaded as Loaded
     from glassformer.models.encoder import Embeddings as Embeddings
     from glassformer.models.encoder import TransformerEncoder as TransformerEncoder
     from glassformer.models.encoder import TransformerForSequenceClassification as TransformerForSequenceClassification
@@ -53,15 +53,24 @@ if TYPE_CHECKING:
     from glassformer.tasks.score import score as score
     from glassformer.tasks.tag import tag as tag
     from glassformer.text.tokenizer import Tokenizer as Tokenizer
+    from glassformer.training.api import train as train
 
+    generate = _text.generate_text
+    stream = _text.stream_text
+    chat = _text.reply
+    translate = _translation.translate_text
+
+# Each name at the root, by its module; "a as b": the function a of that module is b here. On token ids instead of text,
+# ``generate`` is ``glassformer.generation.generate``.
 _HOME = {
     "config.encoder": ("EncoderConfig",),
     "families": ("preset", "presets"),
-    "generation.text": ("generate_text", "stream_text"),
-    "generation.translation": ("translate_text",),
+    "generation.text": ("generate_text as generate", "stream_text as stream", "reply as chat"),
+    "generation.translation": ("translate_text as translate",),
     "hub": ("load", "save"),
     "inspect.account.account": ("account",),
     "inspect.parameters": ("num_parameters",),
+    "loaded": ("Loaded",),
     "models.encoder": ("Embeddings", "TransformerEncoder", "TransformerForSequenceClassification"),
     "models.language_model": ("TransformerLM",),
     "models.transformer": ("Transformer",),
@@ -83,16 +92,22 @@ _HOME = {
     "tasks.score": ("score",),
     "tasks.tag": ("tag",),
     "text.tokenizer": ("Tokenizer",),
+    "training.api": ("train",),
 }
-_MODULE_OF = {name: f"glassformer.{module}" for module, names in _HOME.items() for name in names}
+_ORIGIN = {
+    entry.split(" as ")[-1]: (f"glassformer.{module}", entry.split(" as ")[0])
+    for module, entries in _HOME.items()
+    for entry in entries
+}
 
-__all__ = ["__version__", *_MODULE_OF]  # noqa: PLE0604  # strings all of them
+__all__ = ["__version__", *_ORIGIN]  # noqa: PLE0604  # strings all of them
 
 
 def __getattr__(name: str) -> object:
-    if name not in _MODULE_OF:
+    if name not in _ORIGIN:
         raise AttributeError(f"module 'glassformer' has no attribute {name!r}")
-    value = getattr(import_module(_MODULE_OF[name]), name)
+    module, own_name = _ORIGIN[name]
+    value = getattr(import_module(module), own_name)
     globals()[name] = value  # the next look-up does not come here
     return value
 

@@ -1,14 +1,14 @@
 """The front door: load a model from a folder, a file or a name; save one.
 
-``load`` gives an object with ``.model``, ``.config`` (the page of facts), ``.tokenizer`` and ``.report``.
+``load`` returns a ``Loaded``: ``.model``, ``.config`` (the facts), ``.tokenizer``, ``.report``, and a method for
+everything that the model can do.
 """
 
 import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -19,6 +19,8 @@ from glassformer import __version__
 from glassformer.config import Head, Model, shapes, to_dict
 from glassformer.config.checks import Setting, check_choice
 from glassformer.families import lineage_of, lineages
+from glassformer.loaded import Loaded as Loaded
+from glassformer.loaded import Report as Report
 from glassformer.models.initialise import initialise
 from glassformer.models.transformer import Transformer, transformer_of
 from glassformer.text.pieces import TokenizerError
@@ -63,47 +65,6 @@ class Options(TypedDict, total=False):
     tokenizer: Where  # another folder's tokenizer, or a tokenizer.json
     tokenizer_kind: str  # what its older files are where they do not state it: see text.tokenizer_kinds.KINDS
     download: bool  # fetch a Hugging Face name that is not in the local cache
-
-
-@dataclass
-class Report:
-    """What was passed over, started anew or cast while loading."""
-
-    spare: dict[str, str] = field(default_factory=dict)  # weights
-    fresh: list[str] = field(default_factory=list)  # our names of weights that were not there and start anew
-    cast: dict[str, str] = field(default_factory=dict)  # weights stored in another type than most: that type
-    foreign: dict[str, Any] = field(default_factory=dict)  # keys of config.json that the lineage does not know
-
-
-@dataclass
-class Loaded:
-    """A model with all that belongs to it."""
-
-    model: Transformer
-    config: Model
-    lineage: str | None
-    report: Report
-    place: Path
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    tokenizer_place: Path | None = None  # where its tokenizer lies, if elsewhere
-    tokenizer_kind: str | None = None  # what its older files are, if they do not state it
-
-    @property
-    def folder(self) -> Path:
-        """Where what belongs to the model lies: its folder, or that of its file."""
-        return self.place if self.place.is_dir() else self.place.parent
-
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer of the folder or file; read when first asked for."""
-        if self.tokenizer_place is not None:
-            return Tokenizer.load(self.tokenizer_place, self.tokenizer_kind)
-        if "tokenizer.ggml.model" in self.metadata:
-            return Tokenizer.from_gguf(self.metadata)
-        beside = sorted(self.folder.glob("tok*.bin"))  # what llama2.c calls them
-        if self.place.suffix == ".bin" and len(beside) == 1:
-            return Tokenizer.from_llama2c(beside[0])
-        return Tokenizer.load(self.folder, self.tokenizer_kind)
 
 
 def load(

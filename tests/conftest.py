@@ -44,6 +44,7 @@ TYPED = (
     "tests/generation/test_text.py",
     "tests/tasks/test_fill.py",
     "tests/tasks/test_tag.py",
+    "tests/training/objectives/",
     "tests/training/test_loop.py",
     "tests/training/test_optim.py",
     "tests/weights/test_foreign.py",

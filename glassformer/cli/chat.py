@@ -93,12 +93,11 @@ def _talk(loaded: "Loaded", options: dict[str, Any], talking: Talking) -> None:
 
 def _check_settings(loaded: "Loaded", options: dict[str, Any], how: str) -> None:
     """Raise for settings that no reply can be written with, before anything is said."""
-    from glassformer.generation.chat import REPLY_LENGTH
     from glassformer.generation.defaults import settings_for
-    from glassformer.generation.text import FOR_WRITING, generate_text
+    from glassformer.generation.text import API_OPTIONS, REPLY_LENGTH, generate_text
 
     generate_text(loaded, [], **options)  # the names of tokens
-    of_tokens = ("eos", "suppress", "bad_words", "forced_first", "forced_last", "logit_bias", "truncate", *FOR_WRITING)
+    of_tokens = ("eos", "suppress", "bad_words", "forced_first", "forced_last", "logit_bias", "truncate", *API_OPTIONS)
     rest = {name: value for name, value in options.items() if name not in of_tokens}
     chosen, _ = settings_for(loaded, default_length=REPLY_LENGTH, **rest)
     if how == "stream" and (chosen.samples > 1 or chosen.beam_size > 1):
@@ -166,7 +165,7 @@ def _reply(
 ) -> str | None:
     """Let the model reply and print it; None where Ctrl-C came before its first word."""
     from glassformer.cli.texts import show_pieces
-    from glassformer.generation.chat import reply, stream_reply
+    from glassformer.generation.text import reply, stream_reply
 
     if how == "stream":
         said: list[str] = []

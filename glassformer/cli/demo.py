@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from glassformer.data.objectives.base import Batch
     from glassformer.models.transformer import Transformer
     from glassformer.training.loop import Report
+    from glassformer.training.objectives.base import Batch
 
 # Chosen by trying: of the models that a minute on two cores can train on half a megabyte, this one writes best.
 CONTEXT, BATCH = 128, 16
@@ -90,14 +90,14 @@ def _train(console: Console, wishes: LoadOptions) -> "Transformer":
     import numpy as np
     import torch
 
-    from glassformer.data.grouping import FixedPlan
+    from glassformer.data.batching import FixedPlan
     from glassformer.data.loader import Loader
-    from glassformer.data.objectives.next_token import NextToken
-    from glassformer.data.windows import Windows
+    from glassformer.data.packing import Windows
     from glassformer.inspect.parameters import num_parameters
     from glassformer.models.transformer import Transformer
     from glassformer.text.corpora import python_documentation
     from glassformer.training.loop import Settings, Trainer, evaluate
+    from glassformer.training.objectives.causal_lm import NextToken
     from glassformer.training.optim import adamw
 
     corpus = np.frombuffer(python_documentation(), dtype=np.uint8)

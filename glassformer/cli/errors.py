@@ -38,7 +38,7 @@ PHRASES = (
     (r"\badd it to labels=", "add it to data.columns.labels"),
     (r'^marker= goes with documents="marker"; got documents=(.*), marker=', r"data.marker goes with "
      r"data.documents=marker; got data.documents=\1, data.marker="),
-    (r"^separator must be one letter", "data.separator must be one letter"),
+    (r"^separator must be one character", "data.separator must be one character"),
     (r"; say split=, got ", "; data.split says "),
 )  # fmt: skip
 # Types as a recipe writes them.

@@ -323,7 +323,7 @@ class Computing:
         if self.chunk is not None:
             found["chunk"] = self.chunk
         if self.draft is not None:
-            from glassformer.generation.drafts import ModelDraft, PromptLookup
+            from glassformer.generation.speculative import ModelDraft, PromptLookup
 
             found["draft"] = PromptLookup() if self.draft == "lookup" else ModelDraft(loading.load(self.draft).model)
         return found

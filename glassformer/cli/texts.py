@@ -33,7 +33,7 @@ from glassformer.text.visible import counted
 
 if TYPE_CHECKING:
     from glassformer.cli.write import Job
-    from glassformer.generation.prompts import Given
+    from glassformer.generation.prompts import PromptInput
 
 SLICE = 8  # batches between two prints: enough for prompts of one length to be found
 
@@ -46,7 +46,7 @@ WHY = {
 
 
 def print_texts(
-    loaded: Loaded, given: Sequence["Given"], shown: Sequence[str], options: dict[str, Any], job: "Job"
+    loaded: Loaded, given: Sequence["PromptInput"], shown: Sequence[str], options: dict[str, Any], job: "Job"
 ) -> None:
     """Write some prompts after the other, and print each as soon as those before it are there."""
     goes_on, recorded = _goes_on(loaded, given, shown), []
@@ -101,7 +101,7 @@ def _note_end(text: Text) -> None:
 
 
 def stream_texts(
-    loaded: Loaded, given: Sequence["Given"], shown: Sequence[str], options: dict[str, Any], job: "Job"
+    loaded: Loaded, given: Sequence["PromptInput"], shown: Sequence[str], options: dict[str, Any], job: "Job"
 ) -> None:
     """Write one text after the other and print each piece as it comes."""
     console, goes_on = people(), _goes_on(loaded, given, shown)
@@ -169,7 +169,7 @@ def _stripped(pieces: Generator[str, None, Text]) -> Generator[str, None, Text]:
             yield shown
 
 
-def _goes_on(loaded: Loaded, given: Sequence["Given"], shown: Sequence[str]) -> bool:
+def _goes_on(loaded: Loaded, given: Sequence["PromptInput"], shown: Sequence[str]) -> bool:
     """Whether texts go on from what is shown, and do not answer it."""
     return loaded.config.encoder is None and list(given) == list(shown)
 

@@ -21,8 +21,8 @@ from glassformer.cli.tokenizer_show import KIND_NAMES, number_of_special, show
 from glassformer.config.checks import check_choice
 
 if TYPE_CHECKING:
+    from glassformer.data.readers.base import RowStats, Source
     from glassformer.data.records import Text
-    from glassformer.data.source_rows import RowStats, Source
     from glassformer.text.special_tokens import Special
     from glassformer.text.tokenizer import Tokenizer
     from glassformer.text.training import Kind
@@ -58,7 +58,7 @@ class Corpus:
     """The texts of files, read once; the first of them are kept, and rows that were left out counted."""
 
     def __init__(self, files: Sequence[Path], reading: Reading) -> None:
-        from glassformer.data.sources import RowStats
+        from glassformer.data.readers.base import RowStats
 
         self.files, self.reading, self.tally = files, reading, RowStats()
         self.sample: list[str] = []
@@ -80,7 +80,9 @@ class Corpus:
         self.when_read()
 
     def _texts(self) -> Iterator[str]:
-        from glassformer.data.sources import AsText, read_jsonl, read_text
+        from glassformer.data.readers.jsonl import read_jsonl
+        from glassformer.data.readers.text import read_text
+        from glassformer.data.records import AsText
 
         on_bad_row = cast(Literal["stop", "skip"], self.reading.on_bad_row)
         if self.reading.jsonl_field is not None:
@@ -101,9 +103,8 @@ class Corpus:
 
 def _blocks(path: Path, tally: "RowStats", *, skip: bool) -> Iterator[str]:
     """A file as it stands, some lines at a time; a line that is not UTF-8 is an error, or left out and counted."""
-    from glassformer.data.records import Origin
-    from glassformer.data.source_files import decode, read_lines
-    from glassformer.data.sources import BadRowError
+    from glassformer.data.readers.base import decode, read_lines
+    from glassformer.data.records import BadRowError, Origin
 
     held, letters = list[str](), 0
     for line in read_lines(path, path):
@@ -124,7 +125,7 @@ def _blocks(path: Path, tally: "RowStats", *, skip: bool) -> Iterator[str]:
 
 def find(files: Sequence[Path] | None, kind: str, reading: Reading) -> list[Path]:
     """The files that are meant; none for bytes, which learn nothing."""
-    from glassformer.data.source_files import find_files
+    from glassformer.data.readers.base import find_files
     from glassformer.text.training import KINDS
 
     check_choice("--kind", kind, KINDS)
@@ -289,7 +290,7 @@ def _bar(corpus: Corpus) -> Iterator[Callable[[int], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from glassformer.data.source_files import is_gzip
+    from glassformer.data.readers.base import is_gzip
 
     whole = None if any(map(is_gzip, corpus.files)) else sum(path.stat().st_size for path in corpus.files)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())

@@ -17,7 +17,7 @@ from glassformer.cli.outputs import grid, heading, note, people, print_computed,
 
 if TYPE_CHECKING:
     from glassformer.training.compare import RunSummary
-    from glassformer.training.logging.watch import Open
+    from glassformer.training.logging.progress import OpenSink
     from glassformer.training.recipe import Recipe
     from glassformer.training.session import Session
 
@@ -102,7 +102,7 @@ def train(
     told: list[str] = []
     found = _read(recipe, list(changes or ()), going, opening.options(), told)
     if asking.print_config:
-        from glassformer.training.jobs import with_all_options
+        from glassformer.training.objectives.job import with_all_options
         from glassformer.training.recipe_files import write_recipe
 
         typer.echo(write_recipe(with_all_options(found)), nl=False)
@@ -127,12 +127,13 @@ def _read(recipe: str | None, changes: list[str], going: Going, options: dict[st
     if going.on_bad_row is not None:
         values["data.on_bad_row"] = going.on_bad_row
     if going.init_from is not None:  # in place of the recipe's model, not of what is said besides
-        changes = ["model.start=null", "model.lineage=null", "model.sizes={}", "model.helper={}", *changes]
+        recipe_model = ("start=null", "lineage=null", "sizes={}", "facts={}", "helper={}")
+        changes = [*(f"model.{change}" for change in recipe_model), *changes]
         said = read_recipe(recipe, changes).model.start
         if said is not None:
             raise ValueError(f"say one model to start from: --init-from {going.init_from} or model.start={said}.")
         values["model.start"] = going.init_from
-    found = read_recipe(recipe, changes, told=told, **values)
+    found = read_recipe(recipe, changes, notes=told, **values)
     unused = [option(name) for name, value in options.items() if value]
     if unused and found.model.start is None and found.model.teacher is None:
         raise ValueError(f"{unused[0]} is for a model to start from; say --init-from FOLDER, or leave it out.")
@@ -153,7 +154,7 @@ def _list_recipes() -> None:
 
 def _run(recipe: "Recipe", going: Going, asking: Asking, telling: Telling, told: list[str]) -> None:
     from glassformer.training import parallel
-    from glassformer.training.logging.watch import Watch
+    from glassformer.training.logging.progress import Monitor
     from glassformer.training.malloc import keep_freed_memory
     from glassformer.training.session import Session, StoppedError
 
@@ -169,7 +170,7 @@ def _run(recipe: "Recipe", going: Going, asking: Asking, telling: Telling, told:
             keep_freed_memory()
         for text in told if console is not None else ():
             note(text)
-        session = Session(recipe, folder, process, Watch(console, recipe.name, sinks), resume=going.resume)
+        session = Session(recipe, folder, process, Monitor(console, recipe.name, sinks), resume=going.resume)
         try:
             outcome = session.train()
         except (StoppedError, KeyboardInterrupt) as stopped:
@@ -197,10 +198,10 @@ def _stopped(session: "Session", stopped: BaseException, folder: Path) -> str:
     return f"Stopped. The newest checkpoint{'' if needs_base(last) else ' can be used as a model'}: {last}. {resume}"
 
 
-def _sinks(telling: Telling, folder: Path, recipe: "Recipe") -> "list[Open]":
+def _sinks(telling: Telling, folder: Path, recipe: "Recipe") -> "list[OpenSink]":
     from glassformer.training.logging.sinks import TensorBoard, WeightsAndBiases, import_tensorboard, import_wandb
 
-    found: list[Open] = []
+    found: list[OpenSink] = []
     if telling.tensorboard:
         import_tensorboard()  # a package that is not there is told before anything is made
         found.append(lambda done: TensorBoard(folder / "tensorboard", done=done))
@@ -214,7 +215,7 @@ def _sinks(telling: Telling, folder: Path, recipe: "Recipe") -> "list[Open]":
 def _print_groups(recipe: "Recipe", process: Any) -> None:
     import tempfile
 
-    from glassformer.training.assembling import build_run
+    from glassformer.training.build import build_run
     from glassformer.training.optim import list_groups
 
     with tempfile.TemporaryDirectory() as folder:
@@ -264,7 +265,7 @@ def evaluate(
 
     KEY=VALUE changes how the data is read and judged, as in a recipe: data.columns.label=emotion evaluation.beam=5.
     """
-    from glassformer.training.evaluating import check_changes, files_of, format_of, judge_model, page_for
+    from glassformer.training.evaluation import check_changes, evaluate_model, files_of, format_of, page_for
     from glassformer.training.recipe_files import recipe_of
 
     files = [one for one in data if not _CHANGE.match(one)]
@@ -278,7 +279,7 @@ def evaluate(
     kind = format_ or said.get("data.format") or format_of(loaded, files)
     page = page_for(loaded, kind, files_of(kind, files), said.get("job"))
     values = {} if on_bad_row is None else {"data.on_bad_row": on_bad_row}
-    found, notes = judge_model(loaded, recipe_of("evaluation", page, changes, **values))
+    found, notes = evaluate_model(loaded, recipe_of("evaluation", page, changes, **values))
     for text in notes:
         note(text)
     if as_json:

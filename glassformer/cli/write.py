@@ -25,7 +25,7 @@ from glassformer.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from glassformer.generation.prompts import Given
+    from glassformer.generation.prompts import PromptInput
     from glassformer.hub import Loaded
 
 
@@ -62,7 +62,7 @@ class Job:
         return self.loading.load(model)
 
     def write(
-        self, loaded: "Loaded", given: Sequence["Given"], shown: Sequence[str], more: dict[str, Any] | None = None
+        self, loaded: "Loaded", given: Sequence["PromptInput"], shown: Sequence[str], more: dict[str, Any] | None = None
     ) -> None:
         """Let the model write for what is given, and print it.
 
@@ -117,7 +117,7 @@ def generate(
     more: dict[str, Any] | None = None
     given = prompts
     if examples is not None:
-        from glassformer.generation.few_shot import TEMPLATE, FewShot, read_examples
+        from glassformer.generation.prompts import TEMPLATE, FewShot, read_examples
 
         shown = FewShot(read_examples(examples), TEMPLATE if template is None else unescaped(template))
         given, more = [shown.prompt(text) for text in prompts], {"stop": [shown.separator]}
@@ -189,7 +189,8 @@ def _write_task(job: Job, loaded: "Loaded", lines: Sequence[str], name: str, *, 
     from glassformer.text.prefixes import Task, find_task, tasks_of
 
     if loaded.config.family != "encoder-decoder":
-        raise ValueError(f"this needs an encoder-decoder; the model's family is: {loaded.config.family}.")
+        family = loaded.config.family
+        raise ValueError(f"this needs a model of the family encoder-decoder; this one is of the family {family}.")
     tasks = tasks_of(loaded.folder)
     found = find_task(tasks, name) if needed or name in tasks else Task("")
     job.write(loaded, [found.write(text) for text in lines], lines, {"task": found.options})

@@ -10,6 +10,7 @@ from glassformer.config.facts import change as change
 from glassformer.config.facts import from_dict as from_dict
 from glassformer.config.facts import leaves as leaves
 from glassformer.config.facts import look as look
+from glassformer.config.facts import merge as merge
 from glassformer.config.facts import to_dict as to_dict
 from glassformer.config.heads import EmbeddingHead as EmbeddingHead
 from glassformer.config.heads import Head as Head

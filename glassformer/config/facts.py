@@ -71,6 +71,25 @@ def change(facts: T, path: str, value: Any) -> T:
     return replace(facts, **{name: value})  # type: ignore[type-var]
 
 
+def merge(facts: T, changes: Mapping[str, Any], where: str = "") -> T:
+    """A copy with several facts changed at once: nested tables as ``to_dict`` writes them, checked as a whole.
+
+    A table changes the facts that it names and leaves the others; where there is none yet, or one of another ``type``,
+    it takes the place of the whole part.
+    """
+    return from_dict(type(facts), _merged(to_dict(facts), changes), where)
+
+
+def _merged(page: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(page)
+    for name, value in changes.items():
+        old = page.get(name)
+        if isinstance(old, Mapping) and isinstance(value, Mapping) and value.get("type") in (None, old.get("type")):
+            value = _merged(old, value)
+        merged[name] = value
+    return merged
+
+
 def for_json(value: Any) -> Any:
     """Any data as what JSON can write: dataclasses as tables, and null for NaN and infinities, which it has not."""
     if is_dataclass(value) and not isinstance(value, type):

@@ -1,13 +1,14 @@
-"""Documents of any length into rows of one length, with little padding.
+"""Documents and long texts as rows of one length, with little padding.
 
 * ``StreamPlan``: one document after the other, cut where a row is full. Only the last row has padding.
-* ``BestFitPlan``: every document in one piece, the longest first, each in the row that it fills best.
+* ``BestFitPlan``: each document in one piece, the longest first, each in the row that it fills best.
+* ``Windows``: every stretch of one long text, overlapping or one after the other.
 
-No token is lost or doubled. A row tells which tokens belong together: the number of each token's document within the
-row (1, 2, …; 0 is padding), which is the mask that ``Transformer`` takes, and its position in the document. The rest of
-a document that was cut counts as a document of its own, for it sees nothing of the beginning.
+Packing neither loses nor doubles tokens. A packed row has the number of each token's document within the row (1, 2, …;
+0 is padding), which is the mask that ``Transformer`` takes, and its position in the document. The rest of a document
+that was cut counts as a document of its own, for it does not attend to the beginning.
 
-Shapes: ``T`` tokens per row, ``M`` documents, ``P`` pieces of them.
+Shapes: ``T`` tokens per row, ``M`` documents, ``P`` pieces of them, ``N`` tokens of a text, ``n`` of a window.
 """
 
 import hashlib
@@ -16,11 +17,11 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checka
 
 import numpy as np
 import torch
-from jaxtyping import Int, Int64
+from jaxtyping import Int, Int64, Integer
 from torch import Tensor
 
 from glassformer.config.checks import check_choice, check_positive
-from glassformer.data.lengths import Lengths, checked_lengths
+from glassformer.data.batching import Lengths, checked_lengths
 from glassformer.data.token_files import TokenFile
 
 TooLong: TypeAlias = Literal["refuse", "split"]
@@ -52,14 +53,14 @@ class Documents(Protocol):
     """The ids of documents by number: a ``TokenFile``, or a list of lists."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of documents."""
 
     def __getitem__(self, number: int, /) -> Any:
-        """The ids of one."""
+        """The ids of one document."""
 
 
 class StreamPlan:
-    """Which pieces are in each row, if documents follow each other and are cut where a row is full."""
+    """Which pieces are in each row: documents follow each other and are cut where a row is full."""
 
     def __init__(self, lengths: Lengths, length: int) -> None:
         check_positive(length=length)
@@ -84,9 +85,9 @@ class StreamPlan:
 
 
 class BestFitPlan:
-    """Which documents are in each row, if each stays whole and goes where it leaves the least room.
+    """Which documents are in each row: each stays whole and goes into the row that it fills best.
 
-    ``too_long`` says what becomes of a document longer than a row: an error, or it is cut into full rows and a rest.
+    ``too_long``: a document longer than a row is refused, or split into full rows and a rest.
     """
 
     def __init__(self, lengths: Lengths, length: int, *, too_long: TooLong = "refuse") -> None:
@@ -115,9 +116,9 @@ class BestFitPlan:
 
 
 class PackedRows:
-    """Rows by number; the documents are read when a row is asked for.
+    """Packed rows by number; documents are read on access.
 
-    ``pad`` is the id in padding; what it is matters to nobody, for ``documents`` is 0 there. ``fingerprint`` is a
+    ``pad`` is the id in padding; its value has no effect, because ``documents`` is 0 there. ``fingerprint`` is a
     SHA-256 of the rows if the documents have one, else None.
     """
 
@@ -142,19 +143,19 @@ def fill_row(documents: Documents, pieces: Sequence[Piece], length: int, *, pad:
     """Pieces of documents, one after the other and padded at the end."""
     ids = np.full(length, pad, dtype=np.int64)
     numbers, positions = np.zeros_like(ids), np.zeros_like(ids)
-    place = 0
+    offset = 0
     for number, piece in enumerate(pieces, start=1):
-        here = slice(place, place + piece.stop - piece.start)
+        here = slice(offset, offset + piece.stop - piece.start)
         ids[here] = _ids_of(documents, piece)
         numbers[here] = number
         positions[here] = np.arange(piece.stop - piece.start)
-        place = here.stop
+        offset = here.stop
     return Packed(torch.from_numpy(ids), torch.from_numpy(numbers), torch.from_numpy(positions))
 
 
 def _ids_of(documents: Documents, piece: Piece) -> Any:
     if isinstance(documents, TokenFile):
-        return documents.part(*piece)  # of a long document the rest stays on disk
+        return documents.part(*piece)  # reads only this piece from disk
     return documents[piece.document][piece.start : piece.stop]
 
 
@@ -173,24 +174,60 @@ def _cut(lengths: Int64[np.ndarray, "M"], length: int) -> Int64[np.ndarray, "P 3
 
 
 def _best_fit(sizes: Int64[np.ndarray, "P"], length: int) -> Int64[np.ndarray, "P"]:
-    """The row of each piece: the longest first, each into the row with the least room that is enough."""
+    """The row of each piece: the longest first, each into the fullest row that still has space for it."""
     rows = np.empty(len(sizes), dtype=np.int64)
-    waiting: list[list[int]] = [[] for _ in range(length + 1)]  # rows by the room that is left in them
-    rooms = 0  # bit r is set if some row has room r
+    by_space: list[list[int]] = [[] for _ in range(length + 1)]  # rows by the space left in them
+    spaces = 0  # bit s is set if some row has space s
     count = 0
     for piece in np.argsort(-sizes, kind="stable").tolist():
         size = int(sizes[piece])
-        enough = rooms >> size
+        enough = spaces >> size
         if enough:
-            room = size + (enough & -enough).bit_length() - 1
-            row = waiting[room].pop()
-            rooms ^= 0 if waiting[room] else 1 << room
+            space = size + (enough & -enough).bit_length() - 1
+            row = by_space[space].pop()
+            spaces ^= 0 if by_space[space] else 1 << space
         else:
-            room, row = length, count
+            space, row = length, count
             count += 1
         rows[piece] = row
-        left = room - size
+        left = space - size
         if left:
-            waiting[left].append(row)
-            rooms |= 1 << left
+            by_space[left].append(row)
+            spaces |= 1 << left
     return rows
+
+
+class Windows:
+    """Windows over one long text, by number: window i starts at token i · ``stride``.
+
+    A window has ``length`` tokens and the next one, so that each of its tokens has a label. With ``stride=length``
+    every token of the text but the first is a label exactly once; the last window is shorter. ``fingerprint`` is a
+    SHA-256 of the tokens and the settings.
+
+    Args:
+        tokens: the text as ids; may be memory-mapped.
+        length: tokens of a window.
+        stride: tokens from the start of one window to the start of the next.
+        source: a SHA-256 of the tokens, if it is known; else it is computed.
+    """
+
+    def __init__(
+        self, tokens: Integer[np.ndarray, "N"], length: int, *, stride: int = 1, source: str | None = None
+    ) -> None:
+        check_positive(length=length, stride=stride)
+        if len(tokens) < 2:
+            raise ValueError(f"a text of {len(tokens)} tokens has no next token to learn; give a longer one.")
+        self._tokens, self._length, self._stride = tokens, length, stride
+        self._count = max(1, -(-(len(tokens) - 1 - length) // stride) + 1)
+        source = source or hashlib.sha256(np.ascontiguousarray(tokens).tobytes()).hexdigest()
+        facts = f"windows {source} {len(tokens)} {length} {stride}"
+        self.fingerprint = hashlib.sha256(facts.encode()).hexdigest()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, number: int) -> Int[Tensor, "n"]:
+        if not 0 <= number < self._count:
+            raise IndexError(f"there are {self._count:,} windows, numbered from 0; got {number}.")
+        start = number * self._stride
+        return torch.from_numpy(self._tokens[start : start + self._length + 1].astype(np.int64))

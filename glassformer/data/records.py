@@ -1,12 +1,24 @@
-"""What a row of a data set is, whatever file it came from, and where it came from."""
+"""What a row of a data set is, whatever file it comes from, and how it is made from a row with fields.
 
+Each record knows its ``Origin``, so that errors name the file and line. ``AsText``, ``AsPair`` … say which field of a
+row is which part of the record, and check each value. A field is a name, or a number (from 0) in files whose columns
+have no names; ``translation.en`` is the field ``en`` inside ``translation``.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from difflib import get_close_matches
+from math import isfinite
+from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
+
+Field: TypeAlias = str | int
+Fields: TypeAlias = Mapping[Any, Any]
+R_co = TypeVar("R_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a row stands: the file, and its line counted from 1 (the row, in what has no lines)."""
+    """Where a row comes from: the file and its line, counted from 1 (the row number, if there are no lines)."""
 
     file: str
     line: int
@@ -15,7 +27,7 @@ class Origin:
         return f"{self.file}:{self.line}"
 
 
-# Two rows are equal if they say the same, wherever they stand: ``origin`` takes no part in comparisons.
+# Two records are equal if their contents are, wherever they come from: ``origin`` is not compared.
 _MEMORY = Origin("memory", 0)
 
 
@@ -29,7 +41,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A text and what it shall become: a translation, a summary, an answer."""
+    """A source text and its target: a translation, a summary, an answer."""
 
     source: str
     target: str
@@ -40,7 +52,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """A text, or two that belong together, and the name of its class."""
+    """A text or a pair of texts, and the name of its class."""
 
     text: str
     label: str
@@ -59,9 +71,9 @@ class Tagged:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question on a text; each answer is a piece of the text and the character at which it starts there.
+    """A question on a context; each answer is a span of the context and its offset in characters.
 
-    No answers: the text does not answer the question.
+    No answers: the context does not answer the question.
     """
 
     id: str
@@ -72,3 +84,224 @@ class Question:
 
 
 Record: TypeAlias = Text | Pair | Labelled | Tagged | Question
+
+
+class SourceError(ValueError):
+    """A file or a setting is wrong, not a single row; it is never skipped."""
+
+
+class BadRowError(SourceError):
+    """One row is wrong: its origin, the kind of error (``reason``), the problem in detail and the remedy."""
+
+    def __init__(self, origin: Origin, reason: str, problem: str, remedy: str) -> None:
+        self.detail = f"{origin}: {reason}: {problem}. {remedy}"
+        super().__init__(f'{self.detail}, or leave such rows out with on_bad_row="skip".')
+        self.origin = origin
+        self.reason = reason
+
+
+@runtime_checkable
+class RecordMaker(Protocol[R_co]):
+    """Makes a record from a row with named or numbered fields (a JSON object, the columns of a line)."""
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The fields that a row must have."""
+
+    def __call__(self, row: Fields, origin: Origin, /) -> R_co:
+        """The record, or BadRowError."""
+
+
+@dataclass(frozen=True)
+class AsText:
+    """Rows become Text."""
+
+    text: Field = "text"
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The fields that a row must have."""
+        return (self.text,)
+
+    def __call__(self, row: Fields, origin: Origin) -> Text:
+        """The record, or BadRowError."""
+        return Text(text_of(row, self.text, origin), origin)
+
+
+@dataclass(frozen=True)
+class AsPair:
+    """Rows become Pair; the languages are the same for all rows."""
+
+    source: Field = "source"
+    target: Field = "target"
+    source_language: str | None = None
+    target_language: str | None = None
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The fields that a row must have."""
+        return self.source, self.target
+
+    def __call__(self, row: Fields, origin: Origin) -> Pair:
+        """The record, or BadRowError."""
+        source, target = (text_of(row, field, origin) for field in self.fields)
+        return Pair(source, target, self.source_language, self.target_language, origin)
+
+
+@dataclass(frozen=True)
+class AsLabelled:
+    """Rows become Labelled. ``labels`` are the names of all classes in order, for rows that have numbers."""
+
+    text: Field = "text"
+    label: Field = "label"
+    second: Field | None = None
+    labels: Sequence[str] | None = None
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The fields that a row must have."""
+        return (self.text, self.label) if self.second is None else (self.text, self.label, self.second)
+
+    def __call__(self, row: Fields, origin: Origin) -> Labelled:
+        """The record, or BadRowError."""
+        second = None if self.second is None else text_of(row, self.second, origin)
+        label = label_of(value_of(row, self.label, origin), self.labels, origin)
+        return Labelled(text_of(row, self.text, origin), label, second, origin)
+
+
+@dataclass(frozen=True)
+class AsTagged:
+    """Rows with a list of words and a list of tags become Tagged; ``labels`` as in AsLabelled."""
+
+    words: Field = "tokens"
+    tags: Field = "ner_tags"
+    labels: Sequence[str] | None = None
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The fields that a row must have."""
+        return self.words, self.tags
+
+    def __call__(self, row: Fields, origin: Origin) -> Tagged:
+        """The record, or BadRowError."""
+        words, tags = (_list_of(row, field, origin) for field in self.fields)
+        if len(words) != len(tags):
+            problem = f"{len(words)} words and {len(tags)} tags"
+            raise BadRowError(origin, "words and tags do not match", problem, "Give each word one tag")
+        checked = tuple(checked_text(word, f"word {n}", origin) for n, word in enumerate(words))
+        return Tagged(checked, tuple(label_of(tag, self.labels, origin) for tag in tags), origin)
+
+
+@dataclass(frozen=True)
+class AsQuestion:
+    """Rows become Question.
+
+    ``answers`` is a list of ``{"text": …, "answer_start": …}``, or one such object that holds two lists.
+    """
+
+    id: Field = "id"
+    question: Field = "question"
+    context: Field = "context"
+    answers: Field = "answers"
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The fields that a row must have."""
+        return self.id, self.question, self.context, self.answers
+
+    def __call__(self, row: Fields, origin: Origin) -> Question:
+        """The record, or BadRowError."""
+        name, question, context = (text_of(row, field, origin) for field in self.fields[:3])
+        answers = value_of(row, self.answers, origin)
+        if isinstance(answers, Mapping):
+            texts, starts = (_list_of(answers, field, origin) for field in ("text", "answer_start"))
+            if len(texts) != len(starts):
+                problem = f"{len(texts)} texts and {len(starts)} starts"
+                raise BadRowError(origin, "answers and starts do not match", problem, "Give each answer its start")
+            answers = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
+        if not _is_list(answers) or not all(isinstance(answer, Mapping) for answer in answers):
+            raise BadRowError(
+                origin, "wrong type", f"answers is {_short(answers)}", 'Write [{"text": …, "answer_start": …}]'
+            )
+        return Question(
+            name, question, context, tuple(_answer(answer, context, name, origin) for answer in answers), origin
+        )
+
+
+def value_of(row: Fields, field: Field, origin: Origin) -> Any:
+    """A field's value; missing or null is a bad row."""
+    value = row.get(field)
+    if field not in row and isinstance(field, str) and "." in field:
+        value = row
+        for part in field.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+    if value is None:
+        problem = f"no {field!r} among {', '.join(map(repr, row)) or 'no fields'}"
+        raise BadRowError(origin, "missing field", problem, "Name the right field, or fill it in")
+    return value
+
+
+def text_of(row: Fields, field: Field, origin: Origin) -> str:
+    """A field that must be a non-empty string."""
+    return checked_text(value_of(row, field, origin), f"{field!r}", origin)
+
+
+def checked_text(value: object, name: str, origin: Origin) -> str:
+    """A value that must be a non-empty string without half surrogate pairs."""
+    if not isinstance(value, str):
+        raise BadRowError(origin, "wrong type", f"{name} is {_short(value)}, not a text", "Write it as a text")
+    if not value.strip():
+        raise BadRowError(origin, "empty text", f"{name} is {value!r}", "Fill it in or take the row out")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        problem = f"{name} has {value[error.start]!a} in {_short(value)}"
+        raise BadRowError(origin, "half a character", problem, "Write both halves, or the character itself") from error
+    return value
+
+
+def label_of(value: object, labels: Sequence[str] | None, origin: Origin) -> str:
+    """The name of a class: the value itself, or the label with this number; without labels any finite number."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if labels is None:
+            return str(value)
+        if 0 <= value < len(labels):
+            return labels[value]
+    elif isinstance(value, float) and isfinite(value) and labels is None:
+        return repr(value)
+    elif isinstance(value, str) and value and (labels is None or value in labels):
+        return value
+    if labels is None:
+        raise BadRowError(origin, "unknown label", f"{value!r}; labels are names or finite numbers", "Correct it")
+    near = get_close_matches(str(value), labels, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    known = f"{value!r}{hint}; known are {', '.join(labels)}"
+    raise BadRowError(origin, "unknown label", known, "Correct it, or add it to labels=")
+
+
+def _answer(answer: Fields, context: str, name: str, origin: Origin) -> tuple[str, int]:
+    text, start = text_of(answer, "text", origin), value_of(answer, "answer_start", origin)
+    if not isinstance(start, int) or isinstance(start, bool):
+        raise BadRowError(origin, "wrong type", f"answer_start of {name!r} is {start!r}", "Write a whole number")
+    if start < 0 or context[start : start + len(text)] != text:
+        actual = context.find(text)
+        where = "does not stand in the context" if actual < 0 else f"stands at {actual}"
+        problem = f"{_short(text)} of question {name!r} is not at character {start} but {where}"
+        raise BadRowError(origin, "answer not at its offset", problem, "Count characters, not bytes, from 0")
+    return text, start
+
+
+def _list_of(row: Fields, field: Field, origin: Origin) -> Sequence[Any]:
+    value = value_of(row, field, origin)
+    if not _is_list(value):
+        raise BadRowError(origin, "wrong type", f"{field!r} is {_short(value)}, not a list", "Write a list")
+    return list(value)
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _short(value: object) -> str:
+    text = ascii(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

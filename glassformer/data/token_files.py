@@ -1,7 +1,7 @@
-"""A corpus as token ids on disk: written once in bounded memory, then read at any place without being loaded.
+"""A corpus as token ids on disk: written once in bounded memory, then memory-mapped and read at any position.
 
-Three files: ``NAME.bin`` holds the ids and nothing else, ``NAME.ends.bin`` where each document ends, ``NAME.json`` what
-is needed to trust both: types, counts, the vocabulary, SHA-256 of the tokenizer and of the data.
+Three files: ``NAME.bin`` has the ids and nothing else, ``NAME.ends.bin`` the end of each document, ``NAME.json`` what
+is needed to trust both: data types, counts, the vocabulary, SHA-256 of the tokenizer and of the data.
 
 Shapes: ``N`` tokens of the corpus, ``M`` documents, ``n`` tokens of one.
 """
@@ -30,15 +30,15 @@ Progress: TypeAlias = Callable[[int, int], None]
 _FORMAT = "glassformer tokens, version 1"
 _TYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 _END = np.dtype("<u8")
-_BUFFER = 2**20  # tokens that are held while writing
+_BUFFER = 2**20  # tokens held in memory while writing
 
 
 class TokenFileError(ValueError):
-    """A file of tokens is not what its manifest, its reader or its writer says."""
+    """A token file does not match its manifest, its tokenizer or its vocabulary."""
 
 
 class TokenFile:
-    """Documents by number, as ids, from a file that stays on disk; several threads may read at once.
+    """Documents by number, as ids, from a memory-mapped file; several threads may read at once.
 
     ``tokenizer`` is the SHA-256 of the tokenizer, ``fingerprint`` that of the data.
     """
@@ -63,7 +63,7 @@ class TokenFile:
         return torch.from_numpy(self.tokens[first:last].astype(np.int64))
 
     def part(self, number: int, start: int, stop: int) -> Integer[np.ndarray, "n"]:
-        """The tokens ``[start, stop)`` of a document, as they lie on disk and of their type there."""
+        """The tokens ``[start, stop)`` of a document, in the data type of the file."""
         first, last = self._bounds(number)
         if not 0 <= start <= stop <= last - first:
             raise IndexError(f"document {number} has {last - first} tokens; [{start}, {stop}) is not within them.")
@@ -88,7 +88,7 @@ def write_tokens(
     tokenizer: str,
     progress: Progress | None = None,
 ) -> TokenFile:
-    """Write the ids of documents; an earlier file of this name stays whole until the new one is.
+    """Write the ids of documents; an earlier file of this name is replaced only when the new one is complete.
 
     Args:
         path: ends in ``.bin``; the other two files get their names from it.
@@ -125,7 +125,7 @@ def write_tokens(
 def open_tokens(
     path: Path | str, *, tokenizer: str | None = None, vocab_size: int | None = None, verify: bool = False
 ) -> TokenFile:
-    """Open what ``write_tokens`` wrote; files that are incomplete or of another kind are errors.
+    """Open a file of ``write_tokens``; incomplete or damaged files are errors.
 
     Args:
         path: the ``.bin`` file.
@@ -143,10 +143,10 @@ def open_tokens(
             )
     opened = TokenFile(path, manifest)
     if verify:
-        for name, place in (("sha256", path), ("ends_sha256", _beside(path)[0])):
-            with place.open("rb") as file:
+        for name, part in (("sha256", path), ("ends_sha256", _beside(path)[0])):
+            with part.open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != manifest[name]:
-                    raise TokenFileError(f"{place} has changed since it was written ({name} differs); write it again.")
+                    raise TokenFileError(f"{part} has changed since it was written ({name} differs); write it again.")
     return opened
 
 
@@ -158,33 +158,33 @@ def encoded(
     allow_special: bool = False,
     chunk: int = 1024,
 ) -> Iterator[list[int]]:
-    """The ids of each text, ``end`` after them if given; ``chunk`` texts are worked on at a time.
+    """The ids of each text, followed by ``end`` if there is one; ``chunk`` texts are encoded at a time.
 
-    No framing tokens are added, and the letters of a special token in a text stay letters unless ``allow_special``.
+    No framing tokens are added, and special tokens in a text are read as plain text unless ``allow_special``.
     """
     check_positive(chunk=chunk)
     if end is not None and not 0 <= end < tokenizer.vocab_size:
         raise ValueError(f"end must be an id of the vocabulary, 0 to {tokenizer.vocab_size - 1}; got {end}.")
     rest = iter(texts)
-    while some := list(islice(rest, chunk)):
-        for ids in tokenizer.encode_batch(some, special=False, allow_special=allow_special):
+    while batch := list(islice(rest, chunk)):
+        for ids in tokenizer.encode_batch(batch, special=False, allow_special=allow_special):
             yield ids if end is None else [*ids, end]
 
 
 def tokenizer_fingerprint(tokenizer: Tokenizer) -> str:
-    """SHA-256 of all that decides which ids a text becomes."""
+    """SHA-256 of everything that determines the ids of a text."""
     facts = {"backend": json.loads(tokenizer.backend.to_str()), "special": tokenizer.special}
     facts["vocab_size"] = tokenizer.vocab_size
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 class _Column:
-    """Numbers that are written to a file in large pieces, and their SHA-256; errors call the file ``name``."""
+    """Numbers written to a file in large pieces, and their SHA-256; errors name the file ``name``."""
 
     def __init__(self, path: Path, kind: np.dtype[Any], name: Path) -> None:
         self.path, self.name = path, name
         self.count = 0
-        self.held = 0  # of them not yet written
+        self.held = 0  # not written yet
         self.digest = hashlib.sha256()
         self._kind = kind
         self._pieces: list[NDArray[Any]] = []
@@ -229,21 +229,21 @@ def _checked_ids(document: Document, number: int, vocab_size: int) -> NDArray[An
     if ids.dtype.kind not in "iu":
         raise TokenFileError(f"document {number} must hold whole numbers; got {ids.dtype}.")
     if ids.min() < 0 or ids.max() >= vocab_size:
-        place = int(np.flatnonzero((ids < 0) | (ids >= vocab_size))[0])
+        index = int(np.flatnonzero((ids < 0) | (ids >= vocab_size))[0])
         raise TokenFileError(
-            f"document {number} has id {ids[place]} at place {place}, outside the vocabulary of {vocab_size}; "
+            f"document {number} has id {ids[index]} at position {index}, outside the vocabulary of {vocab_size}; "
             f"state the size of the tokenizer that made it."
         )
     return ids
 
 
 def _publish(path: Path, ids: Path, ends: Path, manifest: dict[str, Any]) -> None:
-    """Put finished files into their places, the manifest last: without it nobody reads the others."""
-    ends_place, manifest_place = _beside(path)
+    """Move finished files to their final paths, the manifest last: without it nobody reads the others."""
+    ends_path, manifest_path = _beside(path)
     staged = ids.with_name("manifest")
     staged.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-    manifest_place.unlink(missing_ok=True)
-    for source, target in ((ids, path), (ends, ends_place), (staged, manifest_place)):
+    manifest_path.unlink(missing_ok=True)
+    for source, target in ((ids, path), (ends, ends_path), (staged, manifest_path)):
         os.replace(source, target)
 
 
@@ -252,19 +252,22 @@ def _beside(path: Path) -> tuple[Path, Path]:
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
-    place = _beside(path)[1]
-    if not place.is_file():
-        raise TokenFileError(f"{path} has no manifest {place.name} beside it; write_tokens makes both.")
+    manifest_path = _beside(path)[1]
+    if not manifest_path.is_file():
+        raise TokenFileError(f"{path} has no manifest {manifest_path.name} beside it; write_tokens makes both.")
     try:
-        manifest = json.loads(place.read_bytes())
+        manifest = json.loads(manifest_path.read_bytes())
     except ValueError as error:
-        raise TokenFileError(f"{place} is not JSON ({error}); write the tokens again.") from error
+        raise TokenFileError(f"{manifest_path} is not JSON ({error}); write the tokens again.") from error
     if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
-        raise TokenFileError(f"{place} is no manifest of tokens: it does not say {_FORMAT!r}; write the tokens again.")
+        raise TokenFileError(
+            f"{manifest_path} is no manifest of tokens: it does not say {_FORMAT!r}; write the tokens again."
+        )
     wanted = {"tokens": int, "documents": int, "vocab_size": int, "tokenizer": str, "sha256": str, "ends_sha256": str}
     wrong = [name for name, kind in wanted.items() if type(manifest.get(name)) is not kind]
     if wrong or manifest.get("dtype") not in _TYPES:
-        raise TokenFileError(f"{place} lacks or garbles {', '.join(wrong or ['dtype'])}; write the tokens again.")
+        names = ", ".join(wrong or ["dtype"])
+        raise TokenFileError(f"{manifest_path} lacks or garbles {names}; write the tokens again.")
     return manifest
 
 

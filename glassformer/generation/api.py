@@ -1,7 +1,7 @@
-"""Token ids in, token ids out: the one door to every search.
+"""Token ids in, token ids out: ``generate`` runs every search, ``generate_stream`` also yields each token as it comes.
 
-``generate`` continues prompts, or decodes sources with an encoder-decoder, as ``GenerationSettings`` say;
-``generate_stream`` does the same and yields each token as it comes.
+Both continue prompts, or decode sources with an encoder-decoder, as ``GenerationSettings`` say. For text instead of ids
+see ``text.generate_text``, which is ``glassformer.generate``.
 
 Shapes: ``B`` prompts, ``T`` tokens.
 """
@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from glassformer.config.checks import Setting, SettingError, check_choice, check_positive
 from glassformer.generation.beam import beam_search
 from glassformer.generation.contrastive import contrastive_rows
-from glassformer.generation.decoder import Decoder, check_writes
+from glassformer.generation.decoder import Decoder, check_generates
 from glassformer.generation.record import GenerationOutput
-from glassformer.generation.search import IsDone, Token, rectangle, write_rows
+from glassformer.generation.search import IsDone, Token, rectangle, search_rows
 from glassformer.generation.settings import GenerationSettings
 from glassformer.generation.speculative import Draft, speculative_rows
 from glassformer.models.transformer import Transformer, transformer_of
@@ -27,13 +27,13 @@ from glassformer.nn.attention import PATHS, AttentionPath
 from glassformer.nn.modes import evaluation_view
 
 Prompts = Sequence[Sequence[int]] | Integer[Tensor, "B T"]
-USUAL = GenerationSettings()
+DEFAULT = GenerationSettings()
 
 
 def generate(
     model: nn.Module,
     prompts: Prompts,
-    settings: GenerationSettings = USUAL,
+    settings: GenerationSettings = DEFAULT,
     *,
     mask: Bool[Tensor, "B T"] | None = None,
     start: Sequence[int] | None = None,
@@ -42,35 +42,36 @@ def generate(
     chunk: int | None = None,
     draft: Draft | None = None,
 ) -> list[list[GenerationOutput]]:
-    """The texts that ``settings`` ask for: for each prompt as many as its samples or best beams.
+    """Generate token ids: for each prompt a list of its samples or best beams.
 
     Args:
         model: a ``Transformer`` or ``TransformerLM``: a decoder, which continues the prompts, or an encoder-decoder,
             which reads them with its encoder. It runs without dropout, whatever mode it is in, and stays in that mode.
-        prompts: ids of unequal length, or a rectangle with a mask; the side of its padding does not matter.
-        mask: True at real tokens of a rectangle; None: all of them are.
-        start: what an encoder-decoder's text begins with; its start token if not given.
-        is_done: asked after each token whether the text has come to its end.
-        path: of attention, ``sdpa`` or ``eager``.
-        chunk: read prompts in pieces of so many tokens; None: in one piece.
-        draft: guesses tokens ahead, which leaves the texts alone and saves time; see ``speculative`` and ``drafts``.
+        prompts: lists of ids, of any length, or a tensor with a mask, padded on either side.
+        settings: what to generate and how to search.
+        mask: True at real tokens of a tensor; None: all tokens are real.
+        start: the ids that an encoder-decoder's text begins with; None: its start token.
+        is_done: called after each token; whether the text ends here.
+        path: how attention is computed, ``sdpa`` or ``eager``.
+        chunk: read prompts in pieces of this many tokens; None: in one piece.
+        draft: proposes tokens for speculative decoding, which is faster and leaves the distribution as it is.
     """
-    writer = evaluation_view(_writer(model, settings))
+    plain = evaluation_view(_checked_model(model, settings))
     _check_draft(draft, settings)
     rows = _rows(prompts, mask)
     if not rows:
         return []
     with torch.inference_mode():
-        decoder, begun, rooms = _prepare(writer, rows, settings, start, path, chunk)
+        decoder, prefixes, max_new = _prepare(plain, rows, settings, start, path, chunk)
         if settings.mode == "beam":
-            return beam_search(decoder, begun, rooms, settings, is_done)
-        return _drained(_search(decoder, rows, begun, rooms, settings, is_done, draft))
+            return beam_search(decoder, prefixes, max_new, settings, is_done)
+        return _drained(_search(decoder, rows, prefixes, max_new, settings, is_done, draft))
 
 
 def generate_stream(
     model: nn.Module,
     prompts: Prompts,
-    settings: GenerationSettings = USUAL,
+    settings: GenerationSettings = DEFAULT,
     *,
     mask: Bool[Tensor, "B T"] | None = None,
     start: Sequence[int] | None = None,
@@ -79,11 +80,11 @@ def generate_stream(
     chunk: int | None = None,
     draft: Draft | None = None,
 ) -> Generator[Token, None, list[list[GenerationOutput]]]:
-    """Like ``generate``, one token at a time; for all but beam search, whose tokens are final only at its end.
+    """Like ``generate``, yielding one token at a time; not for beam search, whose tokens are final only at its end.
 
-    Prompts are written side by side, with a draft one after the other. What is wrong with them is said at once.
+    Prompts are continued side by side, with a draft one after the other. Wrong arguments raise at once.
     """
-    writer = _writer(model, settings)
+    plain = _checked_model(model, settings)
     if settings.mode == "beam":
         raise SettingError(
             "a beam search decides at its end, so its tokens cannot be streamed; use generate, or leave {} at 1.",
@@ -94,26 +95,27 @@ def generate_stream(
     if not rows:
         return _nothing()
     with torch.inference_mode():  # detached: between two tokens the caller may train the model
-        decoder, begun, rooms = _prepare(evaluation_view(writer, detached=True), rows, settings, start, path, chunk)
-    return _without_gradients(_search(decoder, rows, begun, rooms, settings, is_done, draft))
+        view = evaluation_view(plain, detached=True)
+        decoder, prefixes, max_new = _prepare(view, rows, settings, start, path, chunk)
+    return _without_gradients(_search(decoder, rows, prefixes, max_new, settings, is_done, draft))
 
 
 def _search(
     decoder: Decoder,
     rows: list[list[int]],
-    begun: list[list[int]],
-    rooms: list[int],
+    prefixes: list[list[int]],
+    max_new: list[int],
     settings: GenerationSettings,
     is_done: IsDone | None,
     draft: Draft | None,
 ) -> Generator[Token, None, list[list[GenerationOutput]]]:
-    """The search that the settings ask for, token by token."""
+    """The search that the settings select, token by token."""
     if draft is not None:
         sources = None if decoder.model.encoder is None else rows
-        return speculative_rows(decoder, draft, begun, rooms, settings, is_done, sources)
+        return speculative_rows(decoder, draft, prefixes, max_new, settings, is_done, sources)
     if settings.mode == "contrastive":
-        return contrastive_rows(decoder, begun, rooms, settings, is_done)
-    return write_rows(decoder, begun, rooms, settings, is_done)
+        return contrastive_rows(decoder, prefixes, max_new, settings, is_done)
+    return search_rows(decoder, prefixes, max_new, settings, is_done)
 
 
 def _nothing() -> Generator[Token, None, list[list[GenerationOutput]]]:
@@ -124,9 +126,9 @@ def _nothing() -> Generator[Token, None, list[list[GenerationOutput]]]:
 def _without_gradients(
     stream: Generator[Token, None, list[list[GenerationOutput]]],
 ) -> Generator[Token, None, list[list[GenerationOutput]]]:
-    """Every step in inference mode; between them, while the caller has the token, as the caller wants.
+    """Run every step in inference mode, and leave the caller's mode alone between two steps.
 
-    (Torch's own decorator does not know a generator that others have wrapped before, as type checks do.)
+    (Torch's own decorator does not recognise a generator function that is wrapped, as type checks do.)
     """
     with closing(stream):
         while True:
@@ -146,51 +148,49 @@ def _prepare(
     path: AttentionPath,
     chunk: int | None,
 ) -> tuple[Decoder, list[list[int]], list[int]]:
-    """The steps, what each text begins with, and how many tokens fit after it."""
-    check_choice("path", path, PATHS)  # of attention
+    """The decoder, the ids that it reads first for each text, and how many tokens fit after them."""
+    check_choice("path", path, PATHS)
     if chunk is not None:
         check_positive(chunk=chunk)
     if isinstance(settings.seed, tuple) and len(settings.seed) != len(rows):
-        raise ValueError(
-            f"{len(settings.seed)} seeds were given for {len(rows)} prompts; give one for all, or one each."
-        )
+        raise ValueError(f"got {len(settings.seed)} seeds for {len(rows)} prompts; pass one for all, or one for each.")
     longest = model.config.longest
     last = model.config.vocab - 1
     for number, row in enumerate(rows):
         if not row:
-            raise ValueError(f"prompt {number} has no tokens; a model needs at least one to go on from.")
+            raise ValueError(f"prompt {number} has no tokens; a model needs at least one to continue from.")
         _check_length(number, len(row), longest, is_prompt=model.encoder is None)
         if wrong := [token for token in row if not 0 <= token <= last]:
             raise IndexError(f"prompt {number} holds the id {wrong[0]}; the vocabulary goes from 0 to {last}.")
     if model.encoder is None:
         if start is not None:
             raise ValueError("start is for encoder-decoders; a decoder's text begins with its prompt.")
-        source, mask, begun = None, None, rows
+        source, mask, prefixes = None, None, rows
     else:
         first = _start(model) if start is None else list(start)
         if not first:
             raise ValueError("start has no tokens; an encoder-decoder's text begins with at least one.")
-        begun = [first] * len(rows)
+        prefixes = [first] * len(rows)
         source, mask = rectangle(rows, next(model.parameters()).device)
-    rooms = [settings.max_new_tokens if longest is None else longest - len(row) for row in begun]
-    return Decoder(model, source, mask, path=path, chunk=chunk), begun, rooms
+    max_new = [settings.max_new_tokens if longest is None else longest - len(prefix) for prefix in prefixes]
+    return Decoder(model, source, mask, path=path, chunk=chunk), prefixes, max_new
 
 
-def _writer(model: nn.Module, settings: object) -> Transformer:
-    """The model itself, if it can write."""
+def _checked_model(model: nn.Module, settings: object) -> Transformer:
+    """The model without wrappers; raise unless it can generate."""
     if not isinstance(settings, GenerationSettings):
-        raise TypeError(f"settings are a Settings(...), got {type(settings).__name__}.")
+        raise TypeError(f"settings must be a GenerationSettings(...), got {type(settings).__name__}.")
     plain = transformer_of(model)
-    check_writes(plain)
+    check_generates(plain)
     return plain
 
 
 def _check_draft(draft: Draft | None, settings: GenerationSettings) -> None:
     if draft is not None and not isinstance(draft, Draft):
-        raise TypeError(f"a draft is a ModelDraft(model) or a PromptLookup(), see drafts; got {type(draft).__name__}.")
+        raise TypeError(f"a draft is a ModelDraft(model) or a PromptLookup(); got {type(draft).__name__}.")
     if draft is not None and settings.mode not in ("greedy", "sample"):
         raise ValueError(
-            f"a draft guesses for greedy search and sampling, and these settings ask for a {settings.mode} search; "
+            f"a draft works with greedy search and sampling, and these settings select {settings.mode} search; "
             "leave the draft out, or beam_size and contrastive_alpha."
         )
 
@@ -219,19 +219,19 @@ def _rows(prompts: Prompts, mask: Tensor | None) -> list[list[int]]:
         if isinstance(prompts, str) or not all(isinstance(prompt, Sequence | Tensor) for prompt in prompts):
             raise TypeError(f"prompts are a list with the ids of each, as [[464, 3280], [15496]]; got {prompts!r:.60}.")
         if any(isinstance(prompt, str) for prompt in prompts):
-            raise TypeError("prompts are ids here; for text use generate_text, or the tokenizer's encode_batch.")
+            raise TypeError("prompts are ids here; for text use glassformer.generate, or the tokenizer's encode_batch.")
         try:
             return [[index(token) for token in prompt] for prompt in prompts]
         except TypeError as error:
             raise TypeError(f"prompts are lists of token ids, which are whole numbers: {error}.") from error
     if prompts.ndim != 2 or (mask is not None and (mask.shape != prompts.shape or mask.dtype != torch.bool)):
-        given = "" if mask is None else f" and a mask of {mask.dtype}, shape {tuple(mask.shape)}"
+        mask_shape = "" if mask is None else f" and a mask of {mask.dtype}, shape {tuple(mask.shape)}"
         raise ValueError(
             f"ids are (prompts, tokens) and a mask is booleans of the same shape, True at real tokens; got ids of "
-            f"shape {tuple(prompts.shape)}{given}."
+            f"shape {tuple(prompts.shape)}{mask_shape}."
         )
     kept = torch.ones_like(prompts, dtype=torch.bool) if mask is None else mask
-    return [row[real].tolist() for row, real in zip(prompts, kept, strict=True)]
+    return [row[is_real].tolist() for row, is_real in zip(prompts, kept, strict=True)]
 
 
 def _drained(stream: Generator[Token, None, list[list[GenerationOutput]]]) -> list[list[GenerationOutput]]:

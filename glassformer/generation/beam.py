@@ -1,14 +1,14 @@
-"""Beam search: the best of many continuations, kept side by side.
+"""Beam search: the best continuations of a prompt, kept side by side.
 
-The rules are those of the most used implementation, so that scores can be compared: of all continuations of the live
-beams the best 2 · k are looked at (more, if several tokens end a text); those that end count if they are among the
-first k, the best k others live on. A text's score is the sum of its log-probabilities, divided by length^penalty with
-the end token counted and the prompt not. Groups of beams (Vijayakumar et al., 2016) search side by side; each loses
-score for tokens that groups before it chose at the same step, end tokens aside.
+The rules are those of Hugging Face, so that scores can be compared: of all continuations of the live beams the best
+2 · k are considered (more, if there are several end tokens); those that end count if they are among the first k, the
+best k others stay alive. A text's score is the sum of its log-probabilities, divided by length^penalty; the length
+includes the end token and not the prompt. Groups of beams (Vijayakumar et al., 2016) search side by side; each is
+penalised for tokens, except end tokens, that groups before it chose at the same step.
 
-Every prompt is searched by itself; when its search is over its rows leave the batch.
+The search of each prompt is independent; when it is over, its rows leave the batch.
 
-Shapes: ``A`` prompts whose search goes on, ``k`` beams of one group, ``V`` vocabulary.
+Shapes: ``A`` prompts whose search continues, ``k`` beams of one group, ``V`` vocabulary, ``R`` rows: A · all beams.
 """
 
 from collections import Counter
@@ -20,10 +20,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from glassformer.generation.best import largest
 from glassformer.generation.decoder import Decoder
 from glassformer.generation.filters import Filters, NothingLeftError, check_logits
 from glassformer.generation.record import Alternative, Ended, Fate, GenerationOutput, Node, Record
+from glassformer.generation.sampling import largest
 from glassformer.generation.search import IsDone, alternatives, ending, rectangle
 from glassformer.generation.settings import GenerationSettings
 from glassformer.nn.norm import upcast
@@ -31,20 +31,20 @@ from glassformer.nn.norm import upcast
 
 @dataclass(slots=True)
 class Beam:
-    """One text of a search, as its last token and the beam that it continues; None: it is the prompt."""
+    """A partial text: its last token and the beam that it continues (None: it is the prompt)."""
 
     score: float
-    row: int  # where its keys and values lie, counted within its prompt
+    row: int  # of its keys and values in the cache, counted within its prompt
     parent: "Beam | None" = None
     token: int = -1
     log_prob: float = 0.0
     alternatives: Sequence[Alternative] = ()
     length: int = 0
-    node: int | None = None  # its number in the record
-    known: list[int] | None = None  # the tokens so far, once somebody has asked
+    node: int | None = None  # its index in the record
+    known_ids: list[int] | None = None  # the tokens so far, computed on first use
 
     def path(self) -> list["Beam"]:
-        """The beams that led to this one, from the first token on."""
+        """This beam and those that it continues, from the first token on."""
         beams: list[Beam] = []
         beam = self
         while beam.parent is not None:
@@ -57,13 +57,13 @@ class Beam:
         """The tokens so far."""
         if self.parent is None:
             return []
-        if self.known is None:
-            self.known = [*self.parent.ids, self.token]
-        return self.known
+        if self.known_ids is None:
+            self.known_ids = [*self.parent.ids, self.token]
+        return self.known_ids
 
 
 class Candidate(NamedTuple):
-    """A continuation: token and log-probability after one of the beams."""
+    """A possible continuation of one of the beams by one token."""
 
     beam: int
     token: int
@@ -73,12 +73,12 @@ class Candidate(NamedTuple):
 
 @dataclass
 class Group:
-    """Beams of one prompt that compete with each other, and the texts that ended so far, the best first."""
+    """Beams of one prompt that compete with each other, and the texts that have ended, the best first."""
 
     number: int
     beams: list[Beam]
     ended: list[tuple[float, Beam, Ended]] = field(default_factory=list)
-    chosen: list[int] = field(default_factory=list)  # the tokens of this step that are no end tokens
+    chosen: list[int] = field(default_factory=list)  # the tokens of this step, without end tokens
     is_over: bool = False
 
 
@@ -88,18 +88,18 @@ class Search:
 
     prompt: int
     history: list[int]
-    room: int
+    max_new: int
     groups: list[Group]
     record: Record | None
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing better can come."""
+        """Whether no better text can follow."""
         return all(group.is_over for group in self.groups)
 
 
 def penalised(score: float, length: int, settings: GenerationSettings) -> float:
-    """A sum of log-probabilities, made comparable between texts of different length."""
+    """A sum of log-probabilities, divided by the length penalty."""
     base = length if settings.length_rule == "power" else (5 + length) / 6
     return score / float(base) ** settings.length_penalty
 
@@ -107,70 +107,75 @@ def penalised(score: float, length: int, settings: GenerationSettings) -> float:
 def beam_search(
     decoder: Decoder,
     prompts: Sequence[Sequence[int]],
-    rooms: Sequence[int],
+    max_new: Sequence[int],
     settings: GenerationSettings,
     is_done: IsDone | None = None,
 ) -> list[list[GenerationOutput]]:
     """The ``top_beams`` best continuations of every prompt, the best first.
 
-    ``rooms``: how many tokens may follow each prompt before the model's positions end.
+    ``max_new``: how many tokens may follow each prompt before the model's positions end.
     """
-    ids, mask = rectangle(prompts, decoder.device)
-    cache, logits = decoder.begin(ids, mask, min(settings.max_new_tokens, max(rooms)))
+    # Read the prompts, then repeat each of them for its beams.
+    ids, mask = rectangle(prompts, decoder.device)  # (B, T)
+    cache, logits = decoder.begin(ids, mask, min(settings.max_new_tokens, max(max_new)))
     size = settings.beam_size
     decoder.select(cache, [row for row in range(len(prompts)) for _ in range(size)], range(len(prompts)))
-    logits = logits.repeat_interleave(size, 0)
-    searches = [_start(number, prompt, rooms[number], settings) for number, prompt in enumerate(prompts)]
+    logits = logits.repeat_interleave(size, 0)  # (R, V)
+    searches = [_start(number, prompt, max_new[number], settings) for number, prompt in enumerate(prompts)]
     live, since = searches, cache.length
     filters = Filters(settings, logits.shape[-1], logits.device)
-    for written in range(settings.max_new_tokens):
-        _advance(live, logits, filters, written, is_done)
-        going = [number for number, search in enumerate(live) if not search.is_over]
-        if not going:
+    for step in range(settings.max_new_tokens):
+        _advance(live, logits, filters, step, is_done)
+        # Take out the prompts whose search is over.
+        alive = [number for number, search in enumerate(live) if not search.is_over]
+        if not alive:
             break
-        if len(going) < len(live):
-            decoder.select(cache, [number * size + row for number in going for row in range(size)], going)
-            live = [live[number] for number in going]
+        if len(alive) < len(live):
+            decoder.select(cache, [number * size + row for number in alive for row in range(size)], alive)
+            live = [live[number] for number in alive]
+        # Let every row of the cache hold the beam that it continues, then read the new tokens.
         beams = [beam for search in live for group in search.groups for beam in group.beams]
         sources = [number // size * size + beam.row for number, beam in enumerate(beams)]
         if sources != list(range(len(sources))):
             cache.reorder(torch.tensor(sources, device=decoder.device), since=since)
-        following = [[beam.token if beam.length else 0] for beam in beams]  # none where a group was over at once
-        logits = decoder.step(torch.tensor(following, device=decoder.device), cache)[:, -1]
+        last = [[beam.token if beam.length else 0] for beam in beams]  # (R, 1); 0 where a group ended at its first step
+        logits = decoder.step(torch.tensor(last, device=decoder.device), cache)[:, -1]  # (R, V)
     return [_best(search, settings) for search in searches]
 
 
-def _start(number: int, prompt: Sequence[int], room: int, settings: GenerationSettings) -> Search:
-    """Only the first beam of a group can be continued at first: all are the same prompt."""
+def _start(number: int, prompt: Sequence[int], max_new: int, settings: GenerationSettings) -> Search:
+    """A search that only continues the first beam of each group: all beams are still the same prompt."""
     size = settings.beam_size // settings.beam_groups
     groups = []
     for group in range(settings.beam_groups):
         rows = range(group * size, (group + 1) * size)
         groups.append(Group(group, [Beam(0.0 if i == 0 else -torch.inf, row) for i, row in enumerate(rows)]))
-    return Search(number, list(prompt), room, groups, Record() if settings.record else None)
+    return Search(number, list(prompt), max_new, groups, Record() if settings.record else None)
 
 
 def _advance(
-    live: Sequence[Search], logits: Float[Tensor, "R V"], filters: Filters, written: int, is_done: IsDone | None
+    live: Sequence[Search], logits: Float[Tensor, "R V"], filters: Filters, step: int, is_done: IsDone | None
 ) -> None:
-    """One step of all searches, group by group: earlier groups choose first."""
+    """One step of all searches, group by group: later groups depend on what earlier ones choose."""
     settings = filters.settings
     wide = upcast(logits)
-    raw = wide.view(len(live), settings.beam_groups, settings.beam_size // settings.beam_groups, -1)
+    beams = settings.beam_size // settings.beam_groups
+    raw = wide.view(len(live), settings.beam_groups, beams, -1)  # (A, groups, k, V)
     total = raw.logsumexp(-1, keepdim=True)
     if not bool(total.isfinite().all()):
         check_logits(wide)
+    # Apply the rules of the settings to the log-probabilities.
     edited = None
     if filters.has_edits:
-        beams = [(search, beam) for search in live for group in search.groups for beam in group.beams]
-        histories = [[*search.history, *beam.ids] for search, beam in beams] if filters.needs_histories else []
-        edited = filters.edit((raw - total).flatten(0, 2), histories, written, check=False).view_as(raw)
+        rows = [(search, beam) for search in live for group in search.groups for beam in group.beams]
+        histories = [[*search.history, *beam.ids] for search, beam in rows] if filters.needs_histories else []
+        edited = filters.edit((raw - total).flatten(0, 2), histories, step, check=False).view_as(raw)
     chosen: list[Counter[int]] = [Counter() for _ in live]
     for group in range(settings.beam_groups):
         running = [[beam.score for beam in search.groups[group].beams] for search in live]
         before = torch.tensor(running, dtype=torch.float64, device=wide.device).unsqueeze(-1)
         logs = raw[:, group], total[:, group]
-        # Logits differ from log-probabilities by one number per row, so that the best of them can be found at once.
+        # Logits differ from log-probabilities by a constant per row, which is subtracted from the few best only.
         scores, before = (logs[0], before - logs[1]) if edited is None else (edited[:, group], before)
         if settings.diversity and group:
             scores = scores - settings.diversity * _counts(chosen, scores)
@@ -190,18 +195,20 @@ def _best_continuations(
 ) -> list[list[Candidate]]:
     """The continuations of each prompt with the largest scores + ``before``, the best first.
 
-    ``logs``: logits and the logarithm of their sum, for the model's own log-probabilities.
+    ``logs``: logits and their logsumexp, whose difference is the model's own log-probabilities.
     """
     beams, vocabulary = scores.shape[1:]
     keep = max(2, 1 + len(settings.eos)) * beams
-    values, tokens = largest(scores, keep)
-    sums = (values + before).flatten(1)
+    # The best tokens of each beam, then the best of all beams together.
+    values, tokens = largest(scores, keep)  # (A, k, keep)
+    sums = (values + before).flatten(1)  # (A, k · keep)
     best = sums.topk(min(keep, sums.shape[-1]), dim=-1)
     beam = best.indices // values.shape[-1]
     token = tokens.flatten(1).gather(-1, best.indices)
     log_prob = logs[0].flatten(1).gather(-1, beam * vocabulary + token) - logs[1].flatten(1).gather(-1, beam)
-    found = torch.stack([column.double() for column in (beam, token, best.values, log_prob)], -1)  # one wait for a GPU
-    return [[Candidate(int(row[0]), int(row[1]), *row[2:]) for row in rows] for rows in found.tolist()]
+    columns = [column.double() for column in (beam, token, best.values, log_prob)]
+    table = torch.stack(columns, -1)  # (A, keep, 4), copied from a GPU at once
+    return [[Candidate(int(row[0]), int(row[1]), *row[2:]) for row in rows] for rows in table.tolist()]
 
 
 def _choose(
@@ -212,13 +219,13 @@ def _choose(
     settings: GenerationSettings,
     is_done: IsDone | None,
 ) -> None:
-    """Decide which continuations end, which live on, and whether the search of this group is over."""
+    """Decide which continuations end, which stay alive, and whether the search of this group is over."""
     size = len(group.beams)
     length = group.beams[0].length + 1
     kept: list[Beam] = []
     group.chosen = []
     for rank, candidate in enumerate(candidates):
-        if candidate.score == -torch.inf:  # forbidden, or after a beam that is none
+        if candidate.score == -torch.inf:  # forbidden, or after an unused beam
             break
         parent = group.beams[candidate.beam]
         beam = Beam(
@@ -230,33 +237,33 @@ def _choose(
             others[candidate.beam],
             length,
         )
-        stops = None if is_done is None else lambda beam=beam: is_done(search.prompt, beam.ids)
-        why = ending(beam.token, length, search.room, settings, stops)
+        has_stopped = None if is_done is None else lambda beam=beam: is_done(search.prompt, beam.ids)
+        ended = ending(beam.token, length, search.max_new, settings, has_stopped)
         fate: Fate = "dropped"
-        if why is not None and rank < size:
+        if ended is not None and rank < size:
             fate = "ended"
-            group.ended.append((penalised(beam.score, length, settings), beam, why))
-        elif why is None and len(kept) < size:
+            group.ended.append((penalised(beam.score, length, settings), beam, ended))
+        elif ended is None and len(kept) < size:
             fate = "kept"
             kept.append(beam)
-        if fate != "dropped" and why != "eos":
+        if fate != "dropped" and ended != "eos":
             group.chosen.append(beam.token)
         if search.record is not None:
             beam.node = search.record.add(
                 Node(length - 1, parent.node, beam.token, beam.log_prob, beam.score, fate, group.number)
             )
-    group.ended = sorted(group.ended, key=lambda ended: -ended[0])[:size]
-    longest = min(settings.max_new_tokens, search.room)
+    group.ended = sorted(group.ended, key=lambda text: -text[0])[:size]
+    longest = min(settings.max_new_tokens, search.max_new)
     group.is_over = _is_over(group, kept, length, longest, settings)
     if not group.is_over:
         group.beams = kept + [replace(kept[0], score=-torch.inf)] * (size - len(kept))
 
 
 def _is_over(group: Group, kept: Sequence[Beam], length: int, longest: int, settings: GenerationSettings) -> bool:
-    """Whether the texts that ended can no longer be bettered, or there is nothing left to continue.
+    """Whether no live beam can beat the texts that ended, or there is nothing left to continue.
 
-    How good a live beam may become is judged at the present length, or with ``early_stopping="never"`` at the length
-    that is best for it; only the latter is sure. Where a bias lets scores rise, nothing is.
+    The score that a live beam may reach is estimated at the current length, or with ``early_stopping="never"`` at the
+    length that is best for it; only the latter is a bound. A positive bias lets scores rise, so there is no bound.
     """
     if not kept:
         return True
@@ -274,24 +281,24 @@ def _best(search: Search, settings: GenerationSettings) -> list[GenerationOutput
     ended = sorted((text for group in search.groups for text in group.ended), key=lambda text: -text[0])
     if not ended:
         raise NothingLeftError(
-            f"no token is left to write after {search.history}: the rules in force forbid all of them."
+            f"no token is left to generate after {search.history}: the rules in force forbid all of them."
         )
     if len(ended) < settings.top_beams:
         raise ValueError(
-            f"the prompt {search.history} has but {len(ended)} possible continuations under these settings, and "
-            f"top_beams={settings.top_beams} were asked for; set top_beams={len(ended)}, or allow more tokens."
+            f"the prompt {search.history} has only {len(ended)} possible continuations under these settings, and "
+            f"top_beams={settings.top_beams} were requested; set top_beams={len(ended)}, or allow more tokens."
         )
-    return [_written(score, beam, why, search.record) for score, beam, why in ended[: settings.top_beams]]
+    return [_output(score, beam, why, search.record) for score, beam, why in ended[: settings.top_beams]]
 
 
-def _written(score: float, beam: Beam, why: Ended, record: Record | None) -> GenerationOutput:
+def _output(score: float, beam: Beam, why: Ended, record: Record | None) -> GenerationOutput:
     path = beam.path()
     others = [list(step.alternatives) for step in path]
     return GenerationOutput(beam.ids, [step.log_prob for step in path], score, why, others, record)
 
 
 def _counts(chosen: Sequence[Counter[int]], like: Float[Tensor, "A k V"]) -> Float[Tensor, "A 1 V"]:
-    """How often each token was chosen by the groups before."""
+    """How often each token was chosen by earlier groups."""
     counts = torch.zeros(len(chosen), 1, like.shape[-1], dtype=like.dtype)
     for number, tokens in enumerate(chosen):
         for token, times in tokens.items():
@@ -302,7 +309,7 @@ def _counts(chosen: Sequence[Counter[int]], like: Float[Tensor, "A k V"]) -> Flo
 def _alternatives(
     raw: Float[Tensor, "A k V"], total: Float[Tensor, "A k 1"], count: int
 ) -> list[list[list[Alternative]]]:
-    """The likeliest next tokens of every beam of every prompt."""
+    """The most probable next tokens of every beam of every prompt."""
     if count == 0:
         return [[[]] * raw.shape[1]] * len(raw)
     return [alternatives(each, count) for each in raw - total]

@@ -1,12 +1,12 @@
-"""Contrastive search: likely tokens that do not say again what was said (Su et al. 2022, equation 5).
+"""Contrastive search: probable tokens that are unlike the text so far (Su et al. 2022, equation 5).
 
-Of the k likeliest tokens v the one is written that has the largest (1 − α) · p(v) − α · max cos(h_v, h_j) over all
-tokens j so far, prompt included; h is the decoder's vector before the head. With α = 0 this is greedy search.
+Of the k most probable tokens v, the next is the one with the largest (1 − α) · p(v) − α · max cos(h_v, h_j) over all
+tokens j so far, including the prompt; h is the decoder's hidden state before the head. α = 0 is greedy search.
 
-All k candidates of a row are read at once. Their rows in the cache differ in the last slot alone, so that the choice
-costs one slot moved, not a cache copied.
+All k candidates of a row are read at once. Their rows in the cache differ only in the last slot, so that choosing one
+moves one slot and does not copy the cache.
 
-Shapes: ``R`` rows that are still being written, ``k`` candidates, ``S`` tokens so far, ``T`` of the prompts, ``D``
+Shapes: ``R`` rows that are still being generated, ``k`` candidates, ``S`` tokens so far, ``T`` of the prompts, ``D``
 width, ``V`` vocabulary.
 """
 
@@ -31,46 +31,49 @@ from glassformer.nn.norm import upcast
 def contrastive_rows(
     decoder: Decoder,
     prompts: Sequence[Sequence[int]],
-    rooms: Sequence[int],
+    max_new: Sequence[int],
     settings: GenerationSettings,
     is_done: IsDone | None = None,
 ) -> Generator[Token, None, list[list[GenerationOutput]]]:
-    """Write on from every prompt; yields each token as it comes and returns the texts, one per prompt.
+    """Continue every prompt; yields each token as it comes and returns the outputs, one per prompt.
 
-    ``rooms``: how many tokens may follow each prompt before the model's positions end.
+    ``max_new``: how many tokens may follow each prompt before the model's positions end.
     """
     assert settings.contrastive_alpha is not None
-    ids, mask = rectangle(prompts, decoder.device)
-    room = min(settings.max_new_tokens, max(rooms))
-    cache, hidden = decoder.read(ids, mask, room)
-    logits, past = decoder.apply_head(hidden[:, -1:])[:, -1], _Past(hidden, mask, room)
+    # Read the prompts, then repeat each of them for its k candidates.
+    ids, mask = rectangle(prompts, decoder.device)  # (R, T)
+    longest = min(settings.max_new_tokens, max(max_new))
+    cache, hidden = decoder.read(ids, mask, longest)  # hidden (R, T, D)
+    logits, past = decoder.apply_head(hidden[:, -1:])[:, -1], _Past(hidden, mask, longest)
     filters = Filters(settings, logits.shape[-1], logits.device)
     count = _count(filters)
     decoder.select(cache, [row for row in range(len(prompts)) for _ in range(count)], range(len(prompts)))
-    live = [_Text.begun(number, prompt, rooms[number], settings) for number, prompt in enumerate(prompts)]
-    done: dict[int, GenerationOutput] = {}
-    for written in range(settings.max_new_tokens):
-        found = _candidates(logits, [text.row.history for text in live], written, filters)
-        vectors = decoder.hidden(found.tokens.view(-1, 1), cache).view(len(live), count, -1)
-        ranks = found.rank(past.likeness(vectors), settings.contrastive_alpha)
+    live = [_ContrastiveRow.start(number, prompt, max_new[number], settings) for number, prompt in enumerate(prompts)]
+    outputs: dict[int, GenerationOutput] = {}
+    for step in range(settings.max_new_tokens):
+        # Read all candidates and rank them: probability against the largest cosine with the text so far.
+        candidates = _candidates(logits, [text.row.history for text in live], step, filters)
+        vectors = decoder.hidden(candidates.tokens.view(-1, 1), cache).view(len(live), count, -1)  # (R, k, D)
+        ranks = candidates.rank(past.similarity(vectors), settings.contrastive_alpha)  # (R, k)
         best = ranks.argmax(-1)
         for number, (text, row_ranks, chosen) in enumerate(zip(live, ranks.tolist(), best.tolist(), strict=True)):
-            yield text.add(number, found, row_ranks, chosen)
+            yield text.add(number, candidates, row_ranks, chosen)
+        # Take out the rows that have ended; the others continue from their chosen candidate.
         ends = [text.row.ended(settings, is_done) for text in live]
-        done |= {text.row.prompt: text.written(why) for text, why in zip(live, ends, strict=True) if why is not None}
-        alive = [number for number, why in enumerate(ends) if why is None]
+        outputs |= {t.row.prompt: t.output(ended) for t, ended in zip(live, ends, strict=True) if ended is not None}
+        alive = [number for number, ended in enumerate(ends) if ended is None]
         if not alive:
             break
         vectors = vectors[torch.arange(len(live), device=vectors.device), best]  # (R, D)
         past.add(vectors, alive)
-        _go_on(decoder, cache, best, alive, count)
+        _keep_chosen(decoder, cache, best, alive, count)
         live = [live[number] for number in alive]
-        logits = decoder.apply_head(vectors[alive].unsqueeze(1))[:, -1]
-    return [[done[number]] for number in range(len(prompts))]
+        logits = decoder.apply_head(vectors[alive].unsqueeze(1))[:, -1]  # (R, V)
+    return [[outputs[number]] for number in range(len(prompts))]
 
 
-def _go_on(decoder: Decoder, cache: KVCache, best: Int[Tensor, "R"], alive: Sequence[int], count: int) -> None:
-    """Let all copies of a row go on from its chosen one, and the rows that have ended leave."""
+def _keep_chosen(decoder: Decoder, cache: KVCache, best: Int[Tensor, "R"], alive: Sequence[int], count: int) -> None:
+    """Let all copies of a row continue from its chosen candidate, and take out the rows that have ended."""
     sources = torch.arange(len(best), device=best.device) * count + best
     cache.reorder(sources.repeat_interleave(count), since=cache.length - 1)
     if len(alive) < len(best):
@@ -78,14 +81,14 @@ def _go_on(decoder: Decoder, cache: KVCache, best: Int[Tensor, "R"], alive: Sequ
 
 
 class _Past:
-    """The vectors of all tokens so far, each of length 1."""
+    """The hidden states of all tokens so far, each normalised to length 1."""
 
-    def __init__(self, hidden: Float[Tensor, "R T D"], mask: Bool[Tensor, "R T"] | None, room: int) -> None:
+    def __init__(self, hidden: Float[Tensor, "R T D"], mask: Bool[Tensor, "R T"] | None, max_new: int) -> None:
         self.length = hidden.shape[1]
-        self._units = F.pad(_unit(hidden), (0, 0, 0, min(room, AHEAD)))
+        self._units = F.pad(_unit(hidden), (0, 0, 0, min(max_new, AHEAD)))
         self._padded = None if mask is None else ~mask
 
-    def likeness(self, vectors: Float[Tensor, "R k D"]) -> Float[Tensor, "R k"]:
+    def similarity(self, vectors: Float[Tensor, "R k D"]) -> Float[Tensor, "R k"]:
         """The largest cosine of each candidate with a real token so far."""
         cosines = _unit(vectors) @ self._units[:, : self.length].mT  # (R, k, S)
         if self._padded is not None:
@@ -94,7 +97,7 @@ class _Past:
         return cosines.amax(-1)
 
     def add(self, vectors: Float[Tensor, "R D"], alive: Sequence[int]) -> None:
-        """Take in the token that was written in each row, and go on with the rows ``alive``."""
+        """Add the new token of each row, and continue with the rows ``alive``."""
         if self.length == self._units.shape[1]:
             self._units = F.pad(self._units, (0, 0, 0, self.length))
         self._units[:, self.length] = _unit(vectors)
@@ -110,7 +113,7 @@ def _unit(vectors: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Candidates:
-    """The tokens of each row that may come next, the likeliest first."""
+    """The possible next tokens of each row, the most probable first."""
 
     tokens: Int[Tensor, "R k"]
     probs: Float[Tensor, "R k"]
@@ -118,21 +121,21 @@ class _Candidates:
     is_forbidden: Bool[Tensor, "R k"]  # where fewer than k are allowed
     alternatives: list[list[Alternative]]
 
-    def rank(self, likeness: Float[Tensor, "R k"], alpha: float) -> Float[Tensor, "R k"]:
-        """Likelihood weighed against likeness; a forbidden token stays one, however unlike all others it is."""
-        return ((1 - alpha) * self.probs - alpha * likeness).masked_fill(self.is_forbidden, -torch.inf)
+    def rank(self, similarity: Float[Tensor, "R k"], alpha: float) -> Float[Tensor, "R k"]:
+        """(1 − α) · probability − α · similarity; −inf for forbidden tokens."""
+        return ((1 - alpha) * self.probs - alpha * similarity).masked_fill(self.is_forbidden, -torch.inf)
 
 
 def _candidates(
-    logits: Float[Tensor, "R V"], histories: Sequence[Sequence[int]], written: int, filters: Filters
+    logits: Float[Tensor, "R V"], histories: Sequence[Sequence[int]], step: int, filters: Filters
 ) -> _Candidates:
-    """The ``top_k`` likeliest tokens that the rules allow; of equals those with lower ids."""
+    """The ``top_k`` most probable tokens that the rules allow; of equals those with lower ids."""
     wide = upcast(logits)
     check_logits(wide)
-    scores = filters.edit(wide, histories, written) if filters.has_edits else wide
+    scores = filters.edit(wide, histories, step) if filters.has_edits else wide
     count = _count(filters)
     tokens = top_k(scores, count).topk(count, dim=-1).indices.sort(dim=-1).values
-    # The likeliest first: where rounding makes two chances equal, the choice falls as in greedy search.
+    # The most probable first: where rounding makes two probabilities equal, the choice is that of greedy search.
     tokens = tokens.gather(-1, scores.gather(-1, tokens).argsort(dim=-1, descending=True, stable=True))
     log_probs = wide.log_softmax(-1)
     return _Candidates(
@@ -150,33 +153,34 @@ def _count(filters: Filters) -> int:
 
 
 @dataclass
-class _Text:
-    """A text that is being written, and the candidates looked at on the way."""
+class _ContrastiveRow:
+    """A text that is being generated, and the record of its candidates."""
 
     row: Row
     record: Record | None
-    node: int | None = None  # number of its last token in the record
+    node: int | None = None  # index of its last token in the record
 
     @classmethod
-    def begun(cls, number: int, prompt: Sequence[int], room: int, settings: GenerationSettings) -> "_Text":
-        """Nothing written yet."""
-        return cls(Row(number, 0, list(prompt), room), Record() if settings.record else None)
+    def start(cls, number: int, prompt: Sequence[int], max_new: int, settings: GenerationSettings) -> "_ContrastiveRow":
+        """A text without new tokens."""
+        return cls(Row(number, 0, list(prompt), max_new), Record() if settings.record else None)
 
-    def add(self, number: int, found: _Candidates, ranks: Sequence[float], best: int) -> Token:
-        """Write the ``best`` of the candidates in row ``number``."""
-        tokens, log_probs = found.tokens[number].tolist(), found.log_probs[number].tolist()
+    def add(self, number: int, candidates: _Candidates, ranks: Sequence[float], best: int) -> Token:
+        """Append the candidate ``best`` of row ``number``."""
+        tokens, log_probs = candidates.tokens[number].tolist(), candidates.log_probs[number].tolist()
         if self.record is not None:
             step, parent = len(self.row.ids), self.node
-            for place, (token, log_prob, rank) in enumerate(zip(tokens, log_probs, ranks, strict=True)):
+            for index, (token_id, log_prob, rank) in enumerate(zip(tokens, log_probs, ranks, strict=True)):
                 if rank == -torch.inf:
                     continue
-                fate: Fate = "kept" if place == best else "dropped"
-                node = self.record.add(Node(step, parent, token, log_prob, rank, fate))
-                self.node = node if place == best else self.node
-        written = Token(self.row.prompt, self.row.sample, tokens[best], log_probs[best], found.alternatives[number])
-        self.row.add(written, ranks[best])
-        return written
+                fate: Fate = "kept" if index == best else "dropped"
+                node = self.record.add(Node(step, parent, token_id, log_prob, rank, fate))
+                self.node = node if index == best else self.node
+        others = candidates.alternatives[number]
+        token = Token(self.row.prompt, self.row.sample, tokens[best], log_probs[best], others)
+        self.row.add(token, ranks[best])
+        return token
 
-    def written(self, why: Ended) -> GenerationOutput:
-        """The text as it stands."""
-        return replace(self.row.written(why), record=self.record)
+    def output(self, ended: Ended) -> GenerationOutput:
+        """The text as it is now."""
+        return replace(self.row.output(ended), record=self.record)

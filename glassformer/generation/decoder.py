@@ -1,10 +1,11 @@
-"""One step of decoding, the same for decoders and for encoder-decoders: token ids in, logits of the next token out.
+"""One decoding step, the same for decoders and encoder-decoders: token ids in, logits of the next token out.
 
-A step runs the model's own modules with a cache; ``Decoder`` hides what they need besides (a memory, masks). A search
-sees ``begin``, ``step`` and ``select``; one that compares vectors ``read``, ``hidden`` and ``answer``.
+A step runs the model's own modules with a cache; ``Decoder`` holds what else they need (encoder output, masks). A
+search calls ``begin``, ``step`` and ``select``; a search that compares vectors calls ``read``, ``hidden`` and
+``apply_head``.
 
-Shapes: ``B`` rows, ``T`` new tokens, ``U`` of them looked at, ``M`` tokens of the memory, ``V`` vocabulary, ``D``
-width.
+Shapes: ``B`` rows, ``T`` new tokens, ``U`` last tokens with logits, ``M`` tokens of the memory (the encoder's output),
+``V`` vocabulary, ``D`` width.
 """
 
 from collections.abc import Sequence
@@ -19,18 +20,18 @@ from glassformer.models.transformer import Transformer
 from glassformer.nn.attention import AttentionPath
 from glassformer.nn.cache import KVCache
 
-AHEAD = 256  # new tokens for which memory is set aside at once; few texts get as long as they may
+AHEAD = 256  # new tokens that the cache is allocated for at first; few texts reach their maximum length
 
 
 class Decoder:
-    """A model that reads on.
+    """A model that reads tokens step by step.
 
     Args:
         model: a decoder or an encoder-decoder with a language-model head.
-        source: what an encoder-decoder is given to read.
-        source_mask: True where it has a real token.
-        path: of attention, ``sdpa`` or ``eager``.
-        chunk: read prompts in pieces of so many tokens, which bounds the memory they need; None: in one piece.
+        source: the ids that an encoder-decoder's encoder reads.
+        source_mask: True at real tokens of the source.
+        path: how attention is computed, ``sdpa`` or ``eager``.
+        chunk: read prompts in pieces of this many tokens, which bounds the memory they need; None: in one piece.
     """
 
     def __init__(
@@ -42,9 +43,9 @@ class Decoder:
         path: AttentionPath = "sdpa",
         chunk: int | None = None,
     ) -> None:
-        check_writes(model)
+        check_generates(model)
         if (source is None) != (model.encoder is None):
-            raise ValueError("an encoder-decoder needs a source to read, and a decoder has none.")
+            raise ValueError("an encoder-decoder needs a source, and a decoder takes none.")
         self.model = model
         self.path: AttentionPath = path
         self.chunk = chunk
@@ -55,21 +56,21 @@ class Decoder:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The model's device."""
         return next(self.model.parameters()).device
 
     def begin(
-        self, ids: Integer[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None, room: int
+        self, ids: Integer[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None, max_new: int
     ) -> tuple[KVCache, Float[Tensor, "B V"]]:
-        """Read the prompts, padded on the left; return a cache with room for so many more tokens, and the logits."""
-        cache, hidden = self.read(ids, mask, room)
+        """Read the prompts, padded on the left; return a cache for up to ``max_new`` more tokens, and the logits."""
+        cache, hidden = self.read(ids, mask, max_new)
         return cache, self.apply_head(hidden[:, -1:])[:, -1]
 
     def read(
-        self, ids: Integer[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None, room: int, *, forgets: bool = True
+        self, ids: Integer[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None, max_new: int, *, forgets: bool = True
     ) -> tuple[KVCache, Float[Tensor, "B T D"]]:
-        """The same, but return the decoder's vectors of all tokens; a cache that is to be cropped must not forget."""
-        length = ids.shape[1] + min(room, AHEAD)
+        """Like ``begin``, but return the hidden states of all tokens; a cache that will be cropped must not forget."""
+        length = ids.shape[1] + min(max_new, AHEAD)
         cache = KVCache(length, forgets=forgets)
         size = self.chunk or ids.shape[1]
         pieces = []
@@ -91,18 +92,18 @@ class Decoder:
         return self.apply_head(self.hidden(ids, cache)[:, -tail:])
 
     def hidden(self, ids: Integer[Tensor, "B T"], cache: KVCache) -> Float[Tensor, "B T D"]:
-        """Read the next tokens of every row; return the decoder's vectors."""
+        """Read the next tokens of every row; return the decoder's hidden states."""
         return self.model.decode(ids, memory=self.memory, memory_mask=self.memory_mask, cache=cache, path=self.path)
 
     def apply_head(self, hidden: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
-        """The logits that belong to the decoder's vectors."""
+        """The logits of hidden states."""
         return self.model.apply_head(hidden)
 
     def select(self, cache: KVCache, rows: Sequence[int], memory_rows: Sequence[int] | None = None) -> None:
-        """Go on with these rows alone, some perhaps more than once.
+        """Continue with these rows only; a row may be repeated.
 
-        ``memory_rows``: the memory to keep, each serving the same number of rows that follow each other; None: one for
-        each of ``rows``.
+        ``memory_rows``: the rows of the memory to keep, each shared by the same number of consecutive rows; None: one
+        for each of ``rows``.
         """
         chosen = self._index(rows)
         shared = chosen if memory_rows is None else self._index(memory_rows)
@@ -111,21 +112,21 @@ class Decoder:
             self.memory, self.memory_mask = cache.memory
 
     def alone(self, row: int) -> "Decoder":
-        """The same model for one of the rows, which is then read by itself."""
-        one = copy(self)
+        """A decoder for one of the rows alone."""
+        single = copy(self)
         if self.memory is not None:
             real = slice(None) if self.memory_mask is None else self.memory_mask[row]
-            one.memory, one.memory_mask = self.memory[row, real].unsqueeze(0), None
-        return one
+            single.memory, single.memory_mask = self.memory[row, real].unsqueeze(0), None
+        return single
 
     def _index(self, rows: Sequence[int]) -> Int[Tensor, "R"]:
         return torch.tensor(list(rows), dtype=torch.long, device=self.device)
 
 
-def check_writes(model: Transformer) -> None:
+def check_generates(model: Transformer) -> None:
     """Raise unless the model has a decoder and a language-model head."""
     if model.decoder is None or not isinstance(model.head, LMHead):
         raise ValueError(
-            "text is written by a model with a decoder and a language-model head; this one has "
+            "generation needs a model with a decoder and a language-model head; this one has "
             f"{'no decoder' if model.decoder is None else 'another head'}."
         )

@@ -1,11 +1,11 @@
-"""From scores to scores: each rule of writing a small function, all of them together in ``Filters``.
+"""From scores to scores: each rule of generation a small function, all of them together in ``Filters``.
 
-Scores are logits or log-probabilities; −inf forbids a token. Two kinds of rule: *edits* say what may be written at all
-(penalties, forbidden and forced tokens), *shapes* change how likely the rest is drawn (temperature, top-k, top-p …).
-Everything is computed in at least float32 and answers in it.
+Scores are logits or log-probabilities; −inf forbids a token. There are two kinds of rule: *edits* say which tokens are
+allowed (penalties, forbidden and forced tokens), *shapes* change the distribution of the rest (temperature, top-k,
+top-p …). Everything is computed and returned in at least float32.
 
-Shapes: ``R`` rows (texts that are being written), ``V`` vocabulary. A history is the ids of one row so far, prompt
-included.
+Shapes: ``R`` rows (texts being generated), ``V`` vocabulary. A history is the ids of one row so far, including the
+prompt.
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,14 +41,14 @@ class NothingLeftError(ValueError):
 
 
 def check_logits(scores: Scores) -> None:
-    """Raise where a row holds NaN or +inf, or nothing but −inf: one reduction, since the largest shows all three."""
+    """Raise where a row holds NaN or +inf, or only −inf: one reduction, since the maximum shows all three."""
     largest = scores.amax(-1)
     if bool(largest.isfinite().all()):
         return
     row = int((~largest.isfinite()).nonzero()[0])
-    what = {"nan": "NaN", "-inf": "nothing but −inf"}.get(str(float(largest[row])), "+inf")
+    what = {"nan": "NaN", "-inf": "only −inf"}.get(str(float(largest[row])), "+inf")
     raise ValueError(
-        f"the model's logits hold {what} in row {row}; its weights are at fault, or its numbers overflowed in half "
+        f"the model's logits hold {what} in row {row}; its weights are damaged, or values overflowed in half "
         "precision: try dtype float32."
     )
 
@@ -57,12 +57,12 @@ def check_logits(scores: Scores) -> None:
 
 
 def temperature(scores: Scores, degree: float) -> Scores:
-    """Divide by ``degree``: below 1 the likely become likelier; 0 leaves but the likeliest token (of equals the first).
+    """Divide by ``degree``: below 1 sharpens the distribution; 0 keeps only the most probable token.
 
-    The largest score of a row is taken off first: that changes no chance and keeps a tiny degree from overflowing.
+    The largest score of a row is subtracted first: probabilities stay the same, and a tiny degree does not overflow.
     """
     if degree < 0:
-        raise ValueError(f"temperature must be 0 (always the likeliest token) or above, got {degree}.")
+        raise ValueError(f"temperature must be 0 (always the most probable token) or above, got {degree}.")
     wide = upcast(scores)
     if degree == 0:
         return wide.masked_fill(_all_but(wide, wide.argmax(-1, keepdim=True)), -torch.inf)
@@ -72,46 +72,46 @@ def temperature(scores: Scores, degree: float) -> Scores:
 
 
 def top_k(scores: Scores, k: int) -> Scores:
-    """Forbid all but the ``k`` likeliest tokens (Fan et al. 2018); of equals at the edge, those with lower ids stay."""
+    """Forbid all but the ``k`` most probable tokens (Fan et al. 2018); of equals at the edge, lower ids stay."""
     check_positive(top_k=k)
     wide = upcast(scores)
     edge = wide.topk(min(k, wide.shape[-1]), dim=-1).values[:, -1:]
     above, at_edge = wide > edge, wide == edge
-    room = k - above.sum(-1, keepdim=True)
-    return wide.masked_fill(~(above | (at_edge & (at_edge.cumsum(-1) <= room))), -torch.inf)
+    ties = k - above.sum(-1, keepdim=True)  # how many tokens at the edge stay
+    return wide.masked_fill(~(above | (at_edge & (at_edge.cumsum(-1) <= ties))), -torch.inf)
 
 
 def top_p(scores: Scores, p: float) -> Scores:
-    """Forbid all but the nucleus, the fewest likeliest tokens that have ``p`` together (Holtzman et al. 2020)."""
+    """Forbid all but the nucleus: the fewest most probable tokens that add up to ``p`` (Holtzman et al. 2020)."""
     wide = upcast(scores)
     return _fewest(wide, order=-wide, p=p)
 
 
 def min_p(scores: Scores, p: float) -> Scores:
-    """Forbid tokens with less than ``p`` times the likeliest one's chance (Nguyen et al. 2024)."""
+    """Forbid tokens with less than ``p`` times the highest probability (Nguyen et al. 2024)."""
     wide = upcast(scores)
     probs = softmax(wide, -1)
     return wide.masked_fill(probs < p * probs.amax(-1, keepdim=True), -torch.inf)
 
 
 def typical_p(scores: Scores, p: float) -> Scores:
-    """Forbid all but the most typical tokens that together have ``p`` (Meister et al. 2022).
+    """Forbid all but the most typical tokens that add up to ``p`` (Meister et al. 2022).
 
-    Typical is a token whose surprise −log P is near the average surprise, the entropy of the row.
+    A token is typical if its surprisal −log P is near the mean surprisal, the entropy of the row.
     """
     wide = upcast(scores)
-    log_chances = wide.log_softmax(-1)
-    entropy = -torch.special.xlogy(log_chances.exp(), log_chances.exp()).sum(-1, keepdim=True)
-    return _fewest(wide, order=(-log_chances - entropy).abs(), p=p)
+    log_probs = wide.log_softmax(-1)
+    entropy = -torch.special.xlogy(log_probs.exp(), log_probs.exp()).sum(-1, keepdim=True)
+    return _fewest(wide, order=(-log_probs - entropy).abs(), p=p)
 
 
 def _fewest(wide: Scores, order: Float[Tensor, "R V"], p: float) -> Scores:
-    """Keep the first tokens by ``order`` until their chances reach ``p``; equals by lower id."""
+    """Keep the first tokens by ``order`` until their probabilities add up to ``p``; of equals, lower ids first."""
     if p >= 1:
         return wide  # rounding would drop the rarest
     ranks = order.argsort(dim=-1, stable=True)
-    sorted_chances = softmax(wide.double(), -1).gather(-1, ranks)
-    reached = sorted_chances.cumsum(-1) >= p
+    sorted_probs = softmax(wide.double(), -1).gather(-1, ranks)
+    reached = sorted_probs.cumsum(-1) >= p
     enough_before = reached.roll(1, dims=-1).index_fill(-1, ranks.new_zeros(1), False)  # the first always stays
     dropped = torch.zeros_like(reached).scatter(-1, ranks, enough_before)
     return wide.masked_fill(dropped, -torch.inf)
@@ -121,14 +121,14 @@ def _fewest(wide: Scores, order: Float[Tensor, "R V"], p: float) -> Scores:
 
 
 def repetition_penalty(scores: Scores, histories: Histories, penalty: float) -> Scores:
-    """Make tokens of the history less likely: divide a positive score, multiply a negative one (Keskar et al. 2019)."""
+    """Make tokens of the history less probable: divide positive scores, multiply negative ones (Keskar et al. 2019)."""
     wide = upcast(scores)
     seen = _mark(wide, (set(history) for history in histories))
     return torch.where(seen, torch.where(wide < 0, wide * penalty, wide / penalty), wide)
 
 
 def no_repeat_ngram(scores: Scores, histories: Histories, size: int) -> Scores:
-    """Forbid tokens that would complete a run of ``size`` tokens already in the history (Paulus et al. 2018)."""
+    """Forbid tokens that would complete an n-gram of ``size`` tokens that the history has (Paulus et al. 2018)."""
     wide = upcast(scores)
     return wide.masked_fill(_mark(wide, (_completions(history, size) for history in histories)), -torch.inf)
 
@@ -147,12 +147,12 @@ def logit_bias(scores: Scores, bias: Float[Tensor, "V"]) -> Scores:
 
 
 def forbid(scores: Scores, tokens: Bool[Tensor, "V"]) -> Scores:
-    """Forbid ``tokens`` in every row: those never wanted, or the end of the text while it is too short."""
+    """Forbid ``tokens`` in every row: suppressed ones, or end tokens while the text is too short."""
     return upcast(scores).masked_fill(tokens, -torch.inf)
 
 
 def force(scores: Scores, token: int) -> Scores:
-    """Allow ``token`` alone: its score is 0, whatever was forbidden before."""
+    """Allow only ``token``: its score is 0, even if it was forbidden before."""
     forced = torch.full_like(upcast(scores), -torch.inf)
     forced[:, token] = 0.0
     return forced
@@ -161,7 +161,7 @@ def force(scores: Scores, token: int) -> Scores:
 def _completions(history: Sequence[int], size: int) -> set[int]:
     """Tokens that followed the last ``size − 1`` tokens of the history earlier in it."""
     ids = list(history)
-    begin = len(ids) - size + 1  # where the unfinished run begins
+    begin = len(ids) - size + 1  # index of the unfinished n-gram
     unfinished = ids[begin:] if begin >= 0 else []
     return {ids[i + size - 1] for i in range(begin) if ids[i : i + size - 1] == unfinished}
 
@@ -175,9 +175,9 @@ def _all_but(scores: Scores, kept: Tensor) -> Bool[Tensor, "R V"]:
 
 
 def _mark(scores: Scores, tokens: Iterable[Iterable[int]]) -> Bool[Tensor, "R V"]:
-    """True at the given tokens of each row; ids that the scores do not reach cannot be written and need no mark."""
+    """True at ``tokens`` of each row; ids beyond the vocabulary cannot be generated and are ignored."""
     rows, vocabulary = scores.shape
-    flat = [row * vocabulary + token for row, some in enumerate(tokens) for token in some if token < vocabulary]
+    flat = [row * vocabulary + token for row, ids in enumerate(tokens) for token in ids if token < vocabulary]
     marks = torch.zeros(rows * vocabulary, dtype=torch.bool, device=scores.device)
     marks[torch.tensor(flat, dtype=torch.long, device=scores.device)] = True
     return marks.view(rows, vocabulary)
@@ -211,41 +211,41 @@ class Filters:
 
     @property
     def needs_histories(self) -> bool:
-        """Whether ``edit`` looks at what was written; if not, it may be given no histories."""
+        """Whether ``edit`` reads the histories; if not, they may be empty."""
         return not self._rules.isdisjoint(("repetition_penalty", "no_repeat_ngram", "bad_words"))
 
     @cached_property
     def _rules(self) -> set[str]:
-        """Names of the settings that edit scores and were set."""
-        usual = GenerationSettings()
-        names = {name for name in EDITS if getattr(self.settings, name) != getattr(usual, name)}
+        """Names of the settings that edit scores and differ from their defaults."""
+        default = GenerationSettings()
+        names = {name for name in EDITS if getattr(self.settings, name) != getattr(default, name)}
         return names if self.settings.eos else names - {"min_new_tokens"}
 
-    def edit(self, scores: Scores, histories: Histories, written: int, *, check: bool = True) -> Scores:
-        """Apply the rules about what may be written, in the order in which Hugging Face applies them.
+    def edit(self, scores: Scores, histories: Histories, step: int, *, check: bool = True) -> Scores:
+        """Apply the rules about which tokens are allowed, in the order in which Hugging Face applies them.
 
-        ``histories`` are the ids of each row so far, ``written`` how many of them are new, the same for all rows. A row
-        in which nothing is left is an error, unless the caller lets such rows die (``check=False``).
+        ``histories`` are the ids of each row so far, ``step`` how many of them are new, the same for all rows. A row
+        without any allowed token is an error, unless the caller handles such rows (``check=False``).
         """
         if scores.shape[-1] != self.vocab_size:
             raise ValueError(f"these filters are for {self.vocab_size} tokens, but the scores are {scores.shape[-1]}.")
         if self.needs_histories and len(histories) != len(scores):
             raise ValueError(f"{len(scores)} rows of scores need as many histories, got {len(histories)}.")
-        asked, rules = self.settings, self._rules
+        settings, rules = self.settings, self._rules
         if "logit_bias" in rules:
             scores = logit_bias(scores, self._bias)
         if "repetition_penalty" in rules:
-            scores = repetition_penalty(scores, histories, asked.repetition_penalty)
+            scores = repetition_penalty(scores, histories, settings.repetition_penalty)
         if "no_repeat_ngram" in rules:
-            scores = no_repeat_ngram(scores, histories, asked.no_repeat_ngram)
+            scores = no_repeat_ngram(scores, histories, settings.no_repeat_ngram)
         if "bad_words" in rules:
-            scores = bad_words(scores, histories, asked.bad_words)
-        if written < asked.min_new_tokens:
+            scores = bad_words(scores, histories, settings.bad_words)
+        if step < settings.min_new_tokens:
             scores = forbid(scores, self._ends)
-        if asked.forced_first is not None and written == 0:
-            scores = force(scores, asked.forced_first)
-        if asked.forced_last is not None and written == asked.max_new_tokens - 1:
-            scores = force(scores, asked.forced_last)
+        if settings.forced_first is not None and step == 0:
+            scores = force(scores, settings.forced_first)
+        if settings.forced_last is not None and step == settings.max_new_tokens - 1:
+            scores = force(scores, settings.forced_last)
         if "suppress" in rules:
             scores = forbid(scores, self._suppressed)
         if rules and check:
@@ -253,34 +253,34 @@ class Filters:
         return upcast(scores)
 
     def _check_something_left(self, scores: Scores) -> None:
-        empty = scores.amax(-1) == -torch.inf  # NaN is the model's fault, not that of the rules: see check_logits
+        empty = scores.amax(-1) == -torch.inf  # NaN comes from the model, not from the rules: see check_logits
         if bool(empty.any()):
             rules = ", ".join(f"{name}={getattr(self.settings, name)}" for name in EDITS if name in self._rules)
             raise NothingLeftError(
-                f"no token is left to write in row {int(empty.nonzero()[0])}; the rules in force forbid all "
+                f"no token is left to generate in row {int(empty.nonzero()[0])}; the rules in force forbid all "
                 f"{self.vocab_size}: {rules}. Loosen one of them."
             )
 
     def shape(self, scores: Scores) -> Scores:
-        """Temperature, then top-k, top-p, min-p, typical-p, each on what the one before has left.
+        """Temperature, then top-k, top-p, min-p, typical-p, each on what the previous filter kept.
 
-        At temperature 0 only the likeliest token is left. For searches that choose for themselves (beam, contrastive)
-        the scores come back as they are.
+        At temperature 0 only the most probable token is left. For beam and contrastive search the scores are returned
+        unchanged.
         """
-        asked = self.settings
+        settings = self.settings
         wide = upcast(scores)
-        if asked.mode in ("beam", "contrastive"):
+        if settings.mode in ("beam", "contrastive"):
             return wide
-        if asked.temperature != 1:
-            wide = temperature(wide, asked.temperature)
-        if asked.top_k is not None:
-            wide = top_k(wide, asked.top_k)
-        if asked.top_p is not None:
-            wide = top_p(wide, asked.top_p)
-        if asked.min_p is not None:
-            wide = min_p(wide, asked.min_p)
-        if asked.typical_p is not None:
-            wide = typical_p(wide, asked.typical_p)
+        if settings.temperature != 1:
+            wide = temperature(wide, settings.temperature)
+        if settings.top_k is not None:
+            wide = top_k(wide, settings.top_k)
+        if settings.top_p is not None:
+            wide = top_p(wide, settings.top_p)
+        if settings.min_p is not None:
+            wide = min_p(wide, settings.min_p)
+        if settings.typical_p is not None:
+            wide = typical_p(wide, settings.typical_p)
         return wide
 
 

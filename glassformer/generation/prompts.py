@@ -1,28 +1,35 @@
-"""From texts to the ids that a model goes on from, or that its encoder reads; the model's own tokens exactly once.
+"""Prompts as token ids, with the special tokens that the model expects exactly once; and few-shot prompts.
 
-A decoder's prompt keeps what the tokenizer puts before a text and not what it puts after it, since the text goes on. A
-prompt that is too long is cut inside that frame, and only if that was asked for. The ``check_`` functions refuse what
-is no text before it comes to a tokenizer: for prompts, and for everything else that reads texts.
+A decoder's prompt keeps the special tokens that the tokenizer puts before a text, and not those after it, since the
+text continues. A prompt that is too long is cut between its special tokens, and only on request. The ``check_``
+functions refuse what is not text before it reaches a tokenizer, here and in ``tasks``.
+
+Few-shot prompts hold a few inputs with their outputs, then an input without one. Examples are rows of a JSON Lines
+file: objects with ``input`` and ``output``, or ``prompt`` and ``completion``, or ``question`` and ``answer``.
 """
 
+import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
-from typing import Literal
+from pathlib import Path
 
 from glassformer.config.checks import check_choice
+from glassformer.generation.settings import Side
 from glassformer.hub import Loaded
 from glassformer.text.tokenizer import Tokenizer
 
-Side = Literal["left", "right"]
-Given = str | Sequence[int]  # a text, or ids that are complete: a rendered conversation, a framed source
+PromptInput = str | Sequence[int]  # a text, or ids with all special tokens, such as a rendered conversation
+EXAMPLE_KEYS = (("input", "output"), ("prompt", "completion"), ("question", "answer"))
+TEMPLATE = "{input}\n{output}\n\n"
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """before, text, after: the frame's tokens apart from those of the text."""
+    """The tokens of a text, and apart from them the special tokens before and after it."""
 
-    number: int  # its place among the prompts, for errors
+    number: int  # its index among the prompts, for errors
     before: tuple[int, ...]
     body: tuple[int, ...]
     after: tuple[int, ...] = ()
@@ -30,114 +37,114 @@ class Prompt:
 
     @property
     def ids(self) -> list[int]:
-        """All tokens in their order."""
+        """All tokens in order."""
         return [*self.before, *self.body, *self.after]
 
 
 def check_loaded(loaded: object) -> None:
-    """Raise unless this is a model with its tokenizer."""
+    """Raise unless this is what ``glassformer.load`` returns."""
     if not isinstance(loaded, Loaded):
         raise TypeError(
-            f"the first argument must be a model with its tokenizer, got {_told(loaded)}. "
-            f"Give what glassformer.load(...) returned, as it is."
+            f"the first argument must be a model with its tokenizer, got {_shown(loaded)}. "
+            f"Pass what glassformer.load(...) returned, unchanged."
         )
 
 
 def check_text(name: str, value: object, wanted: str = "a text") -> None:
-    """Raise unless this is a text; ``wanted`` says what would do."""
+    """Raise unless this is a string; ``wanted`` describes what is expected."""
     if isinstance(value, bytes | bytearray):
         raise TypeError(f"{name} must be {wanted}, got bytes, {value!r:.40}. Decode them: .decode('utf-8').")
     if not isinstance(value, str):
-        raise TypeError(f"{name} must be {wanted}, got {_told(value)}.")
+        raise TypeError(f"{name} must be {wanted}, got {_shown(value)}.")
 
 
 def check_prompt(name: str, value: object) -> None:
-    """Raise unless this is a text or a list of ids."""
+    """Raise unless this is a string or a list of token ids."""
     wanted = "a text or a list of token ids"
     if isinstance(value, str | bytes | bytearray) or not isinstance(value, Sequence):
         if isinstance(value, Integral) and not isinstance(value, bool):
             wanted += " (one list for each prompt)"
         check_text(name, value, wanted)
         return
-    for one in value:
-        if isinstance(one, bool) or not isinstance(one, Integral):
-            raise TypeError(f"{name} must be {wanted}, got a list that holds {_told(one)}.")
+    for token in value:
+        if isinstance(token, bool) or not isinstance(token, Integral):
+            raise TypeError(f"{name} must be {wanted}, got a list that holds {_shown(token)}.")
 
 
 def check_texts(
     loaded: object, texts: object, check: Callable[[str, object], None] = check_text, name: str = "text"
 ) -> None:
-    """Raise unless there are a loaded model and a list of texts, or of what ``check`` lets pass under its name."""
+    """Raise unless this is a loaded model and a list of texts, or of what ``check`` accepts."""
     check_loaded(loaded)
-    if isinstance(texts, str | bytes | bytearray):  # their letters would be taken for texts
+    if isinstance(texts, str | bytes | bytearray):  # its characters would be taken for texts
         raise TypeError(f"{name}s must be a list of texts, got one text, {texts!r:.40}. Put it in brackets: [text].")
     if not isinstance(texts, Sequence):
-        raise TypeError(f"{name}s must be a list, got {_told(texts)}. Give a list, [text, …].")
-    for number, one in enumerate(texts):
-        check(f"{name} {number}", one)
+        raise TypeError(f"{name}s must be a list, got {_shown(texts)}. Pass a list, [text, …].")
+    for number, text in enumerate(texts):
+        check(f"{name} {number}", text)
 
 
-def _told(value: object) -> str:
-    shown = " ".join(repr(value).split())  # that of a model has many lines
+def _shown(value: object) -> str:
+    shown = " ".join(repr(value).split())  # the repr of a model has many lines
     return "None" if value is None else f"{shown:.40} ({type(value).__name__})"
 
 
-def read_prompt(loaded: Loaded, given: Given, number: int = 0) -> Prompt:
-    """The tokens of a prompt. Where an empty text has none, a decoder begins from the vocabulary's BOS alone."""
+def read_prompt(loaded: Loaded, prompt: PromptInput, number: int = 0) -> Prompt:
+    """The tokens of a prompt. For an empty text without tokens, a decoder begins with the vocabulary's BOS."""
     tokenizer = loaded.tokenizer
-    if isinstance(given, str):
-        before, body, after = _framed(tokenizer, given)
+    if isinstance(prompt, str):
+        before, body, after = _encode(tokenizer, prompt)
         if loaded.config.encoder is None:
             after = ()
     else:
-        before, body, after = _split(tokenizer, list(given))
+        before, body, after = _split(tokenizer, list(prompt))
     if not (before or body or after):
         if tokenizer.bos is None or loaded.config.encoder is not None:
             raise ValueError(
-                f"prompt {number} has no tokens, and {_why_no_bos(tokenizer)}; give at least one word to go on from."
+                f"prompt {number} has no tokens, and {_why_no_bos(tokenizer)}; pass at least one word to continue from."
             )
         before = (tokenizer.bos,)
     return Prompt(number, before, body, after)
 
 
-def fit_prompt(loaded: Loaded, prompt: Prompt, truncate: Side | None, answer: int) -> Prompt:
+def fit_prompt(loaded: Loaded, prompt: Prompt, truncate: Side | None, new_tokens: int) -> Prompt:
     """The prompt as it fits the model: unchanged, cut on the side that ``truncate`` names, or an error.
 
-    ``answer``: new tokens that a decoder's prompt must leave room for when it is cut.
+    ``new_tokens``: how many positions a decoder's prompt must leave free when it is cut.
     """
     check_choice("truncate", "left" if truncate is None else truncate, ("left", "right"))
     longest, size = loaded.config.longest, len(prompt.ids)
     if longest is None:
         return prompt
-    own = len(prompt.before) + len(prompt.after)
-    writes_on = loaded.config.encoder is None
+    special = len(prompt.before) + len(prompt.after)
+    is_decoder = loaded.config.encoder is None  # the prompt and the new tokens share the positions
     if truncate is None:
-        if size + writes_on <= longest:
+        if size + is_decoder <= longest:
             return prompt
-        besides = ", of which at least one is for the answer" if writes_on else ""
+        besides = ", of which at least one is for the answer" if is_decoder else ""
         raise ValueError(
             f"prompt {prompt.number} has {size} tokens, and the model takes {longest}{besides}. Shorten it by "
-            f"{size + writes_on - longest} tokens, or say truncate='left' (or 'right') to have that side cut off."
+            f"{size + is_decoder - longest} tokens, or set truncate='left' (or 'right') to cut that side."
         )
-    room = longest - own - (answer if writes_on else 0)
-    if room < 1:
+    kept = longest - special - (new_tokens if is_decoder else 0)
+    if kept < 1:
         raise ValueError(
-            f"max_new_tokens={answer} leave no room for a prompt: the model takes {longest} tokens in all. "
-            f"Set max_new_tokens to {longest - own - 1} at most."
+            f"max_new_tokens={new_tokens} leave no room for a prompt: the model takes {longest} tokens in total. "
+            f"Set max_new_tokens to {longest - special - 1} at most."
         )
-    if len(prompt.body) <= room:
+    if len(prompt.body) <= kept:
         return prompt
-    body = prompt.body[-room:] if truncate == "left" else prompt.body[:room]
-    return replace(prompt, body=body, cut=len(prompt.body) - room)
+    body = prompt.body[-kept:] if truncate == "left" else prompt.body[:kept]
+    return replace(prompt, body=body, cut=len(prompt.body) - kept)
 
 
-def _framed(tokenizer: Tokenizer, text: str) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """The tokens that the tokenizer puts before a text, those of the text, and those after it."""
+def _encode(tokenizer: Tokenizer, text: str) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """The special tokens before a text, the tokens of the text, and the special tokens after it."""
     whole, body = tokenizer.encode(text), tokenizer.encode(text, special=False)
     for start in range(len(whole) - len(body) + 1):
         end = start + len(body)
         if whole[start:end] == body:
-            if start == 0:  # a frame that the text itself brings along
+            if start == 0:  # the text itself holds the special tokens
                 return _split(tokenizer, body, tuple(whole[end:]))
             return tuple(whole[:start]), tuple(body), tuple(whole[end:])
     return (), tuple(whole), ()
@@ -146,18 +153,97 @@ def _framed(tokenizer: Tokenizer, text: str) -> tuple[tuple[int, ...], tuple[int
 def _split(
     tokenizer: Tokenizer, ids: list[int], after: tuple[int, ...] = ()
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Ids with the special tokens at their ends apart: these are kept when the rest is cut."""
+    """Ids, with the special tokens at either end apart: they are kept when the rest is cut."""
     special = special_ids(tokenizer)
-    first = next((place for place, token in enumerate(ids) if token not in special), len(ids))
-    last = next((place for place in range(len(ids), first, -1) if ids[place - 1] not in special), first)
+    first = next((index for index, token in enumerate(ids) if token not in special), len(ids))
+    last = next((index for index in range(len(ids), first, -1) if ids[index - 1] not in special), first)
     return tuple(ids[:first]), tuple(ids[first:last]), (*ids[last:], *after)
 
 
 def special_ids(tokenizer: Tokenizer) -> set[int]:
     """The ids of the tokens that are not text: BOS, EOS, languages …"""
     added = tokenizer.backend.get_added_tokens_decoder()
-    return {number for number, token in added.items() if token.special}
+    return {token_id for token_id, token in added.items() if token.special}
 
 
 def _why_no_bos(tokenizer: Tokenizer) -> str:
     return "its vocabulary has no BOS to begin with" if tokenizer.bos is None else "an encoder must read something"
+
+
+@dataclass(frozen=True)
+class Example:
+    """One input with its output."""
+
+    input: str
+    output: str
+
+
+@dataclass(frozen=True)
+class FewShot:
+    """Examples and their template. The text after ``{output}`` separates them, and ends the model's output."""
+
+    examples: tuple[Example, ...]
+    template: str = TEMPLATE
+
+    def __post_init__(self) -> None:
+        unknown = set(re.findall(r"\{\w+\}", self.template)) - {"{input}", "{output}"}
+        if unknown:
+            raise ValueError(
+                f"a template's fields are {{input}} and {{output}}, and {self.template!r} also has "
+                f"{', '.join(sorted(unknown))}; write that without braces."
+            )
+        if self.template.count("{input}") != 1 or self.template.count("{output}") != 1:
+            raise ValueError(f"a template holds {{input}} once and {{output}} once, got {self.template!r}.")
+        if self.template.index("{output}") < self.template.index("{input}"):
+            raise ValueError(f"{{input}} comes before {{output}} in a template, got {self.template!r}.")
+        if not self.separator:
+            raise ValueError(
+                f"the template {self.template!r} ends with {{output}}, so the end of an answer cannot be recognised; "
+                r"put something after it, such as two line breaks."
+            )
+        if not self.examples:
+            raise ValueError("there are no examples; a few-shot prompt needs at least one.")
+
+    @property
+    def separator(self) -> str:
+        """The text that ends an output."""
+        return self.template.partition("{output}")[2]
+
+    def prompt(self, text: str) -> str:
+        """The examples, then an input without its output.
+
+        A space before the output is left to the model: for most tokenizers it is part of the first word.
+        """
+        examples = "".join(self._before_output(e.input) + e.output + self.separator for e in self.examples)
+        return examples + self._before_output(text).rstrip(" ")
+
+    def _before_output(self, text: str) -> str:
+        before, _, rest = self.template.partition("{input}")
+        return before + text + rest.partition("{output}")[0]
+
+
+def read_examples(path: Path | str) -> tuple[Example, ...]:
+    """The examples in a JSON Lines file; the error for a bad row names file and line."""
+    examples = []
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1):
+        if line.strip():
+            examples.append(_example(line, f"{path}, line {number}"))
+    if not examples:
+        raise ValueError(f"{path} holds no examples.")
+    return tuple(examples)
+
+
+def _example(line: str, where: str) -> Example:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"{where} is not JSON ({error}).") from error
+    for first, second in EXAMPLE_KEYS:
+        if isinstance(row, dict) and {first, second} <= row.keys():
+            if not (isinstance(row[first], str) and isinstance(row[second], str)):
+                raise ValueError(
+                    f"{where}: {first} and {second} must be texts, got {row[first]!r} and {row[second]!r}."
+                )
+            return Example(row[first], row[second])
+    known = ", or ".join(" and ".join(pair) for pair in EXAMPLE_KEYS)
+    raise ValueError(f"{where}: an example is an object with {known}; got {line.strip():.60}")

@@ -1,18 +1,19 @@
-"""What a search leaves behind: the texts as token ids, and, if asked, every step that led to them.
+"""The output of a search: texts as token ids and, on request, every step of the search.
 
-Everything here is plain data that ``dataclasses.asdict`` turns into JSON.
+All of it is plain data that ``dataclasses.asdict`` turns into JSON.
 """
 
 from dataclasses import dataclass, field
 from typing import Literal
 
-Ended = Literal["eos", "stop", "length", "context"]  # an end token, a stop string, max_new_tokens, the model's length
+# Why a text ended: an end token, a stop string, max_new_tokens, the end of the model's positions.
+Ended = Literal["eos", "stop", "length", "context"]
 Fate = Literal["kept", "ended", "dropped"]
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """A token that might have been written, and its log-probability under the model."""
+    """A possible next token and its log-probability under the model."""
 
     token: int
     log_prob: float
@@ -20,10 +21,10 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Node:
-    """One continuation that a search looked at.
+    """One continuation that a search considered.
 
-    ``parent`` is the number, in ``Record.nodes``, of the one that it continues (None: of the prompt); ``score`` what
-    it was ranked by: the sum of log-probabilities so far, penalties of rules and groups included.
+    ``parent`` is the index, in ``Record.nodes``, of the node that it continues (None: the prompt); ``score`` is what it
+    was ranked by: the sum of log-probabilities so far, including penalties of rules and groups.
     """
 
     step: int
@@ -37,27 +38,29 @@ class Node:
 
 @dataclass
 class Record:
-    """All continuations that were looked at for one prompt, in the order of the steps."""
+    """All continuations that a search considered for one prompt, in the order of the steps."""
 
     nodes: list[Node] = field(default_factory=list)
 
     def add(self, node: Node) -> int:
-        """Take down a node; its number is returned."""
+        """Add a node and return its index."""
         self.nodes.append(node)
         return len(self.nodes) - 1
 
 
 @dataclass(frozen=True)
 class GenerationOutput:
-    """One text as tokens.
+    """One generated text as tokens.
 
-    ``log_probs`` are those of the model itself, before temperature, penalties and filters. ``score`` is their sum, or
-    for a beam what the beams were ranked by in the end: with rules applied, and divided by the length penalty.
+    ``log_probs`` are the model's own, before temperature, penalties and filters. ``score`` is their sum or, for a beam,
+    the final score that beams are ranked by: with rules applied, and divided by the length penalty.
     """
 
-    ids: list[int]  # the new tokens; the one that ended the text included
+    ids: list[int]  # the new tokens, including the end token
     log_probs: list[float]
     score: float
     ended: Ended
-    alternatives: list[list[Alternative]] = field(default_factory=list)  # per token, the likeliest first, if asked for
+    alternatives: list[list[Alternative]] = field(
+        default_factory=list
+    )  # per token, the most probable first, if requested
     record: Record | None = None

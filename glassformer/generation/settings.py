@@ -1,15 +1,17 @@
 """The settings of text generation: one frozen value, checked when it is made.
 
-``GenerationSettings`` is the value, ``settings(...)`` makes one from names and lists as users and JSON write them,
-``published`` reads what the folder of a published model recommends. Nothing here knows tensors or models: whether the
-vocabulary holds a token id is checked where the vocabulary is known (``filters.Filters``).
+``GenerationSettings`` is the value. ``GenerationOptions`` and ``TextOptions`` are the same settings as keywords, for
+the functions that take them. ``settings(...)`` makes a value from keywords, with lists as users and JSON write them.
+Nothing here imports tensors or models: whether the vocabulary holds a token id is checked where the vocabulary is known
+(``filters.Filters``).
 """
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import isfinite
 from numbers import Integral, Real
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, get_args
 
 from glassformer.config.checks import (
     Setting,
@@ -20,113 +22,91 @@ from glassformer.config.checks import (
     check_number,
     check_positive,
 )
+from glassformer.config.options import lists_options
+
+if TYPE_CHECKING:
+    from glassformer.generation.speculative import Draft
 
 LengthRule = Literal["power", "gnmt"]
 Mode = Literal["greedy", "sample", "beam", "contrastive"]
-OF_BEAMS = ("length_penalty", "length_rule", "early_stopping")  # mean something to beam search alone
+Side = Literal["left", "right"]
+BEAM_ONLY = ("length_penalty", "length_rule", "early_stopping")  # settings that only beam search reads
 Bias = Mapping[int, float] | tuple[tuple[int, float], ...]
-
-# Keys of a generation_config.json that say the same as a setting.
-PUBLISHED = {
-    "max_new_tokens": "max_new_tokens",
-    "min_new_tokens": "min_new_tokens",
-    "num_beams": "beam_size",
-    "length_penalty": "length_penalty",
-    "early_stopping": "early_stopping",
-    "num_beam_groups": "beam_groups",
-    "diversity_penalty": "diversity",
-    "repetition_penalty": "repetition_penalty",
-    "no_repeat_ngram_size": "no_repeat_ngram",
-    "bad_words_ids": "bad_words",
-    "suppress_tokens": "suppress",
-    "forced_bos_token_id": "forced_first",
-    "forced_eos_token_id": "forced_last",
-    "eos_token_id": "eos",
-    "stop_strings": "stop",
-    "max_length": "max_length",
-    "min_length": "min_length",
-}
-DRAWN = ("do_sample", "temperature", "top_k", "top_p", "min_p", "typical_p", "penalty_alpha", "num_return_sequences")
-# Keys that change the text and have no counterpart here, with the value that leaves the text alone (null does too).
-MISSING: dict[str, Any] = {
-    "encoder_no_repeat_ngram_size": 0,
-    "encoder_repetition_penalty": 1.0,
-    "epsilon_cutoff": 0.0,
-    "eta_cutoff": 0.0,
-    "top_h": None,
-    "begin_suppress_tokens": [],
-    "forced_decoder_ids": [],
-    "sequence_bias": [],
-    "exponential_decay_length_penalty": None,
-    "remove_invalid_values": False,
-    "renormalize_logits": False,
-    "force_bos_token_to_be_generated": False,
-    "guidance_scale": 1.0,
-    "watermarking_config": None,
-    "constraints": [],
-    "force_words_ids": [],
-    "dola_layers": None,
-    "token_healing": False,
-    "max_time": None,
-}
-# Keys that are passed over, by reason.
-PASSED_OVER = {
-    "who wrote the file": ("transformers_version", "_from_model_config", "_commit_hash"),
-    "read with the model": ("pad_token_id", "bos_token_id", "decoder_start_token_id"),
-    "how to compute, not what": (
-        "use_cache", "cache_implementation", "cache_config", "max_cache_len", "return_legacy_cache", "low_memory",
-        "compile_config", "disable_compile", "prefill_chunk_size", "continuous_batching_config",
-    ),
-    "what to return beside the text": (
-        "output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate",
-    ),
-    "a second model that guesses ahead, which leaves the text alone": (
-        "is_assistant", "num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold",
-        "assistant_early_exit", "assistant_lookbehind", "target_lookbehind", "assistant_ensemble_weight",
-        "prompt_lookup_num_tokens", "max_matching_ngram_size", "speculation_type", "use_mtp",
-    ),
-}  # fmt: skip
+TokenName = int | str  # a token by its id or, where a tokenizer is at hand, by its text
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationSettings:
-    """What is asked of a text and of the way it is found. A contradiction is an error that says what to do."""
+    """What to generate and how to search. Contradictory settings are an error that says what to do.
 
-    max_new_tokens: int = 64  # the text ends here at the latest
-    min_new_tokens: int = 0  # and by an end token not before this many
+    Args:
+        max_new_tokens: the text has at most this many new tokens.
+        min_new_tokens: no end token before this many new tokens.
+        beam_size: partial texts kept side by side; 1: no beam search.
+        top_beams: how many of the best beams to return.
+        length_penalty: p in ``length_rule``; above 0 favours long texts, below 0 short ones.
+        length_rule: "power": score / length^p; "gnmt": score / ((5 + length) / 6)^p (Wu et al. 2016, equation 14).
+        early_stopping: when beam search ends. True: once ``beam_size`` texts have ended; False: once no better text is
+            likely, estimated at the current length; "never": only when no better text is possible at any length.
+        beam_groups: split the beams into this many groups, each avoiding the tokens of those before it (Vijayakumar et
+            al. 2016).
+        diversity: subtracted from the score of a token for every earlier group that chose it.
+        temperature: divides the logits; 0: always the most probable token.
+        top_k: sample among the k most probable tokens (Fan et al. 2018).
+        top_p: sample among the most probable tokens whose probabilities add up to p (Holtzman et al. 2020).
+        min_p: sample among tokens with at least min_p times the highest probability (Nguyen et al. 2024).
+        typical_p: sample among the most typical tokens whose probabilities add up to p (Meister et al. 2022).
+        samples: texts sampled per prompt.
+        seed: one for all prompts, or one for each.
+        repetition_penalty: divides positive and multiplies negative logits of earlier tokens (Keskar et al. 2019).
+        no_repeat_ngram: no n-gram of this many tokens occurs twice; 0: no limit.
+        bad_words: token sequences that are never completed.
+        logit_bias: token → number added to its logit; kept as sorted pairs.
+        forced_first: the first token.
+        forced_last: the token at position ``max_new_tokens``, if the text gets that far.
+        suppress: tokens that are never generated.
+        eos: tokens that end a text.
+        stop: strings that end a text.
+        contrastive_alpha: weight of dissimilarity against probability in contrastive search (Su et al. 2022); needs
+            ``top_k``.
+        top_alternatives: how many of the most probable tokens to report beside each token.
+        record: keep every step of the search, not only its result.
+    """
 
-    beam_size: int = 1  # partial texts kept side by side; 1: no beam search
-    top_beams: int = 1  # so many of the best are returned
-    length_penalty: float = 1.0  # p below; above 0 favours long texts, below 0 short ones
-    length_rule: LengthRule = "power"  # score / length^p, or / ((5 + length) / 6)^p (Wu et al. 2016, equation 14)
-    early_stopping: bool | Literal["never"] = False  # True: at beam_size ended texts; False: when no better one is
-    # likely, judged at the present length; "never": only when none is possible at any length
-    beam_groups: int = 1  # beams in so many groups, each avoiding the words of those before (Vijayakumar et al. 2016)
-    diversity: float = 0.0  # taken off the score of a token for every earlier group that chose it
-
-    temperature: float = 0.0  # divides the logits; 0: always the likeliest token
-    top_k: int | None = None  # draw among the k likeliest (Fan et al. 2018)
-    top_p: float | None = None  # among the likeliest that together have p (Holtzman et al. 2020)
-    min_p: float | None = None  # among those with at least min_p of the likeliest one's chance (Nguyen et al. 2024)
-    typical_p: float | None = None  # among the most typical that together have p (Meister et al. 2022)
-    samples: int = 1  # texts drawn per prompt
-    seed: int | tuple[int, ...] = 0  # one for all prompts, or one for each
-
-    repetition_penalty: float = 1.0  # divides (negative: multiplies) logits of tokens seen before (Keskar et al. 2019)
-    no_repeat_ngram: int = 0  # no run of so many tokens occurs twice
-    bad_words: tuple[tuple[int, ...], ...] = ()  # token sequences never completed
-    logit_bias: Bias = ()  # token → number added to its logit; kept as sorted pairs
-    forced_first: int | None = None  # the first token
-    forced_last: int | None = None  # the token at place max_new_tokens, if the text gets so far
-    suppress: tuple[int, ...] = ()  # tokens never written
-
-    eos: tuple[int, ...] = ()  # tokens that end a text
-    stop: tuple[str, ...] = ()  # strings that end it
-
-    contrastive_alpha: float | None = None  # weight of unlikeness against likelihood (Su et al. 2022); needs top_k
-
-    top_alternatives: int = 0  # likeliest alternatives reported with each token
-    record: bool = False  # keep the whole search, not its result alone
+    max_new_tokens: int = 64
+    min_new_tokens: int = 0
+    # beam search
+    beam_size: int = 1
+    top_beams: int = 1
+    length_penalty: float = 1.0
+    length_rule: LengthRule = "power"
+    early_stopping: bool | Literal["never"] = False
+    beam_groups: int = 1
+    diversity: float = 0.0
+    # sampling
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    samples: int = 1
+    seed: int | tuple[int, ...] = 0
+    # rules about tokens
+    repetition_penalty: float = 1.0
+    no_repeat_ngram: int = 0
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    logit_bias: Bias = ()
+    forced_first: int | None = None
+    forced_last: int | None = None
+    suppress: tuple[int, ...] = ()
+    # where a text ends
+    eos: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()
+    # contrastive search
+    contrastive_alpha: float | None = None
+    # what to report
+    top_alternatives: int = 0
+    record: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.logit_bias, Mapping):
@@ -136,12 +116,12 @@ class GenerationSettings:
         _check_together(self)
 
     def seed_of(self, prompt: int) -> int:
-        """The seed of one of the prompts."""
+        """The seed of one prompt."""
         return self.seed[prompt] if isinstance(self.seed, tuple) else self.seed
 
     @property
     def mode(self) -> Mode:
-        """Which search these settings ask for."""
+        """The search that these settings select."""
         if self.contrastive_alpha is not None:
             return "contrastive"
         if self.beam_size > 1:
@@ -149,23 +129,92 @@ class GenerationSettings:
         return "sample" if self.temperature > 0 else "greedy"
 
 
-def settings(**options: Any) -> GenerationSettings:
-    """``GenerationSettings`` from options as users and JSON write them; lists will do.
+class GenerationOptions(TypedDict, total=False):
+    """``GenerationSettings`` as keywords; lists will do, and a tokenizer lets tokens be named by their text."""
+
+    max_new_tokens: int
+    min_new_tokens: int
+    beam_size: int
+    top_beams: int
+    length_penalty: float
+    length_rule: LengthRule
+    early_stopping: bool | Literal["never"]
+    beam_groups: int
+    diversity: float
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    typical_p: float | None
+    samples: int
+    seed: int | Sequence[int]
+    repetition_penalty: float
+    no_repeat_ngram: int
+    bad_words: Sequence[str | Sequence[int]]
+    logit_bias: Mapping[int, float] | Mapping[str, float] | Mapping[TokenName, float]
+    forced_first: TokenName | None
+    forced_last: TokenName | None
+    suppress: Sequence[TokenName]
+    eos: TokenName | Sequence[TokenName]
+    stop: str | Sequence[str]
+    contrastive_alpha: float | None
+    top_alternatives: int
+    record: bool
+
+
+class TextOptions(GenerationOptions, total=False):
+    """What every function that generates text takes.
+
+    Tokens in the settings may be named by their text. A setting that is left out is as the model's folder recommends in
+    its ``generation_config.json``, and as ``GenerationSettings`` has it where the folder says nothing.
+
+    Options:
+        truncate: the side on which to cut prompts that are too long; None: they are an error.
+        keep_special: show special tokens in the text.
+        path: how attention is computed, "sdpa" or "eager".
+        chunk: read prompts in pieces of this many tokens; None: in one piece.
+        draft: a ``ModelDraft`` or ``PromptLookup`` for speculative decoding, which is faster and leaves the text's
+            distribution as it is.
+        start: the ids that an encoder-decoder's text begins with; None: its start token.
+        task: recommendations for one task, as ``config.json`` states them; they precede the folder's.
+        default_length: new tokens where neither ``max_new_tokens`` nor the folder says how many.
+    """
+
+    truncate: Side | None
+    keep_special: bool
+    path: Literal["sdpa", "eager"]
+    chunk: int | None
+    draft: "Draft | None"
+    start: Sequence[int] | None
+    task: Mapping[str, Any] | None
+    default_length: int
+
+
+if GenerationSettings.__doc__ and TextOptions.__doc__:  # neither is there under python -OO
+    TextOptions.__doc__ = f"{inspect.getdoc(TextOptions)}\n" + "\n".join(
+        inspect.getdoc(GenerationSettings).partition("Args:\n")[2].splitlines()  # type: ignore[union-attr]
+    )
+
+
+@lists_options
+def settings(**options: Unpack[GenerationOptions]) -> GenerationSettings:
+    """``GenerationSettings`` from keywords as users and JSON write them: lists will do; tokens are ids.
 
     The error for a misspelt name suggests the nearest.
     """
     names = [field.name for field in fields(GenerationSettings)]
     for name in options:
         check_choice("a setting of text generation", name, names)
-    return GenerationSettings(**{name: _frozen(value) for name, value in options.items()})
+    return GenerationSettings(**{name: frozen(value) for name, value in options.items()})
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
+def frozen(value: Any) -> Any:
+    """Lists, at any depth, as tuples."""
+    return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value
 
 
 def _check_values(s: GenerationSettings) -> None:
-    """Every number by itself."""
+    """Check every number by itself."""
     check_positive(max_new_tokens=s.max_new_tokens, beam_size=s.beam_size, top_beams=s.top_beams)
     check_positive(beam_groups=s.beam_groups, samples=s.samples)
     check_count(min_new_tokens=s.min_new_tokens, no_repeat_ngram=s.no_repeat_ngram)
@@ -177,9 +226,8 @@ def _check_values(s: GenerationSettings) -> None:
         raise TypeError(f"record must be True or False, got {s.record!r}.")
     _check_finite(length_penalty=s.length_penalty, temperature=s.temperature, diversity=s.diversity)
     if s.temperature < 0:
-        raise SettingError(
-            "{} must be 0 (always the likeliest token) or above, got {}.", Setting("temperature"), str(s.temperature)
-        )
+        template = "{} must be 0 (always the most probable token) or above, got {}."
+        raise SettingError(template, Setting("temperature"), str(s.temperature))
     if s.diversity < 0:
         raise SettingError("{} must be 0 or above, got {}.", Setting("diversity"), str(s.diversity))
     check_number(repetition_penalty=s.repetition_penalty)
@@ -190,7 +238,7 @@ def _check_values(s: GenerationSettings) -> None:
 
 
 def _check_ids(s: GenerationSettings) -> None:
-    """Everything that is a token id, a list of them, or a text."""
+    """Check token ids, lists of them, and strings."""
     _check_tuple("seed", s.seed if isinstance(s.seed, tuple) else (s.seed,))
     _check_tuple("eos", s.eos)
     _check_tuple("suppress", s.suppress)
@@ -216,7 +264,7 @@ def _check_ids(s: GenerationSettings) -> None:
 
 
 def _check_together(s: GenerationSettings) -> None:
-    """What contradicts something else."""
+    """Check for settings that contradict each other."""
     if s.min_new_tokens > s.max_new_tokens:
         least, most = (Setting(name, getattr(s, name)) for name in ("min_new_tokens", "max_new_tokens"))
         raise SettingError("{} is above {}; raise the latter.", least, most)
@@ -241,28 +289,28 @@ def _check_together(s: GenerationSettings) -> None:
             )
         if s.beam_size > 1 or s.temperature:
             raise SettingError(
-                "{} is a search of its own; leave {} at 1 and {} at 0.",
+                "{} selects contrastive search; leave {} at 1 and {} at 0.",
                 Setting("contrastive_alpha"),
                 Setting("beam_size"),
                 Setting("temperature"),
             )
     if s.beam_size > 1 and s.temperature:
         raise SettingError(
-            "{} searches, {} draws; set {} for beam search or {} to draw.",
+            "{} selects beam search, {} sampling; set {} for beam search or {} for sampling.",
             Setting("beam_size", s.beam_size),
             Setting("temperature", s.temperature),
             Setting("temperature", 0),
             Setting("beam_size", 1),
         )
-    only_drawn = {"top_k": s.top_k, "top_p": s.top_p, "min_p": s.min_p, "typical_p": s.typical_p}
-    idle = [name for name, value in only_drawn.items() if value is not None]
+    sampling_only = {"top_k": s.top_k, "top_p": s.top_p, "min_p": s.min_p, "typical_p": s.typical_p}
+    idle = [name for name, value in sampling_only.items() if value is not None]
     idle = [name for name in idle if not (name == "top_k" and s.contrastive_alpha is not None)]
     idle += ["samples"] if s.samples > 1 else []
     if idle and s.temperature == 0:
         template = f"{' and '.join('{}' for _ in idle)} would have no effect at temperature 0; set {{}}."
         raise SettingError(template, *map(Setting, idle), Setting("temperature", 1.0))
-    usual = {field.name: field.default for field in fields(GenerationSettings)}
-    idle = [name for name in OF_BEAMS if getattr(s, name) != usual[name]]
+    defaults = {field.name: field.default for field in fields(GenerationSettings)}
+    idle = [name for name in BEAM_ONLY if getattr(s, name) != defaults[name]]
     if idle and s.beam_size == 1:
         template = f"{' and '.join('{}' for _ in idle)} would have no effect without beams; set {{}} to 2 or more."
         raise SettingError(template, *map(Setting, idle), Setting("beam_size"))
@@ -290,50 +338,3 @@ def _check_tuple(name: str, values: object) -> None:
     for value in values:
         if isinstance(value, bool) or not isinstance(value, Integral) or value < 0:
             raise SettingError("{} must hold whole numbers of at least 0, got {}.", Setting(name), repr(value))
-
-
-def published(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a published ``generation_config.json``, or an older ``config.json``, advises, as options for ``settings``.
-
-    Beside the options the answer may hold ``max_length`` and ``min_length``, which count the prompt too (with two
-    stacks: the start token), so that the caller must subtract; and always ``unknown``: the stated keys that ask for
-    something else than is done here. As the reference library has it: null is unset; the draw (temperature, top_k …)
-    counts only with ``do_sample``, and then top_k is 50 unless stated; ``max_new_tokens`` outdoes ``max_length``; a
-    forbidden word that is but the end of the text is none.
-    """
-    stated = {key: value for key, value in config.items() if value is not None}
-    options = {ours: _frozen(stated[theirs]) for theirs, ours in PUBLISHED.items() if theirs in stated}
-    for name in {"eos", "stop"} & options.keys():
-        if not isinstance(options[name], tuple):  # one may stand for a list of one
-            options[name] = (options[name],)
-    if isinstance(options.get("forced_last"), tuple) and len(options["forced_last"]) == 1:
-        options["forced_last"] = options["forced_last"][0]
-    if "bad_words" in options:
-        ends = {(token,) for token in options.get("eos", ())}
-        options["bad_words"] = tuple(word for word in options["bad_words"] if word not in ends)
-    if "max_new_tokens" in options:
-        options.pop("max_length", None)
-    return options | _published_draw(stated) | {"unknown": _unknown(stated)}
-
-
-def _published_draw(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that say how tokens are chosen: a draw, or contrastive search, or neither."""
-    texts = stated.get("num_return_sequences", 1)
-    k = stated.get("top_k", 50) or None  # 0 is a way of writing: no limit
-    if stated.get("do_sample"):
-        drawn = {name: stated[name] for name in ("top_p", "min_p", "typical_p") if name in stated}
-        return {"temperature": stated.get("temperature", 1.0), "top_k": k, "samples": texts, **drawn}
-    if stated.get("num_beams", 1) > 1:
-        return {"top_beams": texts}
-    if stated.get("penalty_alpha") and k and k > 1:
-        return {"contrastive_alpha": stated["penalty_alpha"], "top_k": k}
-    return {}
-
-
-def _unknown(stated: Mapping[str, Any]) -> list[str]:
-    """Keys that ask for something else than is done here. In a model's page of facts other keys are not about texts."""
-    asked = {key for key, neutral in MISSING.items() if key in stated and stated[key] != neutral}
-    if "model_type" not in stated:
-        known = {*PUBLISHED, *DRAWN, *MISSING, *(key for keys in PASSED_OVER.values() for key in keys)}
-        asked |= stated.keys() - known
-    return sorted(asked)

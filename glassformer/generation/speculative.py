@@ -1,182 +1,334 @@
-"""Speculative decoding: guess several tokens cheaply, let the model judge them all in one pass.
+"""Speculative decoding: propose several tokens cheaply, and let the model verify all of them in one pass.
 
-The text has exactly the distribution that the model alone would give it, whatever is guessed (Leviathan et al. 2023,
-Chen et al. 2023): a guess x that was drawn with chance q(x) stands with chance min(1, p(x) / q(x)); the first that
-falls is replaced by a draw from max(0, p − q), and if none does one more token is drawn from p. Both p and q are the
-chances after all rules of the settings. At temperature 0 this means: guesses stand while they are the likeliest token.
+The text has exactly the distribution that the model alone would give it, whatever is proposed (Leviathan et al. 2023,
+Chen et al. 2023): a draft token x that was sampled with probability q(x) is accepted with probability
+min(1, p(x) / q(x)); the first that is rejected is replaced by a sample from max(0, p − q), and if all are accepted one
+more token is sampled from p. Both p and q are the probabilities after all rules of the settings. At temperature 0 this
+means: draft tokens are accepted while they are the most probable token.
 
-A ``Draft`` guesses: ``drafts.ModelDraft`` with a smaller model, ``drafts.PromptLookup`` by looking where the last
-tokens stood before. Rows are written one after the other, each with a cache and random numbers of its own.
+A ``Draft`` proposes: ``ModelDraft`` with a smaller model, ``PromptLookup`` by finding the last tokens earlier in the
+text. Rows are generated one after the other, each with a cache and random numbers of its own.
 
-Shapes: ``R`` rows, ``G`` guesses, ``V`` vocabulary.
+Shapes: ``R`` rows, ``G`` draft tokens, ``V`` vocabulary.
 """
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Float64, Int
-from torch import Tensor
+from torch import Tensor, nn
 
+from glassformer.config.checks import check_positive
 from glassformer.generation.decoder import Decoder
-from glassformer.generation.filters import Filters, check_logits
+from glassformer.generation.filters import Filters, NothingLeftError, check_logits
 from glassformer.generation.record import GenerationOutput, Record
 from glassformer.generation.sampling import SeededRNG, draw, probs
 from glassformer.generation.search import IsDone, Row, Token, alternatives
 from glassformer.generation.settings import GenerationSettings
+from glassformer.models.transformer import transformer_of
+from glassformer.nn.attention import AttentionPath
 from glassformer.nn.cache import KVCache
+from glassformer.nn.modes import evaluation_view
 from glassformer.nn.norm import upcast
 
-# Tokens, and the chances (G, V) that each was drawn by; None: each was certain.
+# Draft tokens, and the probabilities (G, V) that each was sampled from; None: each was certain.
 Proposal = tuple[list[int], Float[Tensor, "G V"] | None]
 
 
 @dataclass
 class RowStats:
-    """How well the guesses of a draft went, over all texts since it was made."""
+    """How many tokens of a draft were accepted, over all texts since it was made."""
 
     proposed: int = 0
-    accepted: int = 0  # of these, written
-    passes: int = 0  # of the model over its input, that over the prompt included
-    tokens: int = 0  # written
+    accepted: int = 0
+    passes: int = 0  # of the model, including that over the prompt
+    tokens: int = 0  # generated
 
 
 @runtime_checkable
 class Draft(Protocol):
-    """Guesses how a text goes on."""
+    """Proposes how a text continues."""
 
     tally: RowStats
 
     def begin(self, settings: GenerationSettings, vocab_size: int, source: Sequence[int] | None) -> None:
-        """A new text begins; ``source``: the ids that an encoder-decoder reads."""
+        """Start a new text; ``source``: the ids that an encoder-decoder reads."""
 
-    def propose(self, row: Row, most: int, rng: SeededRNG) -> Proposal:
-        """At most ``most`` tokens to follow the row's history, drawn with numbers of ``rng.roll([0])``."""
+    def propose(self, row: Row, max_new: int, rng: SeededRNG) -> Proposal:
+        """At most ``max_new`` tokens to follow the row's history, sampled with numbers of ``rng.roll([0])``."""
 
 
 def accept(
-    p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], guesses: Int[Tensor, "R"], uniforms: Float64[Tensor, "R 2"]
+    p: Float[Tensor, "R V"], q: Float[Tensor, "R V"], draft: Int[Tensor, "R"], uniforms: Float64[Tensor, "R 2"]
 ) -> tuple[Bool[Tensor, "R"], Int[Tensor, "R"]]:
-    """Whether each guess, drawn with the chances ``q``, stands, and the token to write, whose chances are then ``p``.
+    """Whether each draft token, sampled from ``q``, is accepted, and the next token, whose distribution is then ``p``.
 
     ``uniforms``: two random numbers in [0, 1) for each row.
     """
     p, q = (wide / wide.sum(-1, keepdim=True) for wide in (p.double(), q.double()))
-    wanted, given = (chance.gather(-1, guesses.unsqueeze(-1)).squeeze(-1) for chance in (p, q))
-    if not bool((given > 0).all()):
-        raise ValueError(f"a draft proposed {guesses[given <= 0].tolist()}, tokens to which it gives no chance itself.")
+    p_draft, q_draft = (probability.gather(-1, draft.unsqueeze(-1)).squeeze(-1) for probability in (p, q))  # R
+    if not bool((q_draft > 0).all()):
+        raise ValueError(f"a draft proposed {draft[q_draft <= 0].tolist()}, tokens whose probability in q is 0.")
     uniforms = uniforms.to(p.device)
-    stands = uniforms[:, 0] * given < wanted
-    lacking = (p - q).clamp(min=0)
-    # Equal chances lack nothing; a guess then falls by rounding alone, and p itself is drawn from.
-    lacking = lacking.where(lacking.sum(-1, keepdim=True) > 0, p)
-    return stands, guesses.where(stands, draw(lacking, uniforms[:, 1]))
+    # Accept with probability min(1, p / q).
+    is_accepted = uniforms[:, 0] * q_draft < p_draft
+    # Otherwise sample from max(0, p − q). Where p = q it is 0: a rejection is then due to rounding, and p is sampled.
+    residual = (p - q).clamp(min=0)
+    residual = residual.where(residual.sum(-1, keepdim=True) > 0, p)
+    return is_accepted, draft.where(is_accepted, draw(residual, uniforms[:, 1]))
 
 
 def speculative_rows(
     decoder: Decoder,
     draft: Draft,
     prompts: Sequence[Sequence[int]],
-    rooms: Sequence[int],
+    max_new: Sequence[int],
     settings: GenerationSettings,
     is_done: IsDone | None = None,
     sources: Sequence[Sequence[int]] | None = None,
 ) -> Generator[Token, None, list[list[GenerationOutput]]]:
-    """Write on from every prompt; yields each token as it comes and returns the texts, per prompt ``samples`` of them.
+    """Continue every prompt; yields each token as it comes and returns the outputs, ``samples`` per prompt.
 
-    ``rooms``: how many tokens may follow each prompt before the model's positions end; ``sources``: what an
+    ``max_new``: how many tokens may follow each prompt before the model's positions end; ``sources``: what an
     encoder-decoder reads.
     """
     filters = Filters(settings, decoder.model.config.vocab, decoder.device)
-    texts: list[list[GenerationOutput]] = []
+    outputs: list[list[GenerationOutput]] = []
     for number, prompt in enumerate(prompts):
+        # Read the prompt once; all samples share its cache.
         target, source = decoder.alone(number), None if sources is None else sources[number]
-        room = min(settings.max_new_tokens, rooms[number])
-        ids = torch.tensor([list(prompt)], device=decoder.device)
-        cache, _ = target.read(ids, None, room, forgets=False)
+        ids = torch.tensor([list(prompt)], device=decoder.device)  # (1, T)
+        cache, _ = target.read(ids, None, min(settings.max_new_tokens, max_new[number]), forgets=False)
         draft.tally.passes += 1
-        texts.append([])
+        outputs.append([])
         for sample in range(settings.samples):
             draft.begin(settings, filters.vocab_size, source)
-            row = Row(number, sample, list(prompt), rooms[number], record=Record() if settings.record else None)
-            judge = _Judge(target, cache, filters, SeededRNG([(settings.seed_of(number), sample)]))
-            texts[-1].append((yield from _write(judge, draft, row, is_done)))
-    return texts
+            row = Row(number, sample, list(prompt), max_new[number], record=Record() if settings.record else None)
+            verifier = _Verifier(target, cache, filters, SeededRNG([(settings.seed_of(number), sample)]))
+            outputs[-1].append((yield from _generate_row(verifier, draft, row, is_done)))
+    return outputs
 
 
-def _write(judge: "_Judge", draft: Draft, row: Row, is_done: IsDone | None) -> Generator[Token, None, GenerationOutput]:
-    """One text, guess by guess; it ends within the guesses where it would have ended without."""
-    settings = judge.filters.settings
-    longest = min(settings.max_new_tokens, row.room)
+def _generate_row(
+    verifier: "_Verifier", draft: Draft, row: Row, is_done: IsDone | None
+) -> Generator[Token, None, GenerationOutput]:
+    """One text, proposal by proposal; it ends within a proposal where it would have ended without one."""
+    settings = verifier.filters.settings
+    longest = min(settings.max_new_tokens, row.max_new)
     while True:
-        most = longest - len(row.ids) - 1  # and one more token that is no guess
-        guesses, q = draft.propose(row, most, judge.rng) if most else ([], None)
-        _check_proposal(guesses, q, most, judge.filters.vocab_size)
+        # Propose; one more token follows the accepted ones.
+        max_new = longest - len(row.ids) - 1
+        tokens, q = draft.propose(row, max_new, verifier.rng) if max_new else ([], None)
+        _check_proposal(tokens, q, max_new, verifier.filters.vocab_size)
         draft.tally.passes += 1
-        draft.tally.proposed += len(guesses)
-        for place, logits in enumerate(judge.read(row, guesses)):
-            guess = guesses[place] if place < len(guesses) else None
-            token, scored, stands = judge.next(logits, row, guess, None if q is None or guess is None else q[place])
-            row.add(token, scored)
+        draft.tally.proposed += len(tokens)
+        # Verify in one pass over all draft tokens, up to the first that is rejected.
+        for index, logits in enumerate(verifier.read(row, tokens)):
+            proposed = tokens[index] if index < len(tokens) else None
+            proposed_q = None if q is None or proposed is None else q[index]
+            token, score, is_accepted = verifier.next(logits, row, proposed, proposed_q)
+            row.add(token, score)
             draft.tally.tokens += 1
-            draft.tally.accepted += stands
+            draft.tally.accepted += is_accepted
             yield token
-            why = row.ended(settings, is_done)
-            if why is not None:
-                return row.written(why)
-            if not stands:
+            ended = row.ended(settings, is_done)
+            if ended is not None:
+                return row.output(ended)
+            if not is_accepted:
                 break
 
 
 @dataclass
-class _Judge:
-    """The model whose text it is, and its cache, which holds all tokens of a text but the last."""
+class _Verifier:
+    """The model that generates, and its cache, which holds all tokens of a text but the last."""
 
     decoder: Decoder
     cache: KVCache
     filters: Filters
     rng: SeededRNG
 
-    def read(self, row: Row, guesses: Sequence[int]) -> Float[Tensor, "G1 V"]:
-        """The logits after the last token and after each of the guesses that follow it."""
-        self.cache.crop(len(row.history) - 1)  # what was guessed in vain is forgotten
-        ids = torch.tensor([[row.history[-1], *guesses]], device=self.decoder.device)
+    def read(self, row: Row, draft: Sequence[int]) -> Float[Tensor, "G1 V"]:
+        """The logits after the last token and after each draft token that follows it."""
+        self.cache.crop(len(row.history) - 1)  # rejected tokens leave the cache
+        ids = torch.tensor([[row.history[-1], *draft]], device=self.decoder.device)  # (1, 1 + G)
         return self.decoder.step(ids, self.cache, tail=ids.shape[1])[0]
 
     def next(
-        self, logits: Float[Tensor, "V"], row: Row, guess: int | None, q: Float[Tensor, "V"] | None
+        self, logits: Float[Tensor, "V"], row: Row, draft: int | None, q: Float[Tensor, "V"] | None
     ) -> tuple[Token, float, bool]:
-        """The next token of a row, the number it was chosen by, and whether it is the guess.
+        """The next token of a row, the score it was chosen by, and whether it is the draft token.
 
-        Rules are applied here, not to all guesses at once: what they say of a history counts only if it comes to be.
+        Rules are applied here, not to all draft tokens at once, since they depend on the accepted history.
         """
-        wide = upcast(logits.unsqueeze(0))
+        wide = upcast(logits.unsqueeze(0))  # (1, V)
         check_logits(wide)
         has_edits = self.filters.has_edits
         scores = self.filters.edit(wide, [row.history], len(row.ids)) if has_edits else wide
-        stands, token = self._choose(probs(self.filters.shape(scores)), guess, q)
+        is_accepted, token = self._choose(probs(self.filters.shape(scores)), draft, q)
         log_probs = wide - wide.logsumexp(-1, keepdim=True)
         others = alternatives(log_probs, self.filters.settings.top_alternatives)[0]
-        written = Token(row.prompt, row.sample, token, float(log_probs[0, token]), others)
-        return written, float(scores[0, token]), stands
+        result = Token(row.prompt, row.sample, token, float(log_probs[0, token]), others)
+        return result, float(scores[0, token]), is_accepted
 
-    def _choose(self, p: Float[Tensor, "1 V"], guess: int | None, q: Float[Tensor, "V"] | None) -> tuple[bool, int]:
-        if guess is None:
+    def _choose(self, p: Float[Tensor, "1 V"], draft: int | None, q: Float[Tensor, "V"] | None) -> tuple[bool, int]:
+        if draft is None:
             return False, int(draw(p, self.rng.roll([0])))
-        guesses = torch.tensor([guess], device=p.device)
-        q = F.one_hot(guesses, p.shape[-1]).to(p.dtype) if q is None else q.unsqueeze(0).to(p.device)
-        stands, token = accept(p, q, guesses, self.rng.roll([0, 0]).unsqueeze(0))
-        return bool(stands), int(token)
+        drafts = torch.tensor([draft], device=p.device)
+        q = F.one_hot(drafts, p.shape[-1]).to(p.dtype) if q is None else q.unsqueeze(0).to(p.device)
+        is_accepted, token = accept(p, q, drafts, self.rng.roll([0, 0]).unsqueeze(0))
+        return bool(is_accepted), int(token)
 
 
-def _check_proposal(guesses: Sequence[int], q: Tensor | None, most: int, vocab_size: int) -> None:
-    if len(guesses) > most:
-        raise ValueError(f"a draft proposed {len(guesses)} tokens where at most {most} have room.")
-    if any(not 0 <= guess < vocab_size for guess in guesses):
-        raise ValueError(f"a draft proposed {list(guesses)}, but the vocabulary has {vocab_size} tokens.")
-    if q is not None and q.shape != (len(guesses), vocab_size):
+def _check_proposal(tokens: Sequence[int], q: Tensor | None, max_new: int, vocab_size: int) -> None:
+    if len(tokens) > max_new:
+        raise ValueError(f"a draft proposed {len(tokens)} tokens where at most {max_new} fit.")
+    if any(not 0 <= token < vocab_size for token in tokens):
+        raise ValueError(f"a draft proposed {list(tokens)}, but the vocabulary has {vocab_size} tokens.")
+    if q is not None and q.shape != (len(tokens), vocab_size):
         raise ValueError(
-            f"a draft's chances are (guesses, vocabulary) = {(len(guesses), vocab_size)}, got {tuple(q.shape)}."
+            f"a draft's probabilities are (tokens, vocabulary) = {(len(tokens), vocab_size)}, got {tuple(q.shape)}."
         )
+
+
+# --- drafts ----------------------------------------------------------------------------------------------------------
+
+
+class ModelDraft:
+    """Proposes what a smaller model generates under the same settings.
+
+    Past the end of its own positions it proposes nothing: the text is then the same, and as slow as without it.
+
+    Args:
+        model: a decoder, or an encoder-decoder that reads the same source, with the same vocabulary.
+        length: tokens proposed at a time.
+        path: of attention, ``sdpa`` or ``eager``.
+    """
+
+    def __init__(self, model: nn.Module, length: int = 5, *, path: AttentionPath = "sdpa") -> None:
+        check_positive(length=length)
+        self.model, self.length, self.path = transformer_of(model), length, path
+        self.tally = RowStats()
+        self._cache: KVCache | None = None
+        self._read: list[int] = []  # the ids whose keys and values the cache holds
+
+    def begin(self, settings: GenerationSettings, vocab_size: int, source: Sequence[int] | None) -> None:
+        """Forget the previous text; with an encoder, read the source."""
+        if self.model.config.vocab != vocab_size:
+            raise ValueError(
+                f"a draft must share the vocabulary of the model: it has {self.model.config.vocab} "
+                f"tokens, the model {vocab_size}. Choose a draft with the same tokenizer."
+            )
+        if self.model.encoder is None:
+            source = None
+        elif source is None:
+            raise ValueError("the draft is an encoder-decoder and the model a decoder, which has no source to read.")
+        device = next(self.model.parameters()).device
+        ids = None if source is None else torch.tensor([list(source)], device=device)
+        self._decoder = Decoder(evaluation_view(self.model, detached=True), ids, path=self.path)
+        self._filters = Filters(settings, vocab_size, device)
+        self._cache, self._read = None, []
+
+    def propose(self, row: Row, max_new: int, rng: SeededRNG) -> Proposal:
+        """The next tokens, each sampled after those before it, and the probabilities they were sampled from."""
+        longest = self.model.config.longest
+        if longest is not None:
+            max_new = min(max_new, longest - len(row.history) + 1)  # the last draft token is not read
+        if max_new <= 0:
+            return [], None
+        return self._sample(row, min(max_new, self.length), rng)
+
+    def _sample(self, row: Row, max_new: int, rng: SeededRNG) -> Proposal:
+        logits = self._catch_up(row)
+        draft: list[int] = []
+        q_of_each = []
+        while (q := self._probs(logits, row, draft)) is not None:
+            draft.append(int(draw(q, rng.roll([0]))))
+            q_of_each.append(q)
+            if len(draft) == max_new or draft[-1] in self._filters.settings.eos:
+                break
+            logits = self._step(draft[-1:])
+        return draft, torch.cat(q_of_each) if q_of_each else None
+
+    def _catch_up(self, row: Row) -> Float[Tensor, "1 V"]:
+        """Read the text as it now is, after removing rejected tokens from the cache."""
+        if self._cache is None:
+            ids = torch.tensor([row.history], device=self._decoder.device)
+            max_new = min(self._filters.settings.max_new_tokens, row.max_new)
+            self._cache, hidden = self._decoder.read(ids, None, max_new, forgets=False)
+            self._read = list(row.history)
+            return self._decoder.apply_head(hidden[:, -1:])[:, -1]
+        same = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(self._read, row.history, strict=False))))
+        same = min(same, len(row.history) - 1)  # the last token is always read, for its logits
+        self._cache.crop(same)
+        del self._read[same:]
+        return self._step(row.history[same:])
+
+    def _step(self, ids: Sequence[int]) -> Float[Tensor, "1 V"]:
+        assert self._cache is not None
+        self._read += ids
+        return self._decoder.step(torch.tensor([list(ids)], device=self._decoder.device), self._cache)[:, -1]
+
+    def _probs(self, logits: Float[Tensor, "1 V"], row: Row, draft: Sequence[int]) -> Float[Tensor, "1 V"] | None:
+        """The probabilities after some draft tokens, under the rules of the settings; None if these leave no token."""
+        scores = upcast(logits)
+        check_logits(scores)
+        if self._filters.has_edits:
+            try:
+                scores = self._filters.edit(scores, [[*row.history, *draft]], len(row.ids) + len(draft))
+            except NothingLeftError:  # the draft may be rejected; if it is accepted, the model raises this error
+                return None
+        return probs(self._filters.shape(scores))
+
+
+class PromptLookup:
+    """Proposes what followed the last tokens earlier in the text (Saxena 2023).
+
+    Costs almost nothing; useful where a text repeats its prompt or itself, or an output its source.
+
+    Args:
+        ngram: how many last tokens to find, then one fewer, and so on; the latest occurrence counts.
+        length: tokens proposed at a time.
+    """
+
+    def __init__(self, ngram: int = 3, length: int = 10) -> None:
+        check_positive(ngram=ngram, length=length)
+        self.ngram, self.length = ngram, length
+        self.tally = RowStats()
+        self._source: list[int] = []
+
+    def begin(self, settings: GenerationSettings, vocab_size: int, source: Sequence[int] | None) -> None:
+        """Also search the source."""
+        del settings, vocab_size
+        self._source = list(source or [])
+
+    def propose(self, row: Row, max_new: int, rng: SeededRNG) -> Proposal:
+        """The tokens that followed, each certain."""
+        del rng
+        max_new, history = min(max_new, self.length), row.history
+        for size in range(min(self.ngram, len(history)), 0, -1):
+            after = _last_end(history[:-1], history[-size:])
+            if after is not None:
+                return _continued(history, after, max_new), None
+            after = _last_end(self._source[:-1], history[-size:])
+            if after is not None:
+                return self._source[after : after + max_new], None
+        return [], None
+
+
+def _last_end(ids: Sequence[int], run: Sequence[int]) -> int | None:
+    """The index after the last occurrence of ``run``."""
+    size = len(run)
+    ends = range(len(ids), size - 1, -1)
+    return next((end for end in ends if ids[end - size : end] == run), None)
+
+
+def _continued(ids: Sequence[int], after: int, count: int) -> list[int]:
+    """Copy ``count`` ids from ``after`` on; past the end the copy itself is copied, so that a repetition continues."""
+    longer = list(ids)
+    for index in range(after, after + count):
+        longer.append(longer[index])
+    return longer[len(ids) :]

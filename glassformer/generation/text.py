@@ -1,28 +1,24 @@
-"""Text in, text out: the tokenizer before and after every search.
+"""Text in, text out: a tokenizer around ``api.generate``, which works on token ids.
 
-What holds for each function here: the model's own tokens stand around a prompt exactly once; a text ends before a stop
-string; special tokens are not in it unless asked for; what is written for a prompt does not depend on the prompts
-beside it. ``options`` are the settings of ``settings.Settings`` (tokens may be named by their text), what the folder
-recommends for those not given (``defaults``), and besides:
-
-* ``path``, ``chunk``, ``draft``, ``start``: how to compute and what an encoder-decoder begins with, see ``writing``;
-* ``task``: recommendations for one task, ``default_length``: new tokens where nobody says how many.
+``generate_text``, ``stream_text`` and ``reply`` are ``glassformer.generate``, ``stream`` and ``chat``. For each of
+them: the special tokens that the model expects are in a prompt exactly once; a text ends before a stop string; special
+tokens are not in it unless asked for; the text for a prompt does not depend on the other prompts of the batch.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from numbers import Integral
-from typing import Any
+from typing import Any, Unpack, cast, overload
 
 from glassformer.config.checks import Setting, SettingError, check_positive
+from glassformer.config.options import lists_options
 from glassformer.generation.api import generate, generate_stream
-from glassformer.generation.decoder import check_writes
 from glassformer.generation.defaults import DEFAULT_LENGTH, advice, settings_for
 from glassformer.generation.prompts import (
-    Given,
+    FewShot,
     Prompt,
-    Side,
+    PromptInput,
     check_loaded,
     check_prompt,
     check_texts,
@@ -31,71 +27,98 @@ from glassformer.generation.prompts import (
     special_ids,
 )
 from glassformer.generation.record import GenerationOutput
-from glassformer.generation.settings import GenerationSettings
+from glassformer.generation.settings import GenerationSettings, TextOptions
 from glassformer.generation.stops import StopFilter, Wording, cut_at
 from glassformer.hub import Loaded
+from glassformer.loaded import check_ability
 from glassformer.text.tokenizer import Tokenizer
 
-FOR_WRITING = ("path", "chunk", "draft", "start")
-FOR_DEFAULTS = ("task", "default_length")
+API_OPTIONS = ("path", "chunk", "draft", "start")  # passed on to ``api.generate`` as they are
+REPLY_LENGTH = 512  # new tokens of a chat reply where neither user nor folder says how many
+Message = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Text:
-    """What was written for one prompt."""
+    """A generated text; ``print`` shows the text alone."""
 
     text: str  # up to a stop string, without special tokens
-    written: GenerationOutput  # all of its tokens, those of the end included
+    written: GenerationOutput  # all new tokens, including the end token
     prompt_tokens: int  # read by the model
-    cut_tokens: int = 0  # of the prompt, cut off because it was too long
+    cut_tokens: int = 0  # cut off the prompt because it was too long
+
+    def __str__(self) -> str:
+        return self.text
 
 
+@overload
+def generate_text(  # type: ignore[overload-overlap]  # a str is a Sequence[str]; the first overload holds for it
+    loaded: Loaded,
+    prompts: str,
+    *,
+    batch_size: int = 8,
+    progress: Callable[[int, int], None] | None = None,
+    **options: Unpack[TextOptions],
+) -> Text: ...
+
+
+@overload
 def generate_text(
     loaded: Loaded,
-    prompts: Sequence[Given],
+    prompts: Sequence[PromptInput],
     *,
-    truncate: Side | None = None,
     batch_size: int = 8,
-    keep_special: bool = False,
     progress: Callable[[int, int], None] | None = None,
-    **options: Any,
-) -> list[list[Text]]:
-    """Continue prompts (an encoder-decoder: answer sources); for each, in the given order, its samples or best beams.
+    **options: Unpack[TextOptions],
+) -> list[list[Text]]: ...
+
+
+@lists_options
+def generate_text(
+    loaded: Loaded,
+    prompts: str | Sequence[PromptInput],
+    *,
+    batch_size: int = 8,
+    progress: Callable[[int, int], None] | None = None,
+    **options: Unpack[TextOptions],
+) -> Text | list[list[Text]]:
+    """Continue prompts; an encoder-decoder generates from them as sources.
 
     Args:
         loaded: a decoder or encoder-decoder with a language-model head, and its tokenizer.
-        prompts: texts, or lists of ids that are complete as they are.
-        truncate: the side on which to cut prompts that are too long; unless given, they are an error.
-        batch_size: prompts at a time, those of about the same length together.
-        keep_special: show special tokens in the texts.
-        progress: called with how many prompts are done, and of how many.
-        options: how to write, see above.
+        prompts: one text, which gives one ``Text``; or a list of texts or token ids, which gives for each, in order, a
+            list of its samples or best beams.
+        batch_size: prompts per batch, those of similar length together.
+        progress: called with the number of prompts done and their total.
+        options: see below.
     """
+    if isinstance(prompts, str):
+        _check_single(options)
+        return generate_text(loaded, [prompts], batch_size=batch_size, progress=progress, **options)[0][0]
     check_texts(loaded, prompts, check_prompt, "prompt")
     check_positive(batch_size=batch_size)
-    job = _Job(loaded, keep_special, truncate, options)
-    rows = [job.row(given, number) for number, given in enumerate(prompts)]
+    job = _TextJob(loaded, "generate", options)
+    rows = [job.row(prompt, number) for number, prompt in enumerate(prompts)]
     job.check_seeds(len(rows))
-    found: dict[int, list[Text]] = {}
+    texts: dict[int, list[Text]] = {}
     for batch in _batches(rows, batch_size):
-        for row, texts in zip(batch, job.write(batch), strict=True):
-            found[row.prompt.number] = texts
+        for row, outputs in zip(batch, job.generate(batch), strict=True):
+            texts[row.prompt.number] = outputs
         if progress is not None:
-            progress(len(found), len(rows))
-    return [found[number] for number in range(len(rows))]
+            progress(len(texts), len(rows))
+    return [texts[number] for number in range(len(rows))]
 
 
-def stream_text(
-    loaded: Loaded, prompt: Given, *, truncate: Side | None = None, keep_special: bool = False, **options: Any
-) -> Generator[str, None, Text]:
-    """One text, piece by piece as it is written; the pieces joined are its ``Text``, which is the generator's return.
+@lists_options
+def stream_text(loaded: Loaded, prompt: PromptInput, **options: Unpack[TextOptions]) -> Generator[str, None, Text]:
+    """Continue one prompt, yielding the text piece by piece; greedy search or a single sample.
 
-    No piece holds half a character, a special token, or a part of a stop string. For greedy search and a single sample.
-    What is wrong is said at once, before the first piece is asked for.
+    No piece holds half a character, a special token, or a part of a stop string. The pieces joined are the ``Text``
+    that the generator returns. Wrong settings raise at once, before the first piece is asked for.
     """
     check_loaded(loaded)
     check_prompt("the prompt", prompt)
-    job = _Job(loaded, keep_special, truncate, options)
+    job = _TextJob(loaded, "stream", options)
     row = job.row(prompt, 0)
     job.check_seeds(1)
     if row.settings.samples > 1:
@@ -109,17 +132,70 @@ def stream_text(
     return _pieces(job, row)
 
 
-def _pieces(job: "_Job", row: "_Row") -> Generator[str, None, Text]:
+@lists_options
+def reply(loaded: Loaded, messages: str | Sequence[Message], **options: Unpack[TextOptions]) -> Text:
+    """Reply to a conversation, by the tokenizer's chat template.
+
+    Args:
+        loaded: a model with a language-model head, and a tokenizer with a chat template.
+        messages: of the form {"role": "user", "content": "…"}, or one text as the only message of a user.
+        options: see below; ``default_length`` is 512.
+    """
+    return generate_text(loaded, [_conversation(loaded, messages)], **_reply_options(options))[0][0]
+
+
+@lists_options
+def stream_reply(
+    loaded: Loaded, messages: str | Sequence[Message], **options: Unpack[TextOptions]
+) -> Generator[str, None, Text]:
+    """Like ``reply``, yielding the text piece by piece."""
+    return stream_text(loaded, _conversation(loaded, messages), **_reply_options(options))
+
+
+@lists_options
+def answer_like(
+    loaded: Loaded, few_shot: FewShot, texts: Sequence[str], **options: Unpack[TextOptions]
+) -> list[list[Text]]:
+    """Outputs for texts as inputs of a few-shot prompt, in the order of the texts."""
+    check_texts(loaded, texts)
+    stop = options.get("stop", ())
+    options = {**options, "stop": [*([stop] if isinstance(stop, str) else stop), few_shot.separator]}
+    answers = generate_text(loaded, [few_shot.prompt(text) for text in texts], **options)
+    return [[replace(text, text=text.text.lstrip(" ")) for text in samples] for samples in answers]
+
+
+def _check_single(options: TextOptions) -> None:
+    """Raise if several texts are asked for and one is to be returned."""
+    for name in ("samples", "top_beams"):
+        count = options.get(name, 1)
+        if isinstance(count, int) and count > 1:
+            raise ValueError(f"{name}={count} asks for several texts, and one prompt gives one; pass a list: [prompt].")
+
+
+def _conversation(loaded: Loaded, messages: str | Sequence[Message]) -> list[int]:
+    """The ids of a conversation, with the special tokens of the chat template."""
+    check_loaded(loaded)
+    if isinstance(messages, str):
+        messages = [{"role": "user", "content": messages}]
+    check_ability(loaded.config, "chat")
+    return loaded.tokenizer.chat(messages)
+
+
+def _reply_options(options: TextOptions) -> TextOptions:
+    return cast(TextOptions, {"default_length": REPLY_LENGTH, **options})
+
+
+def _pieces(job: "_TextJob", row: "_TextRow") -> Generator[str, None, Text]:
     wording = job.wording(row)
     stream, stops = wording.stream(), StopFilter(row.settings.stop)
     model, is_done = job.loaded.model, job.is_done([row])
-    tokens = generate_stream(model, [row.prompt.ids], row.settings, is_done=is_done, **job.for_writing)
+    tokens = generate_stream(model, [row.prompt.ids], row.settings, is_done=is_done, **job.api_options)
     shown = ""
     while True:
         try:
             token = next(tokens).token
         except StopIteration as end:
-            written = end.value[0][0]
+            output = end.value[0][0]
             break
         if wording.is_shown(token) and (piece := stops.add(stream.add(token))):
             shown += piece
@@ -127,121 +203,127 @@ def _pieces(job: "_Job", row: "_Row") -> Generator[str, None, Text]:
     if piece := stops.add(stream.end()) + stops.end():
         shown += piece
         yield piece
-    return Text(shown, written, len(row.prompt.ids), row.prompt.cut)
+    return Text(shown, output, len(row.prompt.ids), row.prompt.cut)
 
 
 @dataclass(frozen=True)
-class _Row:
-    """A prompt, and how to write on from it."""
+class _TextRow:
+    """A prompt, and the settings to continue it with."""
 
     prompt: Prompt
     settings: GenerationSettings
 
 
-class _Job:
-    """What one call asks for."""
+class _TextJob:
+    """One call: the model, its tokenizer and the options."""
 
-    def __init__(self, loaded: Loaded, keep_special: bool, truncate: Side | None, options: Mapping[str, Any]) -> None:
-        check_writes(loaded.model)
-        self.loaded, self.keep_special, self.truncate = loaded, keep_special, truncate
-        self.for_writing = {name: options[name] for name in FOR_WRITING if options.get(name) is not None}
-        rest = {name: value for name, value in options.items() if name not in FOR_WRITING}
-        self._options = _with_numbers(loaded.tokenizer, rest)
-        self._special = set() if keep_special else special_ids(loaded.tokenizer)
+    def __init__(self, loaded: Loaded, name: str, options: TextOptions) -> None:
+        check_ability(loaded.config, name)
+        rest: dict[str, Any] = dict(options)
+        self.loaded = loaded
+        self.truncate, self.keep_special = rest.pop("truncate", None), rest.pop("keep_special", False)
+        chosen = {name: rest.pop(name, None) for name in API_OPTIONS}
+        self.api_options = {name: value for name, value in chosen.items() if value is not None}
+        self._options = _with_ids(loaded.tokenizer, rest)
+        self._special = set() if self.keep_special else special_ids(loaded.tokenizer)
         self._advised = advice(loaded, rest.get("task"))
-        usual = rest.get("default_length", DEFAULT_LENGTH)  # of which a prompt that is cut need not leave room for all
-        usual = usual if loaded.config.longest is None else min(usual, loaded.config.longest // 2)
-        self._answer = rest.get("max_new_tokens", self._advised.options.get("max_new_tokens", usual))
-        self._settings: dict[int, GenerationSettings] = {}  # by the tokens that a text begins with
+        # A prompt that is cut leaves half of the positions at least, unless max_new_tokens says how many are needed.
+        default = rest.get("default_length", DEFAULT_LENGTH)
+        default = default if loaded.config.longest is None else min(default, loaded.config.longest // 2)
+        self._new_tokens = rest.get("max_new_tokens", self._advised.options.get("max_new_tokens", default))
+        self._settings: dict[int, GenerationSettings] = {}  # by the length of what the decoder reads first
 
-    def row(self, given: Given, number: int) -> _Row:
+    def row(self, prompt: PromptInput, number: int) -> _TextRow:
         """A prompt as it fits the model, with the settings for its length."""
-        prompt = fit_prompt(self.loaded, read_prompt(self.loaded, given, number), self.truncate, self._answer)
-        begun = len(prompt.ids) if self.loaded.config.encoder is None else len(self.for_writing.get("start", (0,)))
-        if begun not in self._settings:
-            self._settings[begun], _ = settings_for(self.loaded, begun=begun, advised=self._advised, **self._options)
-        return _Row(prompt, self._settings[begun])
+        fitted = fit_prompt(self.loaded, read_prompt(self.loaded, prompt, number), self.truncate, self._new_tokens)
+        is_decoder = self.loaded.config.encoder is None
+        length = len(fitted.ids) if is_decoder else len(self.api_options.get("start", (0,)))
+        if length not in self._settings:
+            self._settings[length], _ = settings_for(
+                self.loaded, prefix_length=length, advised=self._advised, **self._options
+            )
+        return _TextRow(fitted, self._settings[length])
 
     def check_seeds(self, prompts: int) -> None:
         """Raise unless there is one seed, or one for each prompt."""
         seeds = self._options.get("seed")
         if isinstance(seeds, tuple | list) and len(seeds) != prompts:
-            raise ValueError(f"{len(seeds)} seeds were given for {prompts} prompts; give one for all, or one each.")
+            raise ValueError(f"got {len(seeds)} seeds for {prompts} prompts; pass one for all, or one for each.")
 
-    def write(self, batch: Sequence[_Row]) -> list[list[Text]]:
+    def generate(self, batch: Sequence[_TextRow]) -> list[list[Text]]:
         """The texts for rows whose settings are the same."""
         settings = batch[0].settings
         if isinstance(settings.seed, tuple):
             settings = replace(settings, seed=tuple(settings.seed_of(row.prompt.number) for row in batch))
         prompts = [row.prompt.ids for row in batch]
-        found = generate(self.loaded.model, prompts, settings, is_done=self.is_done(batch), **self.for_writing)
-        return [[self._text(row, written) for written in some] for row, some in zip(batch, found, strict=True)]
+        outputs = generate(self.loaded.model, prompts, settings, is_done=self.is_done(batch), **self.api_options)
+        return [[self._text(row, output) for output in some] for row, some in zip(batch, outputs, strict=True)]
 
-    def wording(self, row: _Row) -> Wording:
-        """How the tokens of a row read."""
+    def wording(self, row: _TextRow) -> Wording:
+        """The decoder from ids to text for a row."""
         after = row.prompt.ids if self.loaded.config.encoder is None else ()
         hidden = set() if self.keep_special else self._special | set(row.settings.eos)
         return Wording(self.loaded.tokenizer, after, hidden)
 
-    def is_done(self, batch: Sequence[_Row]) -> Callable[[int, Sequence[int]], bool] | None:
-        """Whether a text has come to a stop string; None where there are none."""
+    def is_done(self, batch: Sequence[_TextRow]) -> Callable[[int, Sequence[int]], bool] | None:
+        """Whether a text has reached a stop string; None if there are no stop strings."""
         stops = batch[0].settings.stop
         if not stops:
             return None
         wordings = [self.wording(row) for row in batch]
         return lambda number, ids: wordings[number].ends_with_stop(ids, stops)
 
-    def _text(self, row: _Row, written: GenerationOutput) -> Text:
-        text = cut_at(self.wording(row).text(written.ids), row.settings.stop)
-        return Text(text, written, len(row.prompt.ids), row.prompt.cut)
+    def _text(self, row: _TextRow, output: GenerationOutput) -> Text:
+        text = cut_at(self.wording(row).text(output.ids), row.settings.stop)
+        return Text(text, output, len(row.prompt.ids), row.prompt.cut)
 
 
-def _batches(rows: Sequence[_Row], size: int) -> list[list[_Row]]:
-    """Rows of about the same length together, the longest first; never rows whose settings differ."""
+def _batches(rows: Sequence[_TextRow], size: int) -> list[list[_TextRow]]:
+    """Rows of similar length together, the longest first; rows of a batch have the same settings."""
     order = sorted(rows, key=lambda row: -len(row.prompt.ids))
     batches = []
     for _, same in groupby(order, key=lambda row: row.settings):
-        some = list(same)
-        batches += [some[first : first + size] for first in range(0, len(some), size)]
+        group = list(same)
+        batches += [group[first : first + size] for first in range(0, len(group), size)]
     return batches
 
 
-def _with_numbers(tokenizer: Tokenizer, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with ids where they name tokens by words; a single end token or stop string is a list of one."""
-    found = dict(options)
+def _with_ids(tokenizer: Tokenizer, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with ids where they name tokens by text, and a list where they have a single end token or stop."""
+    result = dict(options)
     for name in ("eos", "stop"):
         if isinstance(options.get(name), str | Integral):
-            found[name] = [options[name]]
+            result[name] = [options[name]]
     for name in ("bad_words", "suppress", "eos", "stop"):
-        if not isinstance(found.get(name, ()), list | tuple):
-            raise TypeError(f"{name} must be a list, got {found[name]!r:.40}. Put it in brackets: {name}=[…].")
+        if not isinstance(result.get(name, ()), list | tuple):
+            raise TypeError(f"{name} must be a list, got {result[name]!r:.40}. Put it in brackets: {name}=[…].")
     if "bad_words" in options:
         spelt = (_spellings(tokenizer, word) if isinstance(word, str) else [word] for word in options["bad_words"])
-        found["bad_words"] = [ids for some in spelt for ids in some]
+        result["bad_words"] = [ids for spellings in spelt for ids in spellings]
     for name in ("eos", "suppress"):
         if name in options:
-            found[name] = [_number(tokenizer, token) for token in found[name]]
+            result[name] = [_token_id(tokenizer, token) for token in result[name]]
     for name in ("forced_first", "forced_last"):
         if isinstance(options.get(name), str):
-            found[name] = _number(tokenizer, options[name])
+            result[name] = _token_id(tokenizer, options[name])
     if isinstance(options.get("logit_bias"), Mapping):
         bias = options["logit_bias"].items()
-        found["logit_bias"] = {_number(tokenizer, token): value for token, value in bias}
-    return found
+        result["logit_bias"] = {_token_id(tokenizer, token): value for token, value in bias}
+    return result
 
 
 def _spellings(tokenizer: Tokenizer, word: str) -> list[list[int]]:
-    """The ids of a word, at the beginning of a text and after a space."""
-    spaced = f" {word.lstrip()}" if word.strip() else word  # a line break is forbidden alone, not all spaces with it
+    """The ids of a word at the beginning of a text, and after a space."""
+    spaced = f" {word.lstrip()}" if word.strip() else word  # forbidding a line break does not forbid spaces
     both = [tokenizer.encode(text, special=False) for text in (word, spaced)]
-    found = [ids for place, ids in enumerate(both) if ids and ids not in both[:place]]
-    if not found:
+    spellings = [ids for index, ids in enumerate(both) if ids and ids not in both[:index]]
+    if not spellings:
         raise ValueError(f"bad_words holds {word!r}, which gives no token to forbid; leave it out.")
-    return found
+    return spellings
 
 
-def _number(tokenizer: Tokenizer, token: str | int) -> int:
-    """The id of a token under the name that the vocabulary has for it, or of a text that is one token."""
+def _token_id(tokenizer: Tokenizer, token: str | int) -> int:
+    """The id of a token by its name in the vocabulary, or of a text that is a single token."""
     if not isinstance(token, str):
         return token
     ids = tokenizer.encode(token, special=False)

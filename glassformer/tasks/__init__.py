@@ -1,1 +1,1 @@
-"""What a loaded model is used for besides writing: blanks filled, texts scored, embedded, classified, tagged, asked."""
+"""What a loaded model does besides generating text: fill, score, embed, classify, tag, answer."""

@@ -1,8 +1,8 @@
-"""The one place where sequences of many lengths become rectangles: sorted by length, padded, asked, put back in order.
+"""Run a model on sequences of any length: sort them by length, pad, run batch by batch, restore the order.
 
-Padding stands on the right, and what id it has matters to nobody: the mask says what is real.
+Padding is on the right, with id 0; the mask says which tokens are real.
 
-Shapes: ``B`` batch, ``T`` tokens, ``U`` tokens of the decoder beside an encoder, ``D`` model width.
+Shapes: ``B`` batch, ``T`` tokens, ``U`` tokens of an encoder-decoder's decoder, ``D`` model width.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,11 +17,11 @@ from glassformer.config.checks import check_positive
 from glassformer.models.transformer import Transformer
 from glassformer.nn.modes import evaluation_view
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 class Row(NamedTuple):
-    """One sequence; ``target`` is for the decoder beside an encoder."""
+    """One sequence; ``target`` is for the decoder of an encoder-decoder."""
 
     ids: Sequence[int]
     segments: Sequence[int]
@@ -30,22 +30,22 @@ class Row(NamedTuple):
 
 @runtime_checkable
 class Rows(Protocol):
-    """A list of rows, or what makes them when they are asked for."""
+    """A list of rows, or an object that makes each row on access."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of rows."""
 
     def __getitem__(self, number: int, /) -> Row:
-        """One of them."""
+        """One row."""
 
 
 Progress = Callable[[int, int], None]
 
 
 class Batch(NamedTuple):
-    """Rows as rectangles; in the masks True is a real token. ``target`` is what the decoder beside an encoder gets."""
+    """Padded rows; masks are True at real tokens. ``target``: the ids that the decoder of an encoder-decoder reads."""
 
-    numbers: tuple[int, ...]  # which rows these are
+    numbers: tuple[int, ...]  # indices of the rows
     ids: Integer[Tensor, "B T"]
     mask: Bool[Tensor, "B T"]
     segments: Integer[Tensor, "B T"] | None
@@ -53,44 +53,44 @@ class Batch(NamedTuple):
     target_mask: Bool[Tensor, "B U"] | None
 
 
-def ask_in_batches(
+def run_in_batches(
     model: Transformer,
     rows: Rows,
-    ask: Callable[[Transformer, Batch], Sequence[Answer]],
+    run: Callable[[Transformer, Batch], Sequence[Result]],
     batch_size: int,
     progress: Progress | None = None,
-) -> list[Answer]:
-    """What ``ask`` gives for each row, in the order of the rows.
+) -> list[Result]:
+    """The result of ``run`` for each row, in the order of the rows.
 
     Args:
-        model: in whatever mode; ``ask`` gets it in evaluation mode.
-        rows: what to ask about; looked up one by one, a first time for their lengths.
-        ask: the model and a batch in, one answer per row out; runs without gradients.
-        batch_size: rows at a time; those of about the same length come together, the longest first.
-        progress: called with how many rows are done, and of how many.
+        model: in any mode; ``run`` gets it in evaluation mode.
+        rows: the sequences; each is accessed twice, first for its length.
+        run: takes the model and a batch, returns one result per row; called without gradients.
+        batch_size: rows per batch; those of similar length together, the longest first.
+        progress: called with the number of rows done and their total.
     """
     check_positive(batch_size=batch_size)
     lengths = [len(rows[number].ids) for number in range(len(rows))]
     order = sorted(range(len(lengths)), key=lambda number: -lengths[number])
-    found: dict[int, Answer] = {}
+    results: dict[int, Result] = {}
     model = evaluation_view(model)
     with torch.inference_mode():
         for first in range(0, len(order), batch_size):
             batch = _make_batch(model, rows, tuple(order[first : first + batch_size]))
-            found.update(zip(batch.numbers, ask(model, batch), strict=True))
+            results.update(zip(batch.numbers, run(model, batch), strict=True))
             if progress is not None:
-                progress(len(found), len(order))
-    return [found[number] for number in range(len(lengths))]
+                progress(len(results), len(order))
+    return [results[number] for number in range(len(lengths))]
 
 
-def vectors(model: Transformer, batch: Batch) -> tuple[Float[Tensor, "B S D"], Bool[Tensor, "B S"]]:
-    """The vectors that the head reads, and which of them are real.
+def head_input(model: Transformer, batch: Batch) -> tuple[Float[Tensor, "B S D"], Bool[Tensor, "B S"]]:
+    """The hidden states that the head reads, and their mask.
 
-    Where an encoder-decoder reads one text alone, its decoder gets the same text, shifted by its start token.
+    An encoder-decoder without a target decodes the same text, shifted right by its start token.
     """
     if model.config.encoder is None:
         return model.decode(batch.ids, batch.mask, segments=batch.segments), batch.mask
-    hidden = encoded(model, batch)
+    hidden = encode(model, batch)
     if model.config.decoder is None:
         return hidden, batch.mask
     target, mask = batch.target, batch.target_mask
@@ -100,17 +100,17 @@ def vectors(model: Transformer, batch: Batch) -> tuple[Float[Tensor, "B S D"], B
     return model.decode(target, mask, memory=hidden, memory_mask=batch.mask), mask
 
 
-def encoded(model: Transformer, batch: Batch) -> Float[Tensor, "B T D"]:
-    """The encoder's vectors, or those of the only decoder."""
+def encode(model: Transformer, batch: Batch) -> Float[Tensor, "B T D"]:
+    """The hidden states of the encoder, or of the decoder if there is no encoder."""
     read = model.decode if model.config.encoder is None else model.encode
     return read(batch.ids, batch.mask, segments=batch.segments)
 
 
 def start_token(facts: config.Model) -> int:
-    """The id that a decoder beside an encoder begins with."""
+    """The id that an encoder-decoder's decoder begins with."""
     if facts.tokens.start is None:
         raise ValueError(
-            "the facts of this encoder-decoder do not say which token its decoder starts with; "
+            "the facts of this encoder-decoder have no start token for its decoder; "
             "set tokens.start with glassformer.config.change."
         )
     return facts.tokens.start
@@ -131,7 +131,7 @@ def _make_batch(model: Transformer, rows: Rows, numbers: tuple[int, ...]) -> Bat
 def _rectangle(
     rows: Sequence[Sequence[int]], device: torch.device
 ) -> tuple[Integer[Tensor, "B T"], Bool[Tensor, "B T"]]:
-    """Rows padded on the right with 0, and which slots are real."""
+    """Rows padded on the right with 0, and their mask."""
     lengths = torch.tensor([len(row) for row in rows])
     width = int(lengths.max())
     ids = torch.tensor([[*row, *(0 for _ in range(width - len(row)))] for row in rows], dtype=torch.long)

@@ -1,10 +1,10 @@
-"""From nats to perplexity and bits. Standard library only: metrics need no tensors for it."""
+"""Perplexity and bits from nats. Standard library only, so that metrics need no tensor library."""
 
 import math
 
 
 def perplexity_of(loss: float) -> float:
-    """exp of nats per token; inf where that is too great for a number."""
+    """exp(nats per token); inf where that overflows."""
     try:
         return math.exp(loss)
     except OverflowError:
@@ -12,5 +12,5 @@ def perplexity_of(loss: float) -> float:
 
 
 def bits_of(nats: float) -> float:
-    """The same to the base 2."""
+    """Nats as bits."""
     return nats / math.log(2)

@@ -1,11 +1,10 @@
 """How probable texts are under a language model: token by token, as perplexity, as bits per byte.
 
-What is averaged is averaged over predicted tokens, all of them together, so batches make no difference. Texts that are
-longer than the model are read window by window: every token is predicted once, with as much before it as the window
-holds.
+Averages are over all predicted tokens together, so that batches make no difference. Texts that are longer than the
+model takes are read window by window: every token is predicted once, with as much context as the window holds.
 
-The texts are those that the tokenizer makes, with its own tokens around them: where it puts a token before the text,
-all of the text is predicted; where it does not, nothing stands before the first token, and it is not predicted.
+Texts are encoded with the tokenizer's special tokens. If there is one before the text, all of the text is predicted;
+otherwise the first token has no context and is not predicted.
 
 Shapes: ``T`` tokens, ``D`` model width, ``V`` vocabulary.
 """
@@ -22,33 +21,33 @@ from torch import Tensor
 from glassformer.config.checks import Setting, SettingError
 from glassformer.generation.prompts import check_loaded, check_texts
 from glassformer.hub import Loaded
+from glassformer.loaded import check_ability
 from glassformer.models.transformer import Transformer
 from glassformer.nn.norm import upcast
-from glassformer.tasks.batches import Batch, Progress, Row, ask_in_batches, encoded, start_token, vectors
+from glassformer.tasks.batches import Batch, Progress, Row, encode, head_input, run_in_batches, start_token
 from glassformer.tasks.perplexity import bits_of, perplexity_of
-from glassformer.tasks.texts import Framed, Pair, check_head, check_text_or_pair, fit, frame
-from glassformer.tasks.windows import Window, check_windows, sliding
+from glassformer.tasks.texts import Framed, Pair, Window, check_text_or_pair, check_windows, fit, frame, sliding
 from glassformer.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
 class TokenScore:
-    """One token and its log-probability, base e; None where nothing stands before it to predict it from."""
+    """One token and its log-probability, base e; None if it has no context to be predicted from."""
 
-    token: str  # as the vocabulary writes it
+    token: str  # its name in the vocabulary
     id: int
-    start: int  # the characters [start, end) of the text that it covers; none for a token that is not in the text
+    start: int  # the characters [start, end) of the text; empty for special tokens
     end: int
     log_prob: float | None
 
 
 @dataclass(frozen=True)
 class Total:
-    """What is said of all predicted tokens together; the averages are None where none was predicted."""
+    """All predicted tokens together; the averages are None if no token was predicted."""
 
     log_prob: float  # sum of the log-probabilities
     predicted: int  # how many tokens were predicted
-    bytes: int  # of UTF-8, of the text that was predicted
+    bytes: int  # of the predicted text in UTF-8
     perplexity: float | None  # exp of the mean of −log_prob
     bits_per_byte: float | None
 
@@ -58,7 +57,7 @@ class Score:
     """A text with the score of every token."""
 
     text: str
-    source: str | None  # what an encoder-decoder was given
+    source: str | None  # what an encoder-decoder's encoder read
     tokens: tuple[TokenScore, ...]
     total: Total
 
@@ -76,21 +75,19 @@ def score(
 
     Args:
         loaded: a decoder or encoder-decoder with a head of the kind lm, and its tokenizer.
-        texts: texts for a decoder; pairs (source, text) for an encoder-decoder, which is asked how probable the text is
-            given the source. Those must fit into the model.
-        window: tokens that a decoder sees at once; the most it takes unless given.
-        stride: how many new tokens each window after the first predicts; half the window unless given. The fewer, the
-            more stands before each, and the longer it takes.
-        batch_size: windows at a time.
-        progress: called with how many are done, and of how many.
+        texts: texts for a decoder; pairs (source, text) for an encoder-decoder, which gives the probability of the
+            text given the source. Pairs must fit the model.
+        window: tokens that a decoder reads at once; None: the most it takes.
+        stride: how many new tokens each window after the first predicts; None: half the window. A smaller stride gives
+            every token more context, and takes longer.
+        batch_size: windows per batch.
+        progress: called with the number done and the total.
     """
     check_texts(loaded, texts, check_text_or_pair)
     model, tokenizer = loaded.model, loaded.tokenizer
-    check_head(model.config, ("lm",), "score")
-    if model.config.family == "encoder":
-        raise ValueError(
-            "this model guesses masked words and predicts no next token; score it with score_masked (--masked)."
-        )
+    if model.config.family == "encoder" and "fill" in loaded.abilities:
+        raise ValueError("this model predicts masked tokens and no next token; score it with score_masked (--masked).")
+    check_ability(model.config, "score")
     if model.config.family == "encoder-decoder":
         if window is not None or stride is not None:
             template = "{} and {} are for decoders; an encoder-decoder reads a pair as a whole."
@@ -98,11 +95,12 @@ def score(
         return _score_pairs(loaded, texts, batch_size, progress)
     single = [text for text in texts if isinstance(text, str)]
     if len(single) < len(texts):
-        raise ValueError("this model has no encoder for the source of a pair (source, text): give it single texts.")
+        raise ValueError("this model has no encoder for the source of a pair (source, text): pass single texts.")
     framed = [frame(tokenizer, text, name=f"text {number}") for number, text in enumerate(single)]
-    streams = [[token.id for token in one.tokens] for one in framed]
-    found = _score_streams(model, streams, (window, stride), batch_size, progress)
-    return [_scored(text, None, one, logs, tokenizer) for text, one, logs in zip(single, framed, found, strict=True)]
+    streams = [[token.id for token in text.tokens] for text in framed]
+    logs = _score_streams(model, streams, (window, stride), batch_size, progress)
+    rows = zip(single, framed, logs, strict=True)
+    return [_scored(text, None, tokens, text_logs, tokenizer) for text, tokens, text_logs in rows]
 
 
 def score_file(
@@ -116,12 +114,12 @@ def score_file(
 ) -> Total:
     """The log-probability of a whole file of UTF-8 text as one stream of tokens; see ``score`` for the arguments.
 
-    Logits are there for one window at a time, so that memory does not grow with the file but by its ids.
+    Logits are computed for one batch of windows at a time, so that memory grows with the file only by its ids.
     """
     check_loaded(loaded)
     model, tokenizer = loaded.model, loaded.tokenizer
-    check_head(model.config, ("lm",), "scoring a whole file", ("decoder",))
-    text = Path(path).read_bytes().decode("utf-8")  # bytes: no line ending is changed
+    check_ability(model.config, "scoring a whole file", ("lm",), ("decoder",))
+    text = Path(path).read_bytes().decode("utf-8")  # bytes, so that line endings stay as they are
     framed = frame(tokenizer, text, name=str(path))
     (logs,) = _score_streams(model, [[token.id for token in framed.tokens]], (window, stride), batch_size, progress)
     return _total(text, framed, logs)
@@ -130,47 +128,48 @@ def score_file(
 def score_masked(
     loaded: Loaded, texts: Sequence[str], *, batch_size: int = 16, progress: Progress | None = None
 ) -> list[Score]:
-    """Pseudo-log-likelihoods of texts under a model that guesses masked words (Salazar et al., 2020), in their order.
+    """Pseudo-log-likelihoods of texts under a masked language model (Salazar et al., 2020), in the order of the texts.
 
-    Each token of a text is masked in its turn and guessed from all others. That is no probability of the text, and its
-    perplexity no rival of a language model's: later tokens are seen.
+    Each token of a text is masked in turn and predicted from all others. That is not a probability of the text, and its
+    perplexity cannot be compared with that of a causal model: later tokens are visible.
 
     Args:
         loaded: an encoder with a head of the kind lm or pretraining, and its tokenizer.
-        texts: must fit into the model; a text of n tokens takes n passes.
-        batch_size: passes at a time.
-        progress: called with how many are done, and of how many.
+        texts: must fit the model; a text of n tokens takes n passes.
+        batch_size: passes per batch.
+        progress: called with the number done and the total.
     """
     check_texts(loaded, texts)
     model, tokenizer = loaded.model, loaded.tokenizer
-    check_head(model.config, ("lm", "pretraining"), "scoring by masks", ("encoder",))
+    check_ability(model.config, "scoring by masks", ("lm", "pretraining"), ("encoder",))
     if tokenizer.mask is None:
-        raise ValueError("this tokenizer names no mask token, so no token can be hidden from the model.")
+        raise ValueError("this tokenizer has no mask token, so no token can be masked.")
     framed = [frame(tokenizer, text, name=f"text {number}") for number, text in enumerate(texts)]
-    rows = _Masked([fit(one, model.config.longest, None) for one in framed], tokenizer.mask)
+    rows = _Masked([fit(text, model.config.longest, None) for text in framed], tokenizer.mask)
 
-    def ask(model: Transformer, batch: Batch) -> list[float]:
-        places, wanted = zip(*(rows.hidden(number) for number in batch.numbers), strict=True)
-        hidden = encoded(model, batch)[torch.arange(len(places)), torch.tensor(places)]  # B D
-        return _log_probabilities(model, hidden, wanted)
+    def run(model: Transformer, batch: Batch) -> list[float]:
+        indices, targets = zip(*(rows.masked(number) for number in batch.numbers), strict=True)
+        hidden = encode(model, batch)[torch.arange(len(indices)), torch.tensor(indices)]  # (B, D)
+        return _log_probs(model, hidden, targets)
 
-    logs = iter(ask_in_batches(model, rows, ask, batch_size, progress))
+    logs = iter(run_in_batches(model, rows, run, batch_size, progress))
     scores = []
-    for text, one in zip(texts, framed, strict=True):
-        known = {len(one.before) + place: next(logs) for place in range(len(one.first))}
-        scores.append(_scored(text, None, one, [known.get(place) for place in range(len(one.tokens))], tokenizer))
+    for text, tokens in zip(texts, framed, strict=True):
+        known = {len(tokens.before) + index: next(logs) for index in range(len(tokens.first))}
+        all_logs = [known.get(index) for index in range(len(tokens.tokens))]
+        scores.append(_scored(text, None, tokens, all_logs, tokenizer))
     return scores
 
 
 def summarise(scores: Iterable[Score]) -> Total:
-    """All texts together: every predicted token counts once, however many are in its text."""
-    totals = [one.total for one in scores]
-    predicted, size = (sum(numbers) for numbers in ([one.predicted for one in totals], [one.bytes for one in totals]))
-    return _averaged([one.log_prob for one in totals], predicted, size)
+    """The total of all texts: every predicted token counts once, whatever the length of its text."""
+    totals = [score.total for score in scores]
+    predicted, size = sum(total.predicted for total in totals), sum(total.bytes for total in totals)
+    return _averaged([total.log_prob for total in totals], predicted, size)
 
 
 class _Slices:
-    """Windows over streams of ids as rows, cut when they are asked for: what they share needs no room twice."""
+    """Windows over streams of ids as rows, made on access, so that overlaps are not stored twice."""
 
     def __init__(self, streams: Sequence[Sequence[int]], windows: Sequence[tuple[int, Window]]) -> None:
         self.streams, self.windows = streams, windows
@@ -185,24 +184,24 @@ class _Slices:
 
 
 class _Masked:
-    """For each token of each text a row in which it is masked, made when it is asked for."""
+    """For each token of each text a row in which it is masked, made on access."""
 
     def __init__(self, texts: Sequence[Framed], mask: int) -> None:
         self.texts, self.mask = texts, mask
-        self.places = [(text, len(text.before) + place) for text in texts for place in range(len(text.first))]
+        self.rows = [(text, len(text.before) + index) for text in texts for index in range(len(text.first))]
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.rows)
 
     def __getitem__(self, number: int) -> Row:
-        text, place = self.places[number]
+        text, index = self.rows[number]
         ids, segments, _ = text.row
-        return Row([*ids[:place], self.mask, *ids[place + 1 :]], segments)
+        return Row([*ids[:index], self.mask, *ids[index + 1 :]], segments)
 
-    def hidden(self, number: int) -> tuple[int, int]:
-        """The masked place of a row, and the id that stood there."""
-        text, place = self.places[number]
-        return place, text.tokens[place].id
+    def masked(self, number: int) -> tuple[int, int]:
+        """The index of the masked token of a row, and its id."""
+        text, index = self.rows[number]
+        return index, text.tokens[index].id
 
 
 def _score_streams(
@@ -214,20 +213,20 @@ def _score_streams(
 ) -> list[list[float | None]]:
     """The log-probability of every id, None for the first of each stream; ``sizes`` are window and stride."""
     size, step = check_windows(*sizes, model.config.longest, max(map(len, streams), default=0))
-    windows = [(number, one) for number, stream in enumerate(streams) for one in sliding(len(stream), size, step)]
+    windows = [(number, w) for number, stream in enumerate(streams) for w in sliding(len(stream), size, step)]
 
-    def ask(model: Transformer, batch: Batch) -> list[list[float]]:
-        found = []
-        for hidden, number in zip(encoded(model, batch), batch.numbers, strict=True):
+    def run(model: Transformer, batch: Batch) -> list[list[float]]:
+        logs = []
+        for hidden, number in zip(encode(model, batch), batch.numbers, strict=True):  # hidden (T, D)
             stream, (start, new, end) = windows[number]
-            first = max(new, 1)  # nothing stands before the very first
-            before = hidden[first - 1 - start : end - 1 - start]  # the vectors that predict the ids after them
-            found.append(_log_probabilities(model, before, streams[stream][first:end]))
-        return found
+            first = max(new, 1)  # the first token of a stream has no context
+            before = hidden[first - 1 - start : end - 1 - start]  # each predicts the next id
+            logs.append(_log_probs(model, before, streams[stream][first:end]))
+        return logs
 
     logs: list[list[float | None]] = [[None] for _ in streams]
-    answers = ask_in_batches(model, _Slices(streams, windows), ask, batch_size, progress)
-    for (number, _), more in zip(windows, answers, strict=True):
+    new_logs = run_in_batches(model, _Slices(streams, windows), run, batch_size, progress)
+    for (number, _), more in zip(windows, new_logs, strict=True):
         logs[number] += more
     return logs
 
@@ -235,7 +234,7 @@ def _score_streams(
 def _score_pairs(
     loaded: Loaded, texts: Sequence[str | Pair], batch_size: int, progress: Progress | None
 ) -> list[Score]:
-    """Texts given their sources; the decoder's start token predicts the first."""
+    """Scores of texts given their sources; the decoder's start token predicts the first token."""
     model, tokenizer = loaded.model, loaded.tokenizer
     pairs = [pair for pair in texts if not isinstance(pair, str)]
     if len(pairs) < len(texts):
@@ -247,30 +246,30 @@ def _score_pairs(
         ]
         for side, what in enumerate(("source", "text"))
     )
-    wanted = [target.row.ids for target in targets]
+    target_ids = [target.row.ids for target in targets]
     start = start_token(model.config)
-    rows = [source.row._replace(target=[start, *ids[:-1]]) for source, ids in zip(sources, wanted, strict=True)]
+    rows = [source.row._replace(target=[start, *ids[:-1]]) for source, ids in zip(sources, target_ids, strict=True)]
 
-    def ask(model: Transformer, batch: Batch) -> list[list[float]]:
-        hidden, _ = vectors(model, batch)
-        both = [(row, wanted[number]) for row, number in zip(hidden, batch.numbers, strict=True)]
-        return [_log_probabilities(model, row[: len(ids)], ids) for row, ids in both]
+    def run(model: Transformer, batch: Batch) -> list[list[float]]:
+        hidden, _ = head_input(model, batch)  # (B, T, D)
+        rows = [(row, target_ids[number]) for row, number in zip(hidden, batch.numbers, strict=True)]
+        return [_log_probs(model, row[: len(ids)], ids) for row, ids in rows]
 
-    found = ask_in_batches(model, rows, ask, batch_size, progress)
+    all_logs = run_in_batches(model, rows, run, batch_size, progress)
     return [
         _scored(text, source, framed, logs, tokenizer)
-        for (source, text), framed, logs in zip(pairs, targets, found, strict=True)
+        for (source, text), framed, logs in zip(pairs, targets, all_logs, strict=True)
     ]
 
 
-def _log_probabilities(model: Transformer, hidden: Float[Tensor, "T D"], wanted: Sequence[int]) -> list[float]:
-    """The log-probability of each wanted id under the logits of the vector beside it."""
-    if not wanted:
+def _log_probs(model: Transformer, hidden: Float[Tensor, "T D"], targets: Sequence[int]) -> list[float]:
+    """The log-probability of each target id under the logits of its hidden state."""
+    if not targets:
         return []
-    answer = model.apply_head(hidden.unsqueeze(0))
-    logits = (answer[0] if isinstance(answer, tuple) else answer).squeeze(0)  # T V
+    output = model.apply_head(hidden.unsqueeze(0))
+    logits = (output[0] if isinstance(output, tuple) else output).squeeze(0)  # (T, V)
     logs = upcast(logits).log_softmax(-1)
-    return logs.gather(-1, torch.tensor(wanted, device=logs.device).unsqueeze(-1)).squeeze(-1).tolist()
+    return logs.gather(-1, torch.tensor(targets, device=logs.device).unsqueeze(-1)).squeeze(-1).tolist()
 
 
 def _scored(text: str, source: str | None, framed: Framed, logs: Sequence[float | None], tokenizer: Tokenizer) -> Score:

@@ -1,7 +1,7 @@
-"""Averages of weights: a moving one beside a run, and one over checkpoints that were kept.
+"""Averages of weights: a moving average during a run, and the mean of saved checkpoints.
 
-Weights from late in a run lie around a better point than any of them (Polyak and Juditsky, 1992); the mean over the
-last checkpoints is how the first Transformer was evaluated (Vaswani et al., 2017, section 6.1).
+The mean of weights from late in a run is better than any of them (Polyak and Juditsky, 1992); the mean over the last
+checkpoints is how the first Transformer was evaluated (Vaswani et al., 2017, section 6.1).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,24 +16,24 @@ from glassformer.config import to_dict
 from glassformer.config.checks import check_probability
 from glassformer.models.transformer import unwrapped
 from glassformer.training.checkpoint import CheckpointError, check
+from glassformer.training.optim import parameter_names
 from glassformer.training.resume import differences
-from glassformer.training.state import parameter_names
 from glassformer.weights.files import some
 from glassformer.weights.source import Source, open_source
 
 
 class MovingAverage:
-    """An exponential moving average of the weights that learn: average ← d · average + (1 − d) · weight.
+    """An exponential moving average of the trained weights: average ← d · average + (1 − d) · weight.
 
     d = min(decay, (1 + n) / (10 + n)) at the n-th update, as TensorFlow's ``ExponentialMovingAverage`` has it: the
-    starting weights are nearly forgotten after a few updates, where a fixed 0.999 would remember them for thousands.
+    initial weights are nearly forgotten after a few updates, where a fixed 0.999 would keep them for thousands.
 
-    Kept in at least float32: in bfloat16 a step of 0.001 of the difference would round away. A shared weight is kept
-    once. Buffers have no average: where the averaged weights are put in, buffers stay as the model has them.
+    In at least float32: in bfloat16 a step of 0.001 of the difference would round away. A shared weight is averaged
+    once. Buffers have no average: while the averaged weights are applied, buffers stay as they are.
 
     Args:
-        model: the one that trains, with its adapters and on its devices already: the parameters that learn now are
-            the ones that are averaged.
+        model: the one in training, with its adapters and on its devices already: the parameters that require
+            gradients now are averaged.
         decay: the largest d.
     """
 
@@ -42,48 +42,48 @@ class MovingAverage:
         self.decay, self.updates = decay, 0
         self._weights = {name: p for p, name in parameter_names(model).items() if p.requires_grad}
         if not self._weights:
-            raise ValueError("no parameter of this model learns, so there is nothing to average.")
-        self._averages = {name: _wide(weight).clone() for name, weight in self._weights.items()}
+            raise ValueError("no parameter of this model requires a gradient, so there is nothing to average.")
+        self._averages = {name: _float32(weight).clone() for name, weight in self._weights.items()}
         self._is_applied = False
 
     @torch.no_grad()
     def update(self) -> None:
-        """Take in the weights as they are now; call it after every step."""
+        """Update the averages with the current weights; call it after every step."""
         if self._is_applied:
-            raise RuntimeError("the model holds its averaged weights now; update after the with statement has ended.")
+            raise RuntimeError("the model has its averaged weights now; update after the with statement has ended.")
         self.updates += 1
-        share = 1 - min(self.decay, (1 + self.updates) / (10 + self.updates))
+        rate = 1 - min(self.decay, (1 + self.updates) / (10 + self.updates))
         for name, weight in self._weights.items():
-            self._averages[name].lerp_(_wide(weight), share)
+            self._averages[name].lerp_(_float32(weight), rate)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """The model with the averaged weights, for evaluation and saving; afterwards its own are back, to the bit."""
+        """Inside it the model has the averaged weights, for evaluation and saving; afterwards its own, bit for bit."""
         if self._is_applied:
-            raise RuntimeError("the averaged weights are in the model already.")
+            raise RuntimeError("the averaged weights are applied already.")
         own = {name: weight.detach().clone() for name, weight in self._weights.items()}
         self._is_applied = True
         try:
-            self._put(self._averages)
+            self._copy(self._averages)
             yield
         finally:
-            self._put(own)
+            self._copy(own)
             self._is_applied = False
 
     @torch.no_grad()
-    def _put(self, values: Mapping[str, Tensor]) -> None:
+    def _copy(self, values: Mapping[str, Tensor]) -> None:
         for name, weight in self._weights.items():
             weight.copy_(values[name])
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The averages by the names of their parameters, and how many updates they have seen."""
+        """The averages by the names of their parameters, and how many updates were made."""
         return dict(self._averages), {"updates": self.updates, "decay": self.decay}
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Go on from there."""
-        if other := tensors.keys() ^ self._averages.keys():
-            raise ValueError(f"another set of weights was averaged: {some(other)} are on one side only.")
+        """Restore what ``state`` gave."""
+        if unmatched := tensors.keys() ^ self._averages.keys():
+            raise ValueError(f"another set of weights was averaged: {some(unmatched)} are on one side only.")
         if facts["decay"] != self.decay:
             raise ValueError(f"these averages were made with decay={facts['decay']}, and this run has {self.decay}.")
         for name, average in self._averages.items():
@@ -95,15 +95,15 @@ class MovingAverage:
         self.updates = facts["updates"]
 
 
-def _wide(weight: Tensor) -> Tensor:
+def _float32(weight: Tensor) -> Tensor:
     return weight.detach().to(torch.promote_types(weight.dtype, torch.float32))
 
 
 def average_checkpoints(folders: Sequence[Path]) -> dict[str, Tensor]:
     """The mean of the weights of several checkpoints of one model, by name and in the type they are stored in.
 
-    Every file is checked against its checksum first. Sums are in float64; of all checkpoints together one tensor is in
-    memory at a time, besides the result.
+    Every file is verified by its checksum first. Sums are in float64; besides the result only one tensor is in memory
+    at a time.
     """
     if not folders:
         raise ValueError("there are no checkpoints to average.")
@@ -117,7 +117,7 @@ def average_checkpoints(folders: Sequence[Path]) -> dict[str, Tensor]:
 
 
 def load_average(model: nn.Module, folders: Sequence[Path]) -> None:
-    """Put the mean of several checkpoints into a model of the same facts."""
+    """Load the mean of several checkpoints into a model of the same facts."""
     inner = unwrapped(model)
     weights = average_checkpoints(folders)
     with open_source(folders[0]) as first:
@@ -133,21 +133,21 @@ def _mean(name: str, sources: Sequence[Source]) -> Tensor:
 
 
 def _check_same(first: Source, other: Source) -> None:
-    """Raise unless both are checkpoints of ours, of the same facts, with the same tensors."""
+    """Raise unless both are checkpoints in our format, of the same facts, with the same tensors."""
     if not other.is_ours:
         raise CheckpointError(f"{other.place} is not a checkpoint of a run; only those are averaged.")
     _check_facts(first.place, first.config["model"], str(other.place), other.config["model"])
-    for what, one, two in (("shape", first.shapes, other.shapes), ("type", first.dtypes, other.dtypes)):
-        if names := one.keys() ^ two.keys():
+    for kind, ours, theirs in (("shape", first.shapes, other.shapes), ("type", first.dtypes, other.dtypes)):
+        if names := ours.keys() ^ theirs.keys():
             raise CheckpointError(f"{some(names)} are in only one of {first.place} and {other.place}.")
-        for name in one:
-            if one[name] != two[name]:
+        for name in ours:
+            if ours[name] != theirs[name]:
                 raise CheckpointError(
-                    f"{name} has the {what} {one[name]} in {first.place}, but {two[name]} in {other.place}."
+                    f"{name} has the {kind} {ours[name]} in {first.place}, but {theirs[name]} in {other.place}."
                 )
 
 
-def _check_facts(place: Path, facts: Any, other_place: str, other: Any) -> None:
+def _check_facts(path: Path, facts: Any, other_path: str, other: Any) -> None:
     if changed := list(differences(facts, other)):
-        lines = "\n".join(f"  {name}: {one!r}, and {two!r}" for name, one, two in changed)
-        raise CheckpointError(f"{place} and {other_place} are of different models, which have no mean:\n{lines}")
+        lines = "\n".join(f"  {name}: {value!r}, and {other_value!r}" for name, value, other_value in changed)
+        raise CheckpointError(f"{path} and {other_path} are of different models, which have no mean:\n{lines}")

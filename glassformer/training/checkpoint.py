@@ -1,9 +1,11 @@
-"""Checkpoints of a run: written all or nothing, checked when read, the old ones kept until the new one is whole.
+"""Checkpoints of a run: written all or nothing, verified when read, old ones kept until the new one is complete.
 
-A checkpoint is a folder ``step-00000100``. What is in it is written to a hidden folder beside it first; then comes
+A checkpoint is a folder ``step-00000100``. Its files are written to a hidden folder beside it first; then comes
 ``manifest.json`` with the size and SHA-256 of every file and whether it is the best so far, everything is flushed to
-the disk, and only then does the folder get its name. So a folder without a manifest is never read, and a run that is
-killed at any moment leaves the checkpoint before as it was.
+the disk, and only then is the folder renamed. So a folder without a manifest is never read, and a run that is killed at
+any moment leaves the previous checkpoint as it was.
+
+``FolderLock`` keeps a second process from training in the same folder.
 """
 
 import hashlib
@@ -11,6 +13,7 @@ import json
 import os
 import re
 import shutil
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.config.checks import check_positive
-from glassformer.training.processes import by_first, rank
+from glassformer.training.parallel import on_rank_zero, rank
 from glassformer.weights.saving import sync, write_text
 
 MANIFEST = "manifest.json"
@@ -35,8 +38,8 @@ class Checkpoints:
     """The checkpoints of one run.
 
     Args:
-        folder: where they lie.
-        keep: how many of the newest stay; the best one stays besides.
+        folder: that holds them.
+        keep: how many of the newest are kept; the best one is kept as well.
     """
 
     folder: Path
@@ -46,46 +49,46 @@ class Checkpoints:
         check_positive(keep=self.keep)
 
     def write(self, step: int, fill: Callable[[Path], None], *, is_best: bool = False) -> Path:
-        """Write one: ``fill`` puts the files into the folder it is handed. Older ones than ``keep`` are removed.
+        """Write one: ``fill`` writes the files into the folder it receives. Then older ones than ``keep`` are removed.
 
-        With several processes all call it, and ``fill`` is called in all, for the first needs what the others hold;
-        the first alone touches the disk.
+        With several processes all call it, and ``fill`` is called in all, because the first needs the shards of the
+        others; only the first writes to the disk.
         """
-        place = self.folder / f"step-{step:08}"
-        hidden = self.folder / f".{place.name}.new"
-        with _explained(place):
+        path = self.folder / f"step-{step:08}"
+        hidden = self.folder / f".{path.name}.new"
+        with _explained(path):
             try:
-                by_first(partial(_make_anew, hidden))
+                on_rank_zero(partial(_make_empty, hidden))
                 fill(hidden)
-                by_first(partial(self._finish, hidden, place, is_best))
+                on_rank_zero(partial(self._finish, hidden, path, is_best))
             finally:
                 if rank() == 0:
                     shutil.rmtree(hidden, ignore_errors=True)
-        return place
+        return path
 
-    def _finish(self, hidden: Path, place: Path, is_best: bool) -> None:
-        _seal(hidden, is_best)
-        _rename(hidden, place)
-        self._thin()
+    def _finish(self, hidden: Path, path: Path, is_best: bool) -> None:
+        _write_manifest(hidden, is_best)
+        _rename(hidden, path)
+        self._remove_old()
 
     def tidy(self) -> None:
-        """Finish what a run that was killed left behind: a checkpoint that is whole gets its name, the rest goes."""
-        by_first(self._tidy)
+        """Clean up after a run that was killed: rename a checkpoint that is complete, remove the others."""
+        on_rank_zero(self._tidy)
 
     def _tidy(self) -> None:
         for path in self._named():
-            if not (path / MANIFEST).is_file():  # it was being removed
+            if not (path / MANIFEST).is_file():  # its removal was interrupted
                 shutil.rmtree(path)
-        for left in sorted(self.folder.glob(".step-*")):  # of one step, the new one before the old one
-            place = left.with_name(left.name[1:].partition(".")[0])
-            if not place.exists() and _is_whole(left):
-                os.replace(left, place)
+        for hidden in sorted(self.folder.glob(".step-*")):  # of one step, the new one before the old one
+            path = hidden.with_name(hidden.name[1:].partition(".")[0])
+            if not path.exists() and _is_complete(hidden):
+                os.replace(hidden, path)
                 sync(self.folder)
             else:
-                shutil.rmtree(left)
+                shutil.rmtree(hidden)
 
     def all(self) -> list[Path]:
-        """Those that were written to the end, the newest last."""
+        """All complete checkpoints, the newest last."""
         return [path for path in self._named() if (path / MANIFEST).is_file()]
 
     def _named(self) -> list[Path]:
@@ -98,49 +101,48 @@ class Checkpoints:
         return next(reversed(self.all()), None)
 
     def best(self) -> Path | None:
-        """The newest one that was called the best when it was written."""
+        """The newest one that was the best so far when it was written."""
         return next((path for path in reversed(self.all()) if _is_best(path)), None)
 
-    def _thin(self) -> None:
+    def _remove_old(self) -> None:
         kept = {*self.all()[-self.keep :], self.best()}
         for path in self.all():
             if path not in kept:
-                (path / MANIFEST).unlink()  # first, so that half a folder is never taken for a whole one
+                (path / MANIFEST).unlink()  # first, so that half a folder never counts as complete
                 shutil.rmtree(path)
 
 
 def step_of(path: Path) -> int:
     """The step after which a checkpoint was written."""
-    found = NAME.fullmatch(path.name)
-    if found is None:
+    match = NAME.fullmatch(path.name)
+    if match is None:
         raise CheckpointError(f"{path}: a checkpoint's folder is called step- and a number; this one is not.")
-    return int(found.group(1))
+    return int(match.group(1))
 
 
 def check(path: Path) -> dict[str, Any]:
     """Raise unless every file of a checkpoint is there and unchanged; return its manifest."""
     manifest = path / MANIFEST
     if not manifest.is_file():
-        raise CheckpointError(f"{path}: there is no {MANIFEST}, so it was not written to the end.{_others(path)}")
+        raise CheckpointError(f"{path}: there is no {MANIFEST}, so it was not written to the end.{_remedy(path)}")
     try:
-        said = json.loads(manifest.read_text(encoding="utf-8"))
-        files = {str(name): (int(facts["bytes"]), str(facts["sha256"])) for name, facts in said["files"].items()}
+        contents: dict[str, Any] = json.loads(manifest.read_text(encoding="utf-8"))
+        files = {str(name): (int(file["bytes"]), str(file["sha256"])) for name, file in contents["files"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{manifest} is damaged: {error}.{_others(path)}") from error
+        raise CheckpointError(f"{manifest} is damaged: {error}.{_remedy(path)}") from error
     for name, (size, digest) in files.items():
         file = path / name
         if not file.is_file():
-            raise CheckpointError(f"{file} is missing; the manifest lists it.{_others(path)}")
+            raise CheckpointError(f"{file} is missing; the manifest lists it.{_remedy(path)}")
         if file.stat().st_size != size:
-            what = f"{file} has {file.stat().st_size:,} bytes, and {size:,} were written"
-            raise CheckpointError(f"{what}.{_others(path)}")
+            sizes = f"{file} has {file.stat().st_size:,} bytes, and {size:,} were written"
+            raise CheckpointError(f"{sizes}.{_remedy(path)}")
         if _digest(file) != digest:
-            raise CheckpointError(f"{file} has changed since it was written: its checksum differs.{_others(path)}")
-    result: dict[str, Any] = said
-    return result
+            raise CheckpointError(f"{file} has changed since it was written: its checksum differs.{_remedy(path)}")
+    return contents
 
 
-def _is_whole(path: Path) -> bool:
+def _is_complete(path: Path) -> bool:
     try:
         check(path)
     except CheckpointError:
@@ -149,50 +151,50 @@ def _is_whole(path: Path) -> bool:
 
 
 def _is_best(path: Path) -> bool:
-    """What the manifest says; a damaged one says nothing here, and is told of where the checkpoint is read."""
+    """As the manifest has it; a damaged one is reported where the checkpoint is read."""
     try:
-        said = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        contents = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
     except ValueError:
         return False
-    return isinstance(said, dict) and said.get("best") is True
+    return isinstance(contents, dict) and contents.get("best") is True
 
 
-def _others(path: Path) -> str:
-    """What to do with a damaged checkpoint: go on from the one before."""
+def _remedy(path: Path) -> str:
+    """What to do about a damaged checkpoint: resume from the one before."""
     if NAME.fullmatch(path.name) is None:
         return ""
     before = [other for other in Checkpoints(path.parent).all() if other != path and step_of(other) < step_of(path)]
     if not before:
-        return " There is none before it; start anew."
-    return f" Remove {path}, and --resume goes on from {before[-1]}."
+        return " There is none before it; start a new run."
+    return f" Remove {path}, and --resume continues from {before[-1]}."
 
 
-def _make_anew(folder: Path) -> None:
+def _make_empty(folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
 
 
-def _seal(folder: Path, is_best: bool) -> None:
+def _write_manifest(folder: Path, is_best: bool) -> None:
     """Flush all files, then write and flush the manifest."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    said = {
+    entries = {
         path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": _digest(path)} for path in files
     }
     for path in files:
         sync(path)
     sync(folder)
-    write_text(folder / MANIFEST, json.dumps({"format": 1, "best": is_best, "files": said}, indent=2) + "\n")
+    write_text(folder / MANIFEST, json.dumps({"format": 1, "best": is_best, "files": entries}, indent=2) + "\n")
 
 
-def _rename(hidden: Path, place: Path) -> None:
-    """Give a finished folder its name; one that has it already goes out of the way, and away when it is not needed."""
-    old = place.with_name(f".{place.name}.old")
+def _rename(hidden: Path, path: Path) -> None:
+    """Give a finished folder its name; one that has it already is moved aside first, and removed afterwards."""
+    old = path.with_name(f".{path.name}.old")
     shutil.rmtree(old, ignore_errors=True)
-    if place.exists():
-        os.replace(place, old)
-    os.replace(hidden, place)
-    sync(place.parent)
+    if path.exists():
+        os.replace(path, old)
+    os.replace(hidden, path)
+    sync(path.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -202,12 +204,54 @@ def _digest(path: Path) -> str:
 
 
 @contextmanager
-def _explained(place: Path) -> Iterator[None]:
-    """A disk that is full or read-only, in words that say what still stands."""
+def _explained(path: Path) -> Iterator[None]:
+    """Explain an error of the disk (full, read-only) and name the last good checkpoint."""
     try:
         yield
     except OSError as error:
-        last = Checkpoints(place.parent).latest()
-        stands = "No earlier one exists" if last is None else f"The one before stands: {last}"
+        last = Checkpoints(path.parent).latest()
+        earlier = "No earlier one exists" if last is None else f"The one before is complete: {last}"
         file = "" if error.filename is None else f"{Path(error.filename).name}: "
-        raise CheckpointError(f"{place} could not be written: {file}{error.strerror or error}. {stands}.") from error
+        raise CheckpointError(f"{path} could not be written: {file}{error.strerror or error}. {earlier}.") from error
+
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks: a second process is not kept out
+    fcntl = None  # type: ignore[assignment]
+
+
+class FolderLock:
+    """A lock on a folder among the processes of a machine; the system releases it when the process ends.
+
+    No file is written for it. On a file system without locks it has no effect.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._release: weakref.finalize[[int], FolderLock] | None = None
+
+    def take(self) -> None:
+        """Acquire the lock; raise if another process holds it. Taking it twice is the same as once."""
+        if fcntl is None or self._release is not None:
+            return
+        try:
+            handle = os.open(self.folder, os.O_RDONLY)
+        except OSError:
+            return  # a folder that cannot be read is reported where it is read
+        self._release = weakref.finalize(self, os.close, handle)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self.release()
+            raise CheckpointError(
+                f"another process trains in {self.folder} now; wait for it, stop it, or choose another --out."
+            ) from error
+        except OSError:
+            self.release()
+
+    def release(self) -> None:
+        """Release the lock."""
+        if self._release is not None:
+            self._release()
+            self._release = None

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from glassformer.config import count
 from glassformer.inspect.account.plot import STYLE, check_plot, save_figure
 from glassformer.inspect.facts import facts_of
-from glassformer.training.log import read_log
 from glassformer.training.logging.curve import Curves, read_curves, smooth, thin
+from glassformer.training.logging.sinks import read_log
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,13 +1,13 @@
-"""``torch.compile``, applied to a model in place: no wrapper, so that its names and what can be asked of it stay.
+"""``torch.compile``, applied to a model in place: no wrapper, so its names and methods stay.
 
-By default each block is compiled. Equal blocks share one compiled graph, so that a model of any depth starts quickly,
-and whoever asks the model gets there through compiled blocks: ``model(...)`` as well as ``encode``, ``decode`` and
-``answer``, which objectives call. Compiled as a whole, ``model(...)`` is one graph, slower to start; the other ways in
-are then right, but not compiled.
+By default each block is compiled. Equal blocks share one compiled graph, so a model of any depth starts quickly, and
+every entry point runs compiled blocks: ``model(...)`` as well as ``encode``, ``decode`` and ``apply_head``, which
+objectives call. Compiled as a whole, ``model(...)`` is one graph, slower to start; the other entry points are then
+correct, but not compiled.
 
 Sizes: the first batch is compiled for its own sizes. The first one of other sizes makes a graph for any (and sizes of
-1, which PyTorch always treats apart, some more); ragged batches settle after a handful, and batches that are all of one
-size keep the quicker graph. ``dynamic=True`` makes the general graph at once.
+1, which PyTorch always specialises, some more); ragged batches need no new graph after a handful, and batches of one
+size keep the faster graph. ``dynamic=True`` makes the general graph at once.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from einops import rearrange
 from torch import nn
 
 from glassformer.config.checks import check_choice
-from glassformer.training.block_calls import block_calls, calls_in, stand_in, take_away_idle
+from glassformer.training.activation_checkpointing import block_calls, call_of, calls_in, remove_unused_calls
 
 # All blocks of all models in a process count as one function, of which PyTorch compiles 8 versions and no more: too few
 # for encoder and decoder, with and without gradients, of any size.
@@ -32,7 +32,7 @@ def compile_model(
     dynamic: bool | None = None,
     backend: str | Callable[..., Any] = "inductor",
 ) -> None:
-    """Compile a model in place; it takes its time when the model is first called.
+    """Compile a model in place; the compilation happens when the model is first called.
 
     Raises PyTorch's limit of versions per function, for the whole process. Calls with a cache are not compiled: each
     would have sizes of its own.
@@ -40,10 +40,10 @@ def compile_model(
     check_choice("parts", parts, ("blocks", "whole"))
     torch._dynamo.config.recompile_limit = max(VERSIONS, torch._dynamo.config.recompile_limit)
     if parts == "whole" and any(call.recomputes for call in calls_in(model).values()):
-        raise ValueError('one graph goes past the calls of blocks, so they would not recompute; take parts="blocks".')
-    for like in (torch.empty(1, 1), nn.Parameter(torch.empty(1, 1))):
-        rearrange(like, "a b -> b a")  # einops notes each type when it first meets it; a graph made before is made anew
-    for call in block_calls(model) if parts == "blocks" else [stand_in(model)]:
+        raise ValueError('one graph replaces the calls of blocks, so they would not recompute; use parts="blocks".')
+    for tensor in (torch.empty(1, 1), nn.Parameter(torch.empty(1, 1))):
+        rearrange(tensor, "a b -> b a")  # einops registers each type at first use, which would invalidate a graph
+    for call in block_calls(model) if parts == "blocks" else [call_of(model)]:
         call.compiled = torch.compile(call.plain, dynamic=dynamic, backend=backend)
 
 
@@ -51,4 +51,4 @@ def uncompile_model(model: nn.Module) -> None:
     """Undo ``compile_model``."""
     for call in calls_in(model).values():
         call.compiled = None
-    take_away_idle(model)
+    remove_unused_calls(model)

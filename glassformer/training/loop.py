@@ -1,28 +1,27 @@
 """The training loop: batches in, reports out. Printing, logging, saving and stopping are the caller's.
 
-A step reads ``accumulate`` batches. Its loss is normalised by what is judged in all of them and, with several
-processes, in theirs: k batches of unequal size do what one great batch would.
+A step reads ``accumulate`` micro-batches. Its loss is divided by the number of targets in all of them, over all
+processes, so k micro-batches of unequal size do what one large batch would do.
 """
 
 import math
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from glassformer.config.checks import check_choice, check_number, check_positive
-from glassformer.data.objectives.base import Batch, Loss, Objective, add_counts
 from glassformer.nn.modes import Evaluating
-from glassformer.training.processes import world
+from glassformer.training.objectives.base import Batch, Loss, Objective, add_counts
+from glassformer.training.parallel import all_gather, full_tensor, gathered_weights, world_size
 from glassformer.training.schedules import Schedule, warmup_cosine
-from glassformer.training.shards import gathered_weights, whole
-from glassformer.training.sums import LossAccumulator, Means, all_reduce_counts
 
 Precision = Literal["float32", "bfloat16", "float16"]
 WIDTHS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -30,7 +29,7 @@ WIDTHS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 @runtime_checkable
 class Batches(Protocol):
-    """An endless source of batches that can say where it stands and go on from there."""
+    """An endless source of batches that can save its position and resume from it."""
 
     def __iter__(self) -> Iterator[Batch]:
         """Itself."""
@@ -39,24 +38,24 @@ class Batches(Protocol):
         """The next batch."""
 
     def state(self) -> dict[str, Any]:
-        """Where it stands, as JSON can write it."""
+        """Its position, as JSON can write it."""
 
     def resume(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Continue from a position."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How a run goes: for so many steps, or for so many seconds, in which case no two runs are the same.
+    """Length and numerics of a run. A run limited by ``seconds`` instead of ``steps`` is not reproducible.
 
-    ``precision``: of the products, by autocast; weights stay as they are. float16 scales the loss, so that small
-    gradients are not lost, and takes the scale off again before gradients are clipped.
+    ``precision`` is that of the matrix products, by autocast; weights keep their type. float16 scales the loss, so that
+    small gradients do not underflow, and unscales gradients before they are clipped.
     """
 
     steps: int | None = None
     seconds: float | None = None
-    accumulate: int = 1
-    clip: float | None = 1.0  # longest gradient; None: any
+    accumulate: int = 1  # micro-batches per step, in this process
+    clip: float | None = 1.0  # maximum gradient norm; None: no clipping
     precision: Precision = "float32"
     schedule: Schedule = warmup_cosine
 
@@ -77,18 +76,64 @@ class Report:
     step: int  # the first is 1
     loss: float
     terms: dict[str, float]  # the mean of each term of the loss
-    parts: dict[str, float]  # means of what is only told, such as the share of right guesses
+    parts: dict[str, float]  # means that are logged but not trained on, such as accuracy
     lr: float
     grad_norm: float  # before clipping
     tokens: int  # read in this step, by all processes
     tokens_seen: int  # since the start of the run
-    seconds: float  # this step took
+    seconds: float  # duration of this step
     fraction: float  # of the run that is done
     skipped: bool = False  # float16 overflowed: the scale was lowered and no weight changed
 
 
+class Means(NamedTuple):
+    """Mean loss over some batches, with its terms and what is logged beside it."""
+
+    loss: float
+    terms: dict[str, float]
+    parts: dict[str, float]
+
+
+@dataclass
+class LossAccumulator:
+    """Losses of several batches, summed. Means are over targets, not over batches."""
+
+    totals: dict[tuple[str, str], Tensor] = field(default_factory=dict)  # by ("term" or "part", name)
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    weights: dict[str, float] = field(default_factory=dict)  # of the terms
+
+    def add(self, loss: Loss) -> None:
+        """Add the loss of one batch."""
+        sums = {("term", name): (term.total, term.count) for name, term in loss.terms.items()}
+        sums |= {("part", name): total_and_count for name, total_and_count in loss.parts.items()}
+        for key, (total, count) in sums.items():
+            total = total.detach().double()
+            self.totals[key] = total if key not in self.totals else self.totals[key] + total
+            self.counts[key] += count
+        self.weights |= {name: term.weight for name, term in loss.terms.items()}
+
+    def means(self) -> Means:
+        """Means over all batches of all processes, each of which must call this; one may have added no batch."""
+        if world_size() > 1:
+            self._all_reduce()
+        values = {key: float(total) / max(1, self.counts[key]) for key, total in self.totals.items()}
+        terms = {name: value for (kind, name), value in values.items() if kind == "term"}
+        parts = {name: value for (kind, name), value in values.items() if kind == "part"}
+        return Means(sum(self.weights[name] * mean for name, mean in terms.items()), terms, parts)
+
+    def _all_reduce(self) -> None:
+        own = {key: float(total) for key, total in self.totals.items()}
+        self.totals, every = {}, all_gather((own, self.weights, self.counts))
+        self.counts = Counter()
+        for totals, weights, counts in every:  # in the order of ranks, so that all get the same to the bit
+            self.weights |= weights
+            self.counts.update(counts)
+            for key, value in totals.items():
+                self.totals[key] = self.totals.get(key, torch.zeros((), dtype=torch.float64)) + value
+
+
 class TrainModule(nn.Module):
-    """A model and its objective as one module, so that a wrapper for many processes sees every call."""
+    """A model and its objective as one module, so that a wrapper for several processes sees every call."""
 
     def __init__(self, model: nn.Module, objective: Objective[Any]) -> None:
         super().__init__()
@@ -96,21 +141,21 @@ class TrainModule(nn.Module):
         self.objective = objective
 
     def forward(self, batch: Batch, counts: Mapping[str, int]) -> tuple[Tensor, Loss]:
-        """This batch's share of the step's loss, and all that the objective says."""
+        """This batch's part of the step's loss, a scalar to differentiate; and the loss with its terms."""
         loss = self.objective.loss(self.model, batch)
         return loss.mean(counts), loss
 
 
 class Trainer:
-    """A run: iterate over it, and every step is a report.
+    """A run: iterating over it makes steps and yields their reports.
 
     Args:
         model: in training mode while steps are made.
-        objective: what it is trained for.
+        objective: computes the loss.
         batches: the micro-batches of this process.
-        optimizers: they step together; ``settings.schedule`` moves the learning rates they come with.
-        settings: how the run goes.
-        wrap: puts ``TrainModule`` into what many processes need; see ``train.parallel``.
+        optimizers: they step together; ``settings.schedule`` scales their initial learning rates.
+        settings: length and numerics of the run.
+        wrap: wraps ``TrainModule`` for several processes; see ``training.parallel``.
     """
 
     def __init__(
@@ -124,8 +169,8 @@ class Trainer:
         wrap: Any = None,
     ) -> None:
         self.model, self.batches, self.optimizers, self.settings = model, batches, list(optimizers), settings
-        together = TrainModule(model, objective)
-        self.together = together if wrap is None else wrap(together)
+        train_module = TrainModule(model, objective)
+        self.train_module = train_module if wrap is None else wrap(train_module)
         self.device = next(model.parameters()).device
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.precision == "float16")
         self.step = self.tokens_seen = 0
@@ -135,112 +180,119 @@ class Trainer:
         self._check_processes(wrap)
 
     def _check_processes(self, wrap: Any) -> None:
-        if world() > 1 and wrap is None:
-            raise ValueError("several processes train, and nothing exchanges their gradients: hand in wrap.")
-        if world() > 1 and self.settings.seconds is not None:
-            raise ValueError("processes have clocks of their own, and must stop together: say steps, not seconds.")
-        theirs = {id(p) for p in self.together.parameters()}
+        if world_size() > 1 and wrap is None:
+            raise ValueError("several processes train, but nothing exchanges their gradients: pass wrap.")
+        if world_size() > 1 and self.settings.seconds is not None:
+            raise ValueError("several processes must stop at the same step: set steps, not seconds.")
+        theirs = {id(p) for p in self.train_module.parameters()}
         if any(id(p) not in theirs for p in self._parameters):
             raise ValueError("an optimizer holds parameters that are not the model's: make it after parallel.wrap.")
 
     def __iter__(self) -> Iterator[Report]:
-        """All steps that are left. The optimizers have the learning rates they came with when it ends."""
+        """Make all remaining steps. When it ends, the optimizers have their initial learning rates again."""
         self._start = time.perf_counter()
         try:
             while self._fraction(self.step) < 1:
                 yield self.advance()
         finally:
-            self._set_rates(1.0)
+            self._scale_lr(1.0)
 
     def _fraction(self, step: int) -> float:
-        """The share of the run that is done after so many steps, or by now."""
+        """The fraction of the run that is done after ``step`` steps, or by now if it is limited by time."""
         if self.settings.steps is not None:
             return min(1.0, step / self.settings.steps)
         return min(1.0, (time.perf_counter() - self._start) / (self.settings.seconds or 1.0))
 
-    def advance(self) -> Report:
-        """Make one step. A loss or gradient that is not finite raises before it can spoil a weight."""
-        start = time.perf_counter()
-        self.model.train()
-        batches = list(islice(self.batches, self.settings.accumulate))
-        if len(batches) < self.settings.accumulate:
-            raise ValueError(f"the batches ran out after {self.step} steps, with {self._fraction(self.step):.0%} done.")
-        counts, tokens = all_reduce_counts(add_counts(batches), sum(batch.tokens for batch in batches))
-        self._set_rates(self.settings.schedule(self._fraction(self.step + 1)))
-        sums = LossAccumulator()
-        for number, batch in enumerate(batches):
-            self._add_gradients(batch.to(self.device, non_blocking=True), counts, sums, number == len(batches) - 1)
-        sums.share()
-        norm = self._clipped()
-        loss = sums.loss()
-        skipped = self._change_weights(norm, loss)
-        self.step += 1
-        self.tokens_seen += tokens
-        return Report(
-            step=self.step,
-            loss=loss,
-            terms=sums.means("term"),
-            parts=sums.means("part"),
-            lr=self.optimizers[0].param_groups[0]["lr"],
-            grad_norm=norm,
-            tokens=tokens,
-            tokens_seen=self.tokens_seen,
-            seconds=time.perf_counter() - start,
-            fraction=self._fraction(self.step),
-            skipped=skipped,
-        )
-
-    def _set_rates(self, factor: float) -> None:
+    def _scale_lr(self, factor: float) -> None:
         for optimizer, rates in zip(self.optimizers, self._rates, strict=True):
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * factor
 
-    def _add_gradients(self, batch: Batch, counts: Mapping[str, int], sums: LossAccumulator, is_last: bool) -> None:
-        waiting = getattr(self.together, "no_sync", nullcontext)  # gradients are exchanged once a step
-        with nullcontext() if is_last else waiting():
-            with self._autocast():
-                share, loss = self.together(batch, counts)
-            self.scaler.scale(share * world()).backward()  # processes are averaged over, and counts are of all
-        sums.add(loss)
+    def advance(self) -> Report:
+        """Make one step. A loss or gradient that is not finite raises before any weight changes."""
+        start, settings, processes = time.perf_counter(), self.settings, world_size()
+        self.model.train()
+        self._scale_lr(settings.schedule(self._fraction(self.step + 1)))
 
-    def _autocast(self) -> AbstractContextManager[Any]:
-        if self.settings.precision == "float32":
-            return nullcontext()
-        return torch.autocast(self.device.type, WIDTHS[self.settings.precision])
+        # The micro-batches of this step, and the number of targets in all of them, over all processes.
+        batches = list(islice(self.batches, settings.accumulate))
+        if len(batches) < settings.accumulate:
+            raise ValueError(f"the batches ran out after {self.step} steps, with {self._fraction(self.step):.0%} done.")
+        counts, tokens = add_counts(batches), sum(batch.tokens for batch in batches)
+        if processes > 1:
+            counts, tokens = _all_reduce_counts(counts, tokens)
 
-    def _clipped(self) -> float:
-        """The length of the gradient, which is cut to what is allowed."""
+        # Forward and backward; gradients add up in p.grad, and are exchanged in the last backward pass.
+        losses = LossAccumulator()
+        for number, batch in enumerate(batches, start=1):
+            with self._no_sync() if processes > 1 and number < len(batches) else nullcontext():
+                with self._autocast() if settings.precision != "float32" else nullcontext():
+                    share, loss = self.train_module(batch.to(self.device, non_blocking=True), counts)  # share: ()
+                self.scaler.scale(share * processes).backward()  # gradients are averaged over processes, counts summed
+            losses.add(loss)
+
+        # Clip: scale all gradients down together if their norm exceeds the limit.
         for optimizer in self.optimizers:
             self.scaler.unscale_(optimizer)
-        longest = math.inf if self.settings.clip is None else self.settings.clip
-        norm = nn.utils.clip_grad_norm_(self._parameters, longest)
-        return float(whole(norm))
+        norm = nn.utils.clip_grad_norm_(self._parameters, math.inf if settings.clip is None else settings.clip)
+        grad_norm, means = float(full_tensor(norm)), losses.means()
 
-    def _change_weights(self, norm: float, loss: float) -> bool:
-        """Step, unless float16 overflowed; whether it did."""
-        overflowed = not math.isfinite(norm)
-        if overflowed and not (self.scaler.is_enabled() and math.isfinite(loss)):
-            what = f"the loss became {loss}" if not math.isfinite(loss) else f"the gradient's length became {norm}"
-            raise FloatingPointError(f"{what} at step {self.step + 1}; no weight was changed. Try a lower lr.")
+        # Step, unless float16 overflowed. The scaler alone would skip only the optimizers whose own gradients did.
+        overflowed = not math.isfinite(grad_norm)
+        if overflowed and not (self.scaler.is_enabled() and math.isfinite(means.loss)):
+            raise self._not_finite(means.loss, grad_norm)
         for optimizer in self.optimizers:
-            if not overflowed:  # the scaler itself would hold back only those whose own gradients overflowed
+            if not overflowed:
                 self.scaler.step(optimizer)
             optimizer.zero_grad()
         self.scaler.update()
-        return overflowed
+
+        self.step += 1
+        self.tokens_seen += tokens
+        return Report(
+            step=self.step,
+            **means._asdict(),
+            lr=self.optimizers[0].param_groups[0]["lr"],
+            grad_norm=grad_norm,
+            tokens=tokens,
+            tokens_seen=self.tokens_seen,
+            seconds=time.perf_counter() - start,
+            fraction=self._fraction(self.step),
+            skipped=overflowed,
+        )
+
+    def _no_sync(self) -> AbstractContextManager[Any]:
+        """Backward passes inside keep their gradients to this process."""
+        context: AbstractContextManager[Any] = getattr(self.train_module, "no_sync", nullcontext)()
+        return context
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self.device.type, WIDTHS[self.settings.precision])
+
+    def _not_finite(self, loss: float, grad_norm: float) -> FloatingPointError:
+        value = f"the loss became {loss}" if not math.isfinite(loss) else f"the gradient norm became {grad_norm}"
+        return FloatingPointError(f"{value} at step {self.step + 1}; no weight was changed. Try a lower lr.")
+
+
+def _all_reduce_counts(counts: dict[str, int], tokens: int) -> tuple[dict[str, int], int]:
+    """Counts and tokens of all processes together."""
+    total, every = Counter[str](), all_gather((counts, tokens))
+    for own, _ in every:
+        total.update(own)  # unlike +, this keeps a count of 0
+    return dict(total), sum(tokens for _, tokens in every)
 
 
 @torch.no_grad()
 def evaluate(model: nn.Module, objective: Objective[Any], batches: Iterable[Batch]) -> Means:
-    """The loss over all batches, as if they were one; without training, and without a trace in the model.
+    """The mean loss over all batches, as if they were one, in evaluation mode; the model is left as it was.
 
-    With several processes all call it, each with its own share of the batches, which may be none.
+    With several processes all call it, each with its own batches, of which there may be none.
     """
-    device, sums = next(model.parameters()).device, LossAccumulator()
+    device, losses = next(model.parameters()).device, LossAccumulator()
     with Evaluating(model), gathered_weights(model):
         for batch in batches:
-            sums.add(objective.loss(model, batch.to(device)))
-    sums.share()
-    if not sums.values:
+            losses.add(objective.loss(model, batch.to(device)))
+    means = losses.means()
+    if not means.terms:
         raise ValueError("there are no batches to evaluate on.")
-    return Means(sums.loss(), sums.means("term"), sums.means("part"))
+    return means

@@ -10,19 +10,19 @@ import numpy as np
 from jaxtyping import Int64
 
 from glassformer.config.checks import check_choice
-from glassformer.data import sources
+from glassformer.data import readers
 from glassformer.data.loader import Dataset
 from glassformer.data.order import Order
+from glassformer.data.readers.base import RowStats, Source
+from glassformer.data.readers.datasets import load_folder
 from glassformer.data.records import Labelled, Origin, Pair, Question, Record, Tagged, Text
-from glassformer.data.source_objects import load_folder
-from glassformer.data.source_rows import RowStats, Source
 from glassformer.text.corpora import python_topics
 from glassformer.training.recipe import Aligned, Data, Files
 
 R = TypeVar("R")
 PARTS = ("train", "valid", "test")
-_MAKE = {Text: sources.AsText, Pair: sources.AsPair, Labelled: sources.AsLabelled, Tagged: sources.AsTagged,
-         Question: sources.AsQuestion}  # fmt: skip
+_MAKE = {Text: readers.AsText, Pair: readers.AsPair, Labelled: readers.AsLabelled, Tagged: readers.AsTagged,
+         Question: readers.AsQuestion}  # fmt: skip
 _FORMATS = {
     "text": (Text,),
     "documentation": (Text,),
@@ -148,19 +148,19 @@ def _open(data: Data, files: Files, part: str, kind: type[Any]) -> Source[Any]:
     skip = data.on_bad_row
     if isinstance(files, Aligned):
         ours, theirs = (*data.languages, None, None)[:2]
-        return sources.read_parallel(
+        return readers.read_parallel(
             files.source, files.target, source_language=ours, target_language=theirs, on_bad_row=skip
         )
     assert files is not None
     if data.format == "text":
-        return sources.read_text(files, documents=data.documents, marker=data.marker, on_bad_row=skip)
+        return readers.read_text(files, documents=data.documents, marker=data.marker, on_bad_row=skip)
     if data.format == "squad":
-        return sources.read_squad(files, on_bad_row=skip)
+        return readers.read_squad(files, on_bad_row=skip)
     if data.format == "conll":
         separator = "\t" if data.separator is None else data.separator
         _check_columns(data, ("words", "tags"))
         places = {"words": data.columns.get("words", 0), "tags": data.columns.get("tags", -1)}
-        return sources.read_conll(
+        return readers.read_conll(
             files,
             separator=separator.strip(" ") or None,  # a space, or nothing, is any white space
             prefix=data.prefix,
@@ -175,11 +175,11 @@ def _table(data: Data, files: str | tuple[str, ...], part: str, kind: type[Any])
     """Rows with named columns."""
     make = _make(data, kind)
     if data.format == "jsonl":
-        return sources.read_jsonl(files, make, on_bad_row=data.on_bad_row)
+        return readers.read_jsonl(files, make, on_bad_row=data.on_bad_row)
     if data.format == "dataset":
         return _dataset(data, files, part, make)
     usual = {"csv": (",", True), "tsv": ("\t", False)}[data.format]
-    return sources.read_columns(
+    return readers.read_columns(
         files,
         make,
         separator=usual[0] if data.separator is None else data.separator,
@@ -198,7 +198,7 @@ def _dataset(data: Data, files: str | tuple[str, ...], part: str, make: Any) -> 
         split = dict(zip(PARTS, data.split, strict=False)).get(part)
     elif same := [f"data.{other}" for other in PARTS if other != part and getattr(data, other) == files]:
         raise ValueError(f"{files} has no splits, so it cannot be both data.{part} and {same[0]}; name another folder.")
-    return sources.read_dataset(found, make, split=split, name=files, on_bad_row=data.on_bad_row)
+    return readers.read_dataset(found, make, split=split, name=files, on_bad_row=data.on_bad_row)
 
 
 def _make(data: Data, kind: type[Any]) -> Any:

@@ -1,7 +1,7 @@
-"""A recipe: all that a run is made of, as a page of facts that a YAML file states and ``key=value`` changes.
+"""A recipe: everything that defines a run, as nested settings that a YAML file states and ``key=value`` changes.
 
-Unknown keys are refused with the nearest that exists, wrong types with the path of the fact. What a recipe does not
-state has the default that stands here.
+Unknown keys are refused with the nearest that exists, wrong types with the path of the setting. What a recipe does not
+state has the default given here.
 """
 
 from dataclasses import dataclass, field
@@ -9,14 +9,14 @@ from math import inf
 from typing import Any, Literal
 
 from glassformer.config.checks import check_count, check_number, check_positive, check_probability
-from glassformer.data.source_rows import OnBadRow
+from glassformer.data.readers.base import OnBadRow
 
 Format = Literal["text", "jsonl", "csv", "tsv", "parallel", "conll", "squad", "dataset", "documentation", "toy"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Aligned:
-    """Files whose lines belong to each other."""
+    """Files with aligned lines."""
 
     source: str | tuple[str, ...]
     target: str | tuple[str, ...]
@@ -31,20 +31,20 @@ class Data:
 
     format: Format
     train: Files = None
-    valid: Files = None  # None: ``held_out`` of the training rows, which are then not trained on
+    valid: Files = None  # None: the fraction ``held_out`` of the training rows, which are then not trained on
     test: Files = None
     held_out: float = 0.05
     limit: int | None = None  # read no more rows than this of any part
-    documents: Literal["line", "blank line", "marker", "file"] = "blank line"  # of plain text: what ends one
+    documents: Literal["line", "blank line", "marker", "file"] = "blank line"  # what ends a document of plain text
     marker: str | None = None
-    columns: dict[str, Any] = field(default_factory=dict)  # what a field is called: {text: sentence, label: 1}
+    columns: dict[str, Any] = field(default_factory=dict)  # the column of each field: {text: sentence, label: 1}
     separator: str | None = None  # between columns; None: that of the format
     header: bool = True
     quoted: bool | None = None  # None: of csv, yes; of tsv, no
-    prefix: str = ""  # taken off each word of conll files
-    ignored: tuple[str, ...] = ("-DOCSTART-",)  # lines of conll files that begin so do not count
+    prefix: str = ""  # removed from each word of conll files
+    ignored: tuple[str, ...] = ("-DOCSTART-",)  # lines of conll files that begin so are skipped
     languages: tuple[str, ...] = ()  # of the source and of the target
-    split: tuple[str, ...] = ("train", "validation", "test")  # how a data set calls its parts
+    split: tuple[str, ...] = ("train", "validation", "test")  # names of the parts of a data set
     on_bad_row: OnBadRow = "stop"
 
     def __post_init__(self) -> None:
@@ -55,12 +55,12 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
-    """The tokenizer: one that is there, or one to be trained on the training rows."""
+    """The tokenizer: an existing one, or one to train on the training rows."""
 
     load: str | None = None  # a folder, or a tokenizer.json
     kind: Literal["bytes", "bpe", "wordpiece", "unigram"] = "bpe"
     size: int = 8000
-    style: str | None = None  # which special tokens there are, and the frame around a text; see ``text.training``
+    style: str | None = None  # which special tokens there are, and where they go; see ``text.training``
     lowercase: bool = False
     special: tuple[str, ...] = ()  # further special tokens
 
@@ -70,7 +70,7 @@ class Vocabulary:
 
 @dataclass(frozen=True, kw_only=True)
 class Adapters:
-    """Low-rank adapters in place of all weights (Hu et al., 2021)."""
+    """Train low-rank adapters instead of all weights (Hu et al., 2021)."""
 
     rank: int = 8
     alpha: float = 16.0
@@ -105,9 +105,12 @@ class ModelPlan:
 
     start: str | None = None  # a folder; its facts and tokenizer come with it
     lineage: str | None = None
-    sizes: dict[str, Any] = field(default_factory=dict)  # as the lineage's config.json calls them
-    helper: dict[str, Any] = field(default_factory=dict)  # sizes of a second model, where the job has one
-    teacher: str | None = None  # a folder, where the job has one
+    sizes: dict[str, Any] = field(default_factory=dict)  # with the names of the lineage's config.json
+    facts: dict[str, Any] = field(
+        default_factory=dict
+    )  # of a new model, in place of the lineage's: any of config.Model
+    helper: dict[str, Any] = field(default_factory=dict)  # sizes of a second model, if the job has one
+    teacher: str | None = None  # a folder, if the job has one
     adapters: Adapters | None = None
     load_options: StartOptions = field(default_factory=StartOptions)
 
@@ -115,28 +118,28 @@ class ModelPlan:
         if self.start is not None and self.lineage is not None:
             raise ValueError(
                 f"say either model.lineage, for a new model, or model.start, a folder to start from; got both, "
-                f"lineage={self.lineage!r} and start={self.start!r}. Take one away with model.lineage=null."
+                f"lineage={self.lineage!r} and start={self.start!r}. Remove one with model.lineage=null."
             )
-        if self.start is not None and (self.sizes or self.helper):
+        if self.start is not None and (self.sizes or self.facts or self.helper):
             raise ValueError(
-                f"the sizes of the model in {self.start!r} are its own; take model.sizes and model.helper away with "
-                f"model.sizes={{}} model.helper={{}}."
+                f"the model in {self.start!r} has its own sizes and facts; remove model.sizes, model.facts and "
+                f"model.helper with model.sizes={{}} model.facts={{}} model.helper={{}}."
             )
 
     def check_said(self) -> None:
-        """Raise unless one of the two is said; a recipe may leave that to whoever uses it."""
+        """Raise unless one of the two is set; a recipe may leave that to its user."""
         if self.start is None and self.lineage is None:
-            raise ValueError("say which model to train: model.start=FOLDER for one that is there, or model.lineage.")
+            raise ValueError("say which model to train: model.start=FOLDER for an existing one, or model.lineage.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batches:
-    """What a step reads: ``micro_batches`` of so many ``examples``, or of so many ``tokens`` with padding."""
+    """What a step reads: ``micro_batches`` of ``examples`` rows, or of ``tokens`` tokens, padding included."""
 
     examples: int | None = None
     tokens: int | None = None
     micro_batches: int = 1  # per step, of all processes together
-    length: int = 256  # the longest row, in tokens; longer ones are cut, and how many were is said
+    length: int = 256  # maximum row length in tokens; longer rows are cut, and the run reports how many
     workers: int = 2
 
     def __post_init__(self) -> None:
@@ -152,7 +155,7 @@ class Batches:
 
 @dataclass(frozen=True, kw_only=True)
 class Optimisation:
-    """How weights change."""
+    """Optimizer and learning-rate schedule."""
 
     kind: Literal["adamw", "muon"] = "adamw"
     lr: float
@@ -161,7 +164,7 @@ class Optimisation:
     eps: float = 1e-8
     schedule: Literal["cosine", "linear", "inverse-sqrt", "constant"] = "cosine"
     warmup: int = 0  # steps
-    floor: float = 0.0  # the share of lr at the end of cosine and linear
+    floor: float = 0.0  # the fraction of lr at the end of cosine and linear
     clip: float | None = 1.0
 
     def __post_init__(self) -> None:
@@ -180,7 +183,7 @@ class Optimisation:
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """How long, how exactly, how often."""
+    """Length, numerics, checkpoints."""
 
     steps: int
     seed: int = 0
@@ -188,9 +191,9 @@ class RunPlan:
     device: str = "auto"  # a GPU if there is one
     parallel: Literal["ddp", "fsdp"] = "ddp"  # with several processes
     compile: bool = False
-    recompute: bool = False  # activation checkpointing: less memory, a third more work
-    keep_memory: bool = True  # on a CPU, hold on to what is freed: quicker, for somewhat more of it
-    average: float | None = None  # decay of a moving average of the weights, which is then what is judged and kept
+    recompute: bool = False  # activation checkpointing: less memory, a third more compute
+    keep_memory: bool = True  # on a CPU, keep freed memory: faster, for somewhat more memory
+    average: float | None = None  # decay of a moving average of the weights, which is then evaluated and kept
     checkpoint_every: int = 1000
     keep: int = 3
 
@@ -206,13 +209,13 @@ class RunPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What is measured while and after learning."""
+    """What is measured during and after training."""
 
     every: int = 500  # steps
     batches: int | None = None  # of the validation rows; None: all
-    rows: int | None = 500  # for figures that cost more than the loss; None: all
-    by: str = "loss"  # the figure that decides which checkpoint is the best
-    patience: int | None = None  # stop when so many evaluations in a row were no better
+    rows: int | None = 500  # for metrics that cost more than the loss; None: all
+    by: str = "loss"  # the metric that decides which checkpoint is the best
+    patience: int | None = None  # stop after this many evaluations in a row without improvement
     last: int = 1  # how many of the last checkpoints are averaged at the end (Vaswani et al., 2017)
     beam: int = 1
     samples: int = 2
@@ -220,20 +223,20 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         check_count(**{"evaluation.samples": self.samples})
-        given = {name: getattr(self, name) for name in ("every", "last", "beam", "batches", "rows", "patience")}
-        check_positive(**{f"evaluation.{name}": number for name, number in given.items() if number is not None})
+        counts = {name: getattr(self, name) for name in ("every", "last", "beam", "batches", "rows", "patience")}
+        check_positive(**{f"evaluation.{name}": number for name, number in counts.items() if number is not None})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What comes out on which data, and how long it takes."""
+    """The expected result on stated data, and the time it takes."""
 
     result: str
     cpu_minutes: float | None = None  # on one core; None: not measured
     gpu_minutes: float | None = None  # on a large one
 
     def __str__(self) -> str:
-        cpu, gpu = ("not measured" if one is None else f"{one:g} min" for one in (self.cpu_minutes, self.gpu_minutes))
+        cpu, gpu = ("not measured" if m is None else f"{m:g} min" for m in (self.cpu_minutes, self.gpu_minutes))
         return f"{self.result} CPU: {cpu}. GPU: {gpu}."
 
 
@@ -244,7 +247,7 @@ class Recipe:
     name: str
     about: str
     expected: Expected
-    job: str  # what is learned: one of ``train.jobs``
+    job: str  # what is learned: see ``training.objectives.job``
     data: Data
     model: ModelPlan
     batch: Batches
@@ -261,11 +264,11 @@ class Recipe:
             )
         if self.optimizer.schedule == "inverse-sqrt" and self.optimizer.warmup == 0:
             raise ValueError(
-                "optimizer.schedule=inverse-sqrt falls from the end of the warm-up: say optimizer.warmup of at least 1 "
-                "(with run.steps of at least 2), or another schedule such as optimizer.schedule=constant."
+                "optimizer.schedule=inverse-sqrt decays from the end of the warm-up: set optimizer.warmup to at least "
+                "1 (with run.steps of at least 2), or another schedule such as optimizer.schedule=constant."
             )
         if self.evaluation.last > self.run.keep:
             raise ValueError(
-                f"evaluation.last={self.evaluation.last} checkpoints are averaged, and run.keep={self.run.keep} stay; "
-                f"keep at least as many."
+                f"evaluation.last={self.evaluation.last} checkpoints are averaged, but run.keep={self.run.keep} are "
+                f"kept; keep at least as many."
             )

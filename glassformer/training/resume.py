@@ -1,22 +1,23 @@
-"""A run in a checkpoint: its model as ``glassformer.load`` opens it, and in ``run/`` what it takes to go on.
+"""A run in a checkpoint: its model as ``glassformer.load`` opens it, and in ``run/`` what is needed to resume it.
 
-What a run is of (data, settings, model) is written down with it. Going on with something else is an error that shows
-the difference; starting from a checkpoint's weights is another thing, and needs none of this.
+The identity of a run (data, settings, model) is saved with it. Resuming with anything else is an error that shows the
+difference; starting a new run from a checkpoint's weights is another matter, and needs none of this.
 
-A run that trains adapters keeps those alone: ``base`` is the fingerprint of the frozen weights, which it needs again to
-go on.
+A run that trains adapters saves only those: ``base`` is the fingerprint of the frozen weights, which resuming needs.
 
-Everything is stored whole, however many processes wrote it, so any number of them can go on. How many there are is no
-part of what a run is of; how many micro-batches all of them read in a step is, and is noted for every run as
-``identity["batch"]["micro_batches"]``. With several processes all of them call these functions.
+Tensors are saved in full, however many processes wrote them, so any number of processes can resume. That number is not
+part of a run's identity; the number of micro-batches of a whole step is, ``identity["batch"]["micro_batches"]``. With
+several processes all of them call these functions. No pickle is written or read: tensors go into safetensors files,
+everything else into JSON.
 """
 
 import json
+import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -25,15 +26,59 @@ from glassformer import hub
 from glassformer.config import shapes
 from glassformer.models.transformer import Transformer, unwrapped
 from glassformer.text.tokenizer import Tokenizer
-from glassformer.training.adapter_files import adapter_state
+from glassformer.training.adapters import adapter_state
 from glassformer.training.checkpoint import CheckpointError, check
 from glassformer.training.loop import Trainer
-from glassformer.training.processes import by_first, gathered, rank, seed_apart, world
-from glassformer.training.shards import collected, is_shard, put, shared_out
-from glassformer.training.state import Stateful, optimizer_state, random_state, restore_optimizer, restore_random
+from glassformer.training.optim import optimizer_state, restore_optimizer
+from glassformer.training.parallel import (
+    all_gather,
+    copy_full,
+    full_tensors,
+    is_shard,
+    on_rank_zero,
+    rank,
+    seed_per_rank,
+    shard_like,
+    world_size,
+)
 from glassformer.weights.convert import plain_names
 from glassformer.weights.files import WeightFiles, open_weights, some
 from glassformer.weights.saving import write_text, write_weights
+
+Tensors = dict[str, Tensor]
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Something else that a run saves and restores: a moving average of the weights, early stopping …"""
+
+    def state(self) -> tuple[Tensors, dict[str, Any]]:
+        """Its tensors by name, and its other values, as JSON can write them."""
+
+    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Restore what ``state`` gave. A tensor that it gives as a shard comes as this process's shard."""
+
+
+def random_state(device: torch.device | None = None) -> Tensors:
+    """The state of every random number generator that training on a device draws from."""
+    version, numbers, gauss = random.getstate()
+    state = {"torch.cpu": torch.get_rng_state(), "python": torch.tensor([version, *numbers], dtype=torch.int64)}
+    if gauss is not None:
+        state["python.gauss"] = torch.tensor(gauss, dtype=torch.float64)
+    if device is not None and device.type == "cuda":
+        state["torch.cuda"] = torch.cuda.get_rng_state(device)  # of this GPU only: others belong to other processes
+    return state
+
+
+def restore_random(state: Mapping[str, Tensor], device: torch.device | None = None) -> None:
+    """Restore the random number generators."""
+    version, *numbers = state["python"].tolist()
+    gauss = state["python.gauss"].item() if "python.gauss" in state else None
+    random.setstate((version, tuple(numbers), gauss))
+    torch.set_rng_state(state["torch.cpu"])
+    if "torch.cuda" in state and device is not None and device.type == "cuda":
+        torch.cuda.set_rng_state(state["torch.cuda"], device)
+
 
 INSIDE = "run"
 
@@ -52,18 +97,18 @@ def write_run(
     """Fill a checkpoint's folder.
 
     Args:
-        folder: where to.
+        folder: the checkpoint's.
         trainer: the run.
-        identity: says what the run is of, as JSON can write it.
-        tokenizer: lies beside the model, if given.
-        lineage: of the model, if it has one; noted with it, for those who convert it.
-        extras: what else the run must remember, by name.
-        show: writes the model that the folder is to open as, where that is not the one that learns: its average, or
-            the one with its adapters merged. The weights that learn are then kept in ``run/``.
-        base: the fingerprint of frozen weights that lie elsewhere and are not written; needs ``show``.
+        identity: of the run, as JSON can write it.
+        tokenizer: saved beside the model, if given.
+        lineage: of the model, if it has one; saved with it, for conversion.
+        extras: what else to save, by name.
+        show: writes the model that the folder opens as, where that is not the one that is trained: its average, or
+            the one with its adapters merged. The trained weights are then saved in ``run/``.
+        base: the fingerprint of frozen weights that are elsewhere and are not written; needs ``show``.
     """
     inside = folder / INSIDE
-    of = _completed(identity, trainer)
+    full_identity = _completed(identity, trainer)
     if show is None:
         write_model(folder, trainer.model, tokenizer, lineage)
     else:
@@ -74,25 +119,29 @@ def write_run(
         tensors, facts = optimizer_state(optimizer, trainer.model)
         optimizers.append(facts)
         _write(inside, f"optimizer{number}", tensors)
-    told = {}
+    extra_values = {}
     for name, extra in _checked(extras).items():
-        tensors, told[name] = extra.state()
+        tensors, extra_values[name] = extra.state()
         _write(inside, f"extra-{name}", tensors)
-    every = gathered(random_state(trainer.device))
-    _write(inside, "random", {f"{place}/{name}": one for place, own in enumerate(every) for name, one in own.items()})
-    said = {
+    random_states = all_gather(random_state(trainer.device))
+    _write(
+        inside,
+        "random",
+        {f"{rank}/{name}": state for rank, states in enumerate(random_states) for name, state in states.items()},
+    )
+    values = {
         "step": trainer.step,
         "tokens_seen": trainer.tokens_seen,
         "batches": trainer.batches.state(),
         "scaler": trainer.scaler.state_dict(),
         "optimizers": optimizers,
-        "extras": told,
-        "processes": world(),
+        "extras": extra_values,
+        "processes": world_size(),
         "seed": torch.initial_seed(),
         "base": base,
-        "identity": of,
+        "identity": full_identity,
     }
-    by_first(partial(write_text, inside / "state.json", json.dumps(said, indent=2) + "\n"))
+    on_rank_zero(partial(write_text, inside / "state.json", json.dumps(values, indent=2) + "\n"))
 
 
 def read_run(
@@ -103,70 +152,70 @@ def read_run(
     extras: Mapping[str, Stateful] | None = None,
     base: str | None = None,
 ) -> list[str]:
-    """Put a run that has not begun into the state of a checkpoint; every file is checked before anything changes.
+    """Restore a run that has not begun from a checkpoint; every file is checked before anything changes.
 
-    The arguments are those of ``write_run``; a checkpoint of adapters is refused by other frozen weights than its own.
+    The arguments are those of ``write_run``. A checkpoint of adapters is refused if the frozen weights differ.
 
-    Returns what could not be taken up as it was, in words for a log: with another number of processes, random numbers
-    start anew, from the run's seed, its step and the rank of each process. Otherwise that is nothing.
+    Returns notes on what could not be restored: with another number of processes, random numbers start anew, from the
+    run's seed, its step and the rank of each process. Otherwise there are none.
     """
-    by_first(partial(check, path))
-    inside, said = path / INSIDE, _state(path)
-    _check_same(path, differences(said["identity"], _completed(identity, trainer)))
-    things = _checked(extras)
-    if other := things.keys() ^ said["extras"].keys():
+    on_rank_zero(partial(check, path))
+    inside, saved = path / INSIDE, _state(path)
+    _check_same(path, differences(saved["identity"], _completed(identity, trainer)))
+    extras = _checked(extras)
+    if changed := extras.keys() ^ saved["extras"].keys():
         raise CheckpointError(
-            f"{path} was written with the extras {sorted(said['extras'])}, and this run has {sorted(things)}: "
-            f"{some(other)} would be lost or start anew. Go on with those it had."
+            f"{path} was written with the extras {sorted(saved['extras'])}, and this run has {sorted(extras)}: "
+            f"{some(changed)} would be lost or start anew. Resume with those it had."
         )
-    _read_model(path, trainer.model, said.get("base"), base)
+    _read_model(path, trainer.model, saved.get("base"), base)
     for number, optimizer in enumerate(trainer.optimizers):
         with open_weights(inside / f"optimizer{number}.safetensors") as stored:
-            restore_optimizer(optimizer, trainer.model, _OneByOne(stored), said["optimizers"][number])
-    for name, thing in things.items():
-        own, tensors = thing.state()[0], _read(inside, f"extra-{name}")
-        parts = {key: shared_out(one, own[key]) if key in own else one for key, one in tensors.items()}
-        thing.restore(parts, said["extras"][name])
-    trainer.scaler.load_state_dict(said["scaler"])
-    trainer.step, trainer.tokens_seen = said["step"], said["tokens_seen"]
-    trainer.batches.resume(said["batches"])
-    return _go_on_drawing(inside, said, trainer.device)  # last: what came before may have drawn
+            restore_optimizer(optimizer, trainer.model, _LazyTensors(stored), saved["optimizers"][number])
+    for name, extra in extras.items():
+        own, tensors = extra.state()[0], _read(inside, f"extra-{name}")
+        shards = {key: shard_like(tensor, own[key]) if key in own else tensor for key, tensor in tensors.items()}
+        extra.restore(shards, saved["extras"][name])
+    trainer.scaler.load_state_dict(saved["scaler"])
+    trainer.step, trainer.tokens_seen = saved["step"], saved["tokens_seen"]
+    trainer.batches.resume(saved["batches"])
+    return _restore_random(inside, saved, trainer.device)  # last: the steps above may have drawn numbers
 
 
 def identity_of(path: Path) -> dict[str, Any]:
-    """What the run in a checkpoint is of."""
+    """The identity of the run in a checkpoint."""
     identity: dict[str, Any] = _state(path)["identity"]
     return identity
 
 
 def needs_base(path: Path) -> bool:
-    """Whether a checkpoint holds adapters alone, and the weights that they belong to lie elsewhere."""
+    """Whether a checkpoint holds only adapters, and their base weights are elsewhere."""
     return _state(path).get("base") is not None
 
 
-def compare(path: Path, identity: Mapping[str, Any], places: Mapping[str, str] | None = None) -> None:
-    """Raise if a checkpoint is of another run, as far as ``identity`` says by now what this one is of.
+def compare(path: Path, identity: Mapping[str, Any], paths: Mapping[str, str] | None = None) -> None:
+    """Raise if a checkpoint is of another run, as far as ``identity`` is known by now.
 
-    ``places`` says where that lies which is compared, by its name: the files of ``data.train``, say.
+    ``paths``: where the compared things are, by key, for the error: the files of ``data.train``, say.
     """
     before = identity_of(path)
     changed = [*differences({key: before.get(key) for key in identity}, json.loads(json.dumps(identity)))]
     if changed:
-        check(path)  # a damaged one is no other run
-    _check_same(path, changed, places)
+        check(path)  # a damaged checkpoint is not another run
+    _check_same(path, changed, paths)
 
 
 def _state(path: Path) -> dict[str, Any]:
     try:
-        said: dict[str, Any] = json.loads((path / INSIDE / "state.json").read_text(encoding="utf-8"))
-        if not isinstance(said, dict) or not isinstance(said.get("identity"), dict):
-            raise ValueError("no state of a run")
+        state: dict[str, Any] = json.loads((path / INSIDE / "state.json").read_text(encoding="utf-8"))
+        if not isinstance(state, dict) or not isinstance(state.get("identity"), dict):
+            raise ValueError("not the state of a run")
     except (OSError, ValueError) as error:
-        check(path)  # says what is damaged, if anything is
+        check(path)  # reports what is damaged, if anything is
         raise CheckpointError(
-            f"{path} holds a model but no run to go on with; start a new one from its weights with --init-from {path}."
+            f"{path} holds a model but no run to resume; start a new one from its weights with --init-from {path}."
         ) from error
-    return said
+    return state
 
 
 def _by_plain_name(model: nn.Module) -> dict[str, Tensor]:
@@ -175,23 +224,23 @@ def _by_plain_name(model: nn.Module) -> dict[str, Tensor]:
 
 
 def write_model(folder: Path, model: nn.Module, tokenizer: Tokenizer | None, lineage: str | None = None) -> None:
-    """One that is just what its facts say lies as ``hub.load`` opens it; of anything else the weights are kept."""
+    """Save a plain model so that ``hub.load`` opens it; of anything else (two models together) only the weights."""
     tensors = _by_plain_name(model)
     facts = _facts_of(model)
     if facts is None or {*shapes(facts)} != {*tensors}:
         _write(folder / INSIDE, "model", tensors)
     elif any(is_shard(tensor) for tensor in tensors.values()):
-        weights = collected(tensors)
-        by_first(lambda: hub.save(_built(facts, weights), folder, tokenizer=tokenizer, lineage=lineage))
+        weights = full_tensors(tensors)
+        on_rank_zero(lambda: hub.save(_built(facts, weights), folder, tokenizer=tokenizer, lineage=lineage))
     else:
-        by_first(lambda: hub.save(model, folder, tokenizer=tokenizer, lineage=lineage))
+        on_rank_zero(lambda: hub.save(model, folder, tokenizer=tokenizer, lineage=lineage))
 
 
 def _facts_of(model: nn.Module) -> Any:
     try:
         return unwrapped(model).config
     except TypeError:
-        return None  # several models together, say
+        return None  # several models together
 
 
 def _built(facts: Any, weights: Mapping[str, Tensor]) -> Transformer:
@@ -202,32 +251,32 @@ def _built(facts: Any, weights: Mapping[str, Tensor]) -> Transformer:
 
 
 def _read_model(path: Path, model: nn.Module, written_for: str | None, base: str | None) -> None:
-    """Weights into their places, one tensor at a time."""
+    """Read weights into the model, one tensor at a time."""
     if written_for is not None and written_for != base:
         raise CheckpointError(
             f"{path} holds adapters for frozen weights with the SHA-256 {written_for}, and those of this run have "
-            f"{base}: the parts that are new in the model are drawn differently here. Go on where the run began, with "
+            f"{base}: the new parts of the model are initialised differently here. Resume where the run began, with "
             f"the same version of PyTorch."
         )
-    places = _by_plain_name(model) if written_for is None else adapter_state(model)
+    targets = _by_plain_name(model) if written_for is None else adapter_state(model)
     own = path / INSIDE / "model.safetensors"
     with open_weights(own if own.is_file() else path) as stored:
-        sizes = {name: entry.shape for name, entry in stored.entries.items()}
-        wanted = {name: tuple(place.shape) for name, place in places.items()}
-        if sizes != wanted:
-            wrong = {name for name in {*sizes, *wanted} if sizes.get(name) != wanted.get(name)}
+        saved = {name: entry.shape for name, entry in stored.entries.items()}
+        expected = {name: tuple(target.shape) for name, target in targets.items()}
+        if saved != expected:
+            wrong = {name for name in {*saved, *expected} if saved.get(name) != expected.get(name)}
             raise CheckpointError(f"{path} is of another model: not in both, or of another shape, are {some(wrong)}.")
-        for name, place in places.items():
-            put(stored.borrow(name), place)
+        for name, target in targets.items():
+            copy_full(stored.borrow(name), target)
 
 
 def _write(folder: Path, name: str, tensors: Mapping[str, Tensor]) -> None:
-    whole = collected(tensors)
-    by_first(partial(write_weights, folder, whole, file_name=f"{name}.safetensors"))
+    full = full_tensors(tensors)
+    on_rank_zero(partial(write_weights, folder, full, file_name=f"{name}.safetensors"))
 
 
-class _OneByOne(Mapping[str, Tensor]):
-    """Tensors that are read when they are asked for: all at once would be all of them, in every process."""
+class _LazyTensors(Mapping[str, Tensor]):
+    """Tensors that are read when they are used, so that no process holds all of them in full."""
 
     def __init__(self, stored: WeightFiles) -> None:
         self._stored = stored
@@ -247,57 +296,60 @@ def _read(folder: Path, name: str) -> dict[str, Tensor]:
         return {name: stored.read(name) for name in stored.entries}
 
 
-def _go_on_drawing(inside: Path, said: Mapping[str, Any], device: torch.device) -> list[str]:
-    if said["processes"] != world():
-        seed_apart(said["seed"], said["step"])
+def _restore_random(inside: Path, saved: Mapping[str, Any], device: torch.device) -> list[str]:
+    if saved["processes"] != world_size():
+        seed_per_rank(saved["seed"], saved["step"])
         return [
-            f"{said['processes']} processes wrote this checkpoint, and {world()} go on: random numbers start anew, "
-            f"from the seed {said['seed']} and the step {said['step']}."
+            f"{saved['processes']} processes wrote this checkpoint, and {world_size()} resume it: random numbers "
+            f"start anew, from the seed {saved['seed']} and the step {saved['step']}."
         ]
     own = f"{rank()}/"
     states = _read(inside, "random")
-    restore_random({name.removeprefix(own): one for name, one in states.items() if name.startswith(own)}, device)
+    restore_random({name.removeprefix(own): state for name, state in states.items() if name.startswith(own)}, device)
     return []
 
 
 def _completed(identity: Mapping[str, Any], trainer: Trainer) -> dict[str, Any]:
-    """What a run is of, with the number of micro-batches of a whole step; as JSON gives it back."""
-    number = trainer.settings.accumulate * world()
+    """The identity with the number of micro-batches of a whole step; as JSON gives it back."""
+    number = trainer.settings.accumulate * world_size()
     batch = dict(identity.get("batch", {}))
     if batch.setdefault("micro_batches", number) != number:
         raise ValueError(
-            f"the identity says {batch['micro_batches']} micro-batches a step, and {world()} processes read "
-            f"{trainer.settings.accumulate} each. parallel.share_of says how many each should read."
+            f"the identity says {batch['micro_batches']} micro-batches a step, and {world_size()} processes read "
+            f"{trainer.settings.accumulate} each. Use parallel.micro_batches_per_process."
         )
     result: dict[str, Any] = json.loads(json.dumps({**identity, "batch": batch}))
     return result
 
 
-def _check_same(path: Path, changed: Iterable[tuple[str, Any, Any]], places: Mapping[str, str] | None = None) -> None:
+def _check_same(path: Path, changed: Iterable[tuple[str, Any, Any]], paths: Mapping[str, str] | None = None) -> None:
     lines = []
     for name, before, now in changed:
         key = name.removeprefix("recipe.")  # as it is typed
-        where = f" ({places[key]})" if places and key in places else ""
+        where = f" ({paths[key]})" if paths and key in paths else ""
         lines.append(f"  {key}{where}: was {before!r}, is {now!r}")
     if lines:
-        told = "\n".join(lines)
-        again = f"; where its job can start from weights, from these with --init-from {path}"
+        table = "\n".join(lines)
+        start = f"; if its job can start from weights, start from these with --init-from {path}"
         raise CheckpointError(
-            f"{path} is of another run:\n{told}\nGo on with what it was, or say another --out for a new run"
-            f"{'' if needs_base(path) else again}."
+            f"{path} is of another run:\n{table}\nRestore these values, or choose another --out for a new run"
+            f"{'' if needs_base(path) else start}."
         )
 
 
 def _checked(extras: Mapping[str, Stateful] | None) -> Mapping[str, Stateful]:
-    """Names become names of files."""
+    """Check the names, which become file names."""
     for name, extra in (extras or {}).items():
         if not re.fullmatch(r"[a-z0-9_-]+", name) or not isinstance(extra, Stateful):
-            raise ValueError(f"an extra has a name of small letters, digits, _ and -, state and restore; got {name!r}.")
+            raise ValueError(
+                f"an extra has a name of lower-case letters, digits, _ and -, "
+                f"and methods state and restore; got {name!r}."
+            )
     return extras or {}
 
 
 def differences(before: Any, now: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """The places where two values of JSON differ: (name, before, now)."""
+    """Where two JSON values differ: (name, before, now)."""
     if isinstance(before, dict) and isinstance(now, dict):
         for key in {**before, **now}:
             inner = f"{name}.{key}" if name else str(key)

@@ -1,6 +1,6 @@
-"""Learning-rate schedules: from the share of a run that is done to a factor on the learning rate.
+"""Learning-rate schedules: from the fraction of a run that is done to a factor on the learning rate.
 
-All start with a linear warm-up over the first ``warmup`` of the run, from ``start`` to 1.
+All start with a linear warm-up from ``start`` to 1, over the fraction ``warmup`` of the run.
 """
 
 import math
@@ -13,7 +13,7 @@ Schedule = Callable[[float], float]
 
 
 def warmup_cosine(progress: float, *, warmup: float = 0.05, start: float = 0.05, floor: float = 0.05) -> float:
-    """Half a cosine down to ``floor`` (Loshchilov and Hutter, 2017)."""
+    """Half a cosine wave down to ``floor`` (Loshchilov and Hutter, 2017)."""
     return _warm(progress, warmup, start, lambda done: floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * done)))
 
 
@@ -30,11 +30,11 @@ def warmup_constant(progress: float, *, warmup: float = 0.05, start: float = 0.0
 def warmup_inverse_sqrt(progress: float, *, warmup: float = 0.05, start: float = 0.0) -> float:
     """√(warm-up steps / steps): the schedule of Vaswani et al. (2017), section 5.3, with its peak as 1.
 
-    Theirs is d_model^−0.5 · min(step^−0.5, step · warmup^−1.5); its peak, the learning rate to ask for here, is
+    Theirs is d_model^−0.5 · min(step^−0.5, step · warmup^−1.5); its peak, the learning rate to set here, is
     (d_model · warm-up steps)^−0.5.
     """
     if warmup == 0:
-        raise ValueError("this schedule falls from the end of its warm-up; warmup must be more than 0.")
+        raise ValueError("this schedule decays from the end of its warm-up; warmup must be more than 0.")
     return _warm(progress, warmup, start, lambda _: math.sqrt(warmup / progress))
 
 
@@ -56,6 +56,6 @@ SCHEDULES: dict[str, Callable[..., float]] = {
 def schedule(name: str, **options: float) -> Schedule:
     """A schedule by its name, with its options filled in."""
     check_choice("schedule", name, SCHEDULES)
-    made = partial(SCHEDULES[name], **options)
-    made(0.0)  # a wrong option is an error now and not at the first step
-    return made
+    scheduler = partial(SCHEDULES[name], **options)
+    scheduler(0.0)  # a wrong option is an error now, not at the first step
+    return scheduler

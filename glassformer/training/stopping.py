@@ -1,7 +1,12 @@
-"""When to stop: after several validations in a row that brought nothing better (Prechelt, 1998)."""
+"""When to stop: after several validations without improvement (Prechelt, 1998), or at a signal, between two steps."""
 
 import math
-from collections.abc import Mapping
+import signal
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from types import FrameType, TracebackType
 from typing import Any
 
 from torch import Tensor
@@ -10,13 +15,13 @@ from glassformer.config.checks import check_positive
 
 
 class EarlyStopping:
-    """Remembers the best value so far, and how often in a row none was better.
+    """Tracks the best value so far, and how many validations in a row did not improve on it.
 
     Args:
-        patience: so many validations in a row without a better value, and it is over.
+        patience: stop after this many validations in a row without improvement.
         smaller_is_better: True for a loss, False for a score.
-        least_change: a value must be better than the best by more than this. Small steps still add up: they are
-            measured from the best that counted, not from the value before.
+        least_change: a value must improve on the best by more than this. Small improvements still add up: they are
+            measured from the best that counted, not from the previous value.
     """
 
     def __init__(self, patience: int, *, smaller_is_better: bool = True, least_change: float = 0.0) -> None:
@@ -28,7 +33,7 @@ class EarlyStopping:
         self.waited = 0
 
     def better(self, value: float) -> bool:
-        """Take note of one validation; whether it was better than all before. NaN and the worst infinity never are."""
+        """Record one validation; return whether it is the best so far. NaN and the worst infinity never are."""
         sign = -1.0 if self.smaller_is_better else 1.0
         before = -math.inf if self.best is None else sign * self.best
         is_better = sign * value > before + (0.0 if self.best is None else self.least_change)
@@ -40,14 +45,62 @@ class EarlyStopping:
 
     @property
     def is_over(self) -> bool:
-        """Whether patience is at its end."""
+        """Whether to stop."""
         return self.waited >= self.patience
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """What to remember when a run stops for another reason: tensors, of which there are none, and facts."""
+        """What a checkpoint saves of it: no tensors, and two values."""
         return {}, {"best": self.best, "waited": self.waited}
 
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Restore what ``state`` gave."""
         del tensors
         self.best, self.waited = facts["best"], facts["waited"]
+
+
+class StopSignals:
+    """Records the first SIGINT or SIGTERM, for a stop between two steps; the second one acts at once, as usual.
+
+    Args:
+        on_signal: called at the first signal, in a thread of its own. Python runs signal handlers only between two
+            bytecodes, and a backward pass of PyTorch is a single one: a handler would run when it is done.
+    """
+
+    def __init__(self, on_signal: Callable[[], None] = lambda: None) -> None:
+        self.received = False
+        self._on_signal = on_signal
+        self._before: dict[int, Any] = {}
+        self._undo = ExitStack()
+
+    def __enter__(self) -> "StopSignals":
+        if threading.current_thread() is not threading.main_thread():  # only the main thread can set handlers
+            return self
+        reader, writer = socket.socketpair()
+        writer.setblocking(False)
+        listener = threading.Thread(target=self._listen, args=(reader,), name="stop signals", daemon=True)
+        listener.start()
+        with ExitStack() as undo:
+            undo.callback(reader.close)
+            undo.callback(listener.join)
+            undo.callback(writer.close)  # ends the listener
+            undo.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False))
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._handle)
+                undo.callback(signal.signal, number, self._before[number])
+            self._undo = undo.pop_all()
+        return self
+
+    def _listen(self, reader: socket.socket) -> None:
+        """Wait for signal numbers, which Python's C-level handler writes as soon as they arrive."""
+        while number := reader.recv(1):
+            if number[0] in (signal.SIGINT, signal.SIGTERM):
+                self._on_signal()
+                return
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self.received = True
+        signal.signal(number, self._before[number])
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._undo.close()

@@ -10,9 +10,8 @@ from glassformer.cli import chat as talking
 from glassformer.cli.errors import InputError, counting, in_words, plain_errors
 from glassformer.cli.outputs import percent
 from glassformer.config.checks import Setting, SettingError, check_choice, check_divides, check_positive
-from glassformer.data.grouping import BudgetPlan
-from glassformer.training.parallel import LostProcessError
-from glassformer.training.processes import FailedElsewhereError
+from glassformer.data.batching import BudgetPlan
+from glassformer.training.parallel import FailedElsewhereError, LostProcessError
 
 
 @pytest.mark.parametrize(

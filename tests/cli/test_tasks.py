@@ -162,7 +162,7 @@ def test_a_text_of_one_token_has_no_perplexity_and_the_json_is_valid(decoder: hu
 
 
 def test_masked_scores_are_asked_for_by_name(masked: hub.Loaded) -> None:
-    assert "guesses masked words" in refused(run("score", masked.place, "the value"))
+    assert "predicts masked tokens" in refused(run("score", masked.place, "the value"))
     each, _ = rows(run("score", masked.place, "the value", "--masked", "--json"))
     assert each["predicted"] == 2
 

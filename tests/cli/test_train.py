@@ -20,10 +20,10 @@ from typer.testing import CliRunner, Result
 import glassformer
 from glassformer.cli.main import app
 from glassformer.training.checkpoint import Checkpoints, check
-from glassformer.training.log import read_log
-from glassformer.training.logging.watch import Watch
+from glassformer.training.logging.progress import Monitor
+from glassformer.training.logging.sinks import read_log
 from glassformer.training.loop import Report
-from glassformer.training.stop_signals import StopSignals
+from glassformer.training.stopping import StopSignals
 from tests.helpers import some_at_once
 from tests.training.tiny_recipes import tiny
 
@@ -147,9 +147,9 @@ def test_an_unfinished_run_goes_on_without_its_recipe_being_said_again(unbroken:
 def test_both_signals_are_heard(how: signal.Signals) -> None:
     before = signal.getsignal(how)
     with StopSignals() as signals:
-        assert not signals.came
+        assert not signals.received
         signal.raise_signal(how)
-        assert signals.came
+        assert signals.received
     assert signal.getsignal(how) == before
 
 
@@ -173,12 +173,12 @@ def test_a_run_that_is_stopped_twice_says_what_its_checkpoints_are_for(
     out = tmp_path / "out"
 
     def stop_at(step: int) -> None:
-        def told(_: Watch, report: Report, *__: object) -> dict[str, object]:
+        def told(_: Monitor, report: Report, *__: object) -> dict[str, object]:
             if report.step == step:
                 raise KeyboardInterrupt
             return {}
 
-        monkeypatch.setattr(Watch, "step", told)
+        monkeypatch.setattr(Monitor, "step", told)
 
     stop_at(7)
     done = ask(*language(tmp_path), "--out", str(out))
@@ -279,7 +279,7 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_it_loads(unbroken: Path
         (["train", "lm-bytes", "model.sizes.n_layers=2", "data.limit=9"], "Did you mean 'n_layer'"),
         (["train", "lm-bytes", "batch.length=1000", "data.limit=9"], "positions of the model"),
         (["evaluate", "nowhere", "x.txt"], "nowhere"),
-        (["evaluate", "nowhere", "x.txt", "run.device=cuda"], "run.device changes nothing here; say --device"),
+        (["evaluate", "nowhere", "x.txt", "run.device=cuda"], "run.device changes nothing here; use --device"),
         (["evaluate", "nowhere", "x.txt", "data.format=text", "--format", "jsonl"], "say it once: --format jsonl or"),
         (["evaluate", "nowhere", "x.txt", "data.train=y.txt"], "batch.examples, batch.length, batch.tokens, data."),
     ],
@@ -350,7 +350,7 @@ def test_commas_are_read_by_a_recipe_whose_own_files_have_semicolons(stated: lis
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (["model.sizes.n_layer=12"], "the sizes of the model in"),
+        (["model.sizes.n_layer=12"], "has its own sizes and facts"),
         (["model.lineage=gpt2"], "say either model.lineage"),
         (["model.start=another"], "say one model to start from: --init-from"),
         (["model={start: another}"], "say one model to start from: --init-from"),

@@ -317,7 +317,7 @@ def test_examples_show_a_task(tmp_path: Path) -> None:
         (("--device", "meta"), "say cpu, cuda, cuda:1 or mps"),
         (("--beam-size", "2", "--stream"), "leave --beam-size at 1, or do not stream"),
         (("--samples", "2", "--temperature", "1", "--stream"), "--samples"),
-        (("--beam-size", "5", "--temperature", "1.0"), "--beam-size 5 searches, --temperature 1.0 draws"),
+        (("--beam-size", "5", "--temperature", "1.0"), "--beam-size 5 selects beam search, --temperature 1.0 sampling"),
         (("--record", "nowhere/x.json"), "--record nowhere/x.json: there is no folder nowhere."),
         (("--stop", "caf\udce9"), "--stop is not UTF-8"),
         (("--bad-word", "caf\udce9"), "--bad-word is not UTF-8"),
@@ -335,7 +335,7 @@ def test_a_model_without_tokenizer_or_head(tmp_path: Path) -> None:
     transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "bare")
     assert "tokenizer" in refused(run("generate", tmp_path / "bare", "a"))
     encoder, _ = make(tmp_path / "encoder", "BertForMaskedLM", "words")
-    assert "this one has no decoder" in refused(run("generate", encoder.place, "a"))
+    assert "this one is of the family encoder" in refused(run("generate", encoder.place, "a"))
 
 
 # ---- encoder-decoders
@@ -370,8 +370,8 @@ def test_a_whole_file_is_summarised_as_one_text(seq2seq: hub.Loaded, tmp_path: P
 
 
 def test_a_decoder_does_not_translate(folder: Path) -> None:
-    assert "needs an encoder-decoder" in refused(run("translate", folder, "a"))
-    assert "needs an encoder-decoder" in refused(run("summarise", folder, "a"))
+    assert "needs a model of the family encoder-decoder" in refused(run("translate", folder, "a"))
+    assert "needs a model of the family encoder-decoder" in refused(run("summarise", folder, "a"))
 
 
 # ---- conversations

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from glassformer import config
 from glassformer.config import (
+    Alibi,
     Attention,
     BlockSparse,
     BucketBias,
@@ -40,6 +41,7 @@ from glassformer.config import (
     from_dict,
     leaves,
     look,
+    merge,
     shapes,
     to_dict,
 )
@@ -588,3 +590,21 @@ print(count(page), [name for name in ("torch", "numpy", "einops", "jaxtyping") i
 def test_tokens_may_be_many():
     page = model(encoder=stack(), tokens=Tokens(eos=(1, 2), bos=0))
     assert through_json(page).tokens == Tokens(eos=(1, 2), bos=0)
+
+
+def test_facts_are_merged_as_a_whole() -> None:
+    facts = PAGES["gpt2"]
+    merged = merge(facts, {"decoder": {"placement": "post", "attention": {"heads": 2}}, "norm": {"kind": "rms"}})
+    by_hand = change(change(facts, "decoder.placement", "post"), "decoder.attention.heads", 2)
+    assert merged == change(by_hand, "norm.kind", "rms")
+    assert merge(facts, {}) == facts
+
+
+def test_a_part_of_another_type_takes_the_place_of_the_old_one() -> None:
+    facts = PAGES["t5"]
+    alibi = merge(facts, {"decoder": {"attention": {"score_bias": {"type": "Alibi"}}}})
+    assert isinstance(look(alibi, "decoder.attention.score_bias"), Alibi)
+    fewer = merge(facts, {"decoder": {"attention": {"score_bias": {"buckets": 4}}}})
+    assert look(fewer, "decoder.attention.score_bias.buckets") == 4
+    with pytest.raises(ValueError, match=r"a fact of model\.decoder"):
+        merge(facts, {"decoder": {"layer": 1}}, "model")

@@ -14,7 +14,7 @@ from tests.contracts.rules import PACKAGE, REPOSITORY, offenders, source
 
 # Each package imports only from those to its left (and from itself).
 ORDER = [
-    "config", "nn", "models", "weights", "families", "text", "hub",
+    "config", "nn", "models", "weights", "families", "text", "loaded", "hub",
     "data", "generation", "tasks", "inspect", "training", "viewer", "cli",
 ]  # fmt: skip
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -55,6 +55,18 @@ def imports_to_the_right(path: Path) -> list[str]:
 
 def test_imports_go_one_way() -> None:
     assert offenders([path for path in MODULES if path.parent != PACKAGE], imports_to_the_right) == {}
+
+
+def test_what_load_returns_imports_what_is_built_on_it_when_it_is_used() -> None:
+    """``loaded`` calls packages to its right inside its methods; of these, it needs only settings when imported."""
+    tree = ast.parse(source(PACKAGE / "loaded.py"))
+    own = {package_of(str(n.module)) for n in tree.body if isinstance(n, ast.ImportFrom) and n.module != "typing"}
+    right = {name for name in own if name in ORDER and ORDER.index(name) > ORDER.index("loaded")}
+    assert right == {"generation"}
+    used = {str(n.module) for n in tree.body if isinstance(n, ast.ImportFrom) and "generation" in str(n.module)}
+    assert used == {"glassformer.generation.settings"}
+    settings = run("import glassformer.generation.settings, sys; print('torch' in sys.modules)")
+    assert settings.strip() == "False"
 
 
 def imports_beyond_data(path: Path) -> list[str]:
@@ -110,12 +122,20 @@ def test_torch_is_not_imported_before_it_is_needed(code: str) -> None:
 
 def test_every_root_name_loads_and_is_where_the_types_say() -> None:
     tree = ast.parse(source(PACKAGE / "__init__.py"))
-    typed = {
-        alias.name: node.module
+    imports = [
+        (str(alias.asname), str(node.module), alias.name)
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("glassformer.")
         for alias in node.names
-    }
+    ]
+    typed = {shown: module for shown, module, _ in imports if not shown.startswith("_")}
+    modules = {shown: f"{module}.{name}" for shown, module, name in imports if shown.startswith("_")}
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    for node in block.body:
+        if isinstance(node, ast.Assign):  # shown under another name than its own: generate = _text.generate_text
+            (target,), (module, function) = node.targets, ast.unparse(node.value).split(".")
+            typed[ast.unparse(target)] = modules[module]
+            assert getattr(glassformer, ast.unparse(target)).__name__ == function
     assert set(typed) == set(glassformer.__all__) - {"__version__"}
     assert set(COURSE_NAMES.split()) <= set(typed)
     for name, module in typed.items():

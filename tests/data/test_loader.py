@@ -14,10 +14,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassformer.data.grouping import BatchPlan, BudgetPlan, FixedPlan
+from glassformer.data.batching import BatchPlan, BudgetPlan, FixedPlan
 from glassformer.data.loader import Loader
 from glassformer.data.packing import PackedRows, StreamPlan
-from glassformer.data.sources import read_text
+from glassformer.data.readers.text import read_text
 from glassformer.data.token_files import write_tokens
 
 DATA = [f"example {number}" for number in range(23)]
@@ -185,7 +185,7 @@ def test_epochs_end_and_the_next_begins(kind: str, workers: int) -> None:
     with loader(kind, workers=workers) as batches:
         next(batches)
         assert list(batches.epoch()) == unbroken[1 : ours.batches(0)]
-        assert batches.place == (1, 0)
+        assert batches.cursor == (1, 0)
         assert next(batches.epoch()) == unbroken[ours.batches(0)]
 
 
@@ -217,7 +217,7 @@ def test_an_error_tells_where_it_comes_from_and_the_batch_can_be_asked_for_again
             assert note.startswith("while preparing batch 3 of epoch 0 from examples 6, 7 (")
             assert f"{tmp_path}/a.txt:7, {tmp_path}/a.txt:8)" in note
             assert "in picky" in "".join(traceback.format_exception(caught.value))
-            assert ours.place == (0, 3)
+            assert ours.cursor == (0, 3)
         fails = False
         assert next(ours) == ["row 6", "row 7"]
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassformer.data.order import Order, Place, hashed
+from glassformer.data.order import Cursor, Order, hashed
 from tests.helpers import types_unchecked
 
 
@@ -94,8 +94,8 @@ def test_no_order_is_left() -> None:
 
 def test_a_run_is_one_row_of_positions_over_all_epochs() -> None:
     order = Order(7, seed=3)
-    assert order.place(0) == Place(0, 0)
-    assert order.place(20) == Place(2, 6)
+    assert order.cursor(0) == Cursor(0, 0)
+    assert order.cursor(20) == Cursor(2, 6)
     run = list(islice(order.walk(), 35))
     assert run == [number for epoch in range(5) for number in order.span(epoch, 0, 7)]
     for start in range(20):
@@ -112,7 +112,7 @@ def test_the_processes_together_see_the_order_of_one(world: int) -> None:
 def test_places_outside_are_refused() -> None:
     order = Order(7, seed=3)
     for call in (lambda: order.at(0, 7), lambda: order.span(0, 3, 8), lambda: order.span(0, 3, 2)):
-        with pytest.raises(IndexError, match="7 places"):
+        with pytest.raises(IndexError, match="7 positions"):
             call()
     with pytest.raises(ValueError, match="rank must be below world=2"):
         next(order.walk(rank=2, world=2))

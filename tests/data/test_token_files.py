@@ -14,13 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassformer.data import token_files
-from glassformer.data.token_files import (
-    TokenFileError,
-    encoded,
-    open_tokens,
-    tokenizer_fingerprint,
-    write_tokens,
-)
+from glassformer.data.token_files import TokenFileError, encoded, open_tokens, tokenizer_fingerprint, write_tokens
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.vocabularies import Vocabulary
 from tests.helpers import types_unchecked
@@ -73,7 +67,7 @@ def test_row_25_the_integer_type_fits_the_vocabulary(tmp_path: Path, vocab_size:
 
 @pytest.mark.parametrize("wrong", [10, 65_536, -1, 2**40, 2**70])
 def test_row_25_an_id_outside_the_vocabulary_is_an_error(tmp_path: Path, wrong: int) -> None:
-    with pytest.raises(TokenFileError, match=r"document 1 (has id .* at place 2, outside|must hold whole)"):
+    with pytest.raises(TokenFileError, match=r"document 1 (has id .* at position 2, outside|must hold whole)"):
         written(tmp_path, [[1], [2, 3, wrong]])
     assert list(tmp_path.iterdir()) == []
 

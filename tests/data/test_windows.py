@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.data.windows import Windows
+from glassformer.data.packing import Windows
 
 
 def test_every_stretch_of_a_text_has_its_number() -> None:

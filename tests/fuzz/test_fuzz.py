@@ -11,11 +11,11 @@ import pytest
 from glassformer import hub
 from glassformer.families import lineages
 from glassformer.models.transformer import Transformer
-from tests.data.objectives.models import facts_of
 from tests.fuzz.child import KINDS
 from tests.pages import PAGES
 from tests.parity.cases import CASES
 from tests.tasks.models import save_tokenizer
+from tests.training.objectives.models import facts_of
 from tests.weights.test_foreign import llama, write_gguf, write_llama2c
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits processes as Linux does")

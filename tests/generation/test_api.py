@@ -337,7 +337,7 @@ def test_weights_that_are_no_numbers_are_blamed(how: dict[str, Any], value: floa
     with torch.no_grad():
         model.head.out.weight[7] = value
         model.decoder.norm.bias.fill_(1.0)
-    with pytest.raises(ValueError, match=r"the model's logits hold (NaN|\+inf) in row \d; its weights are at fault"):
+    with pytest.raises(ValueError, match=r"the model's logits hold (NaN|\+inf) in row \d; its weights are damaged"):
         generate(model, PROMPTS[:2], GenerationSettings(max_new_tokens=3, **how))
 
 
@@ -345,7 +345,7 @@ def test_what_contradicts_is_refused() -> None:
     model = built("gpt2")
     with pytest.raises(ValueError, match=r"beam search .* cannot be streamed; use generate"):
         next(generate_stream(model, [[3]], GenerationSettings(beam_size=2)))
-    with pytest.raises(ValueError, match="3 seeds were given for 2 prompts"):
+    with pytest.raises(ValueError, match="got 3 seeds for 2 prompts"):
         generate(model, [[3], [4]], GenerationSettings(temperature=1.0, seed=(1, 2, 3)))
     with pytest.raises(ValueError, match=r"top_beams=3 of beam_size=2 cannot be returned; set beam_size=3"):
         GenerationSettings(beam_size=2, top_beams=3)
@@ -413,11 +413,11 @@ def test_wrapped_models_write_and_others_are_named():
                 "needed here, and this is a Linear",
             ),
             (lambda: generate(model, [1, 2, 3], settings), "the ids of each"),
-            (lambda: generate(model, ["hi"], settings), "generate_text"),
+            (lambda: generate(model, ["hi"], settings), "glassformer.generate"),
             (lambda: generate(model, "hi", settings), "the ids of each"),
             (lambda: generate(model, [[1]], settings, draft=model), "ModelDraft"),
             (lambda: generate(model, [[1, 2.5]], settings), "whole numbers"),
-            (lambda: generate(model, [[1]], {"max_new_tokens": 2}), "settings are a Settings"),
+            (lambda: generate(model, [[1]], {"max_new_tokens": 2}), "settings must be a GenerationSettings"),
         ):
             with pytest.raises(TypeError, match=words):
                 wrong()

@@ -294,7 +294,7 @@ def test_more_beams_than_words() -> None:
     """Eight beams, six words: at the first step two beams have nothing to continue; they must not become texts."""
     texts = search("decoder", 1, 6, beam_size=8, top_beams=6, max_new_tokens=1)
     assert sorted(text.ids for text in texts) == [[word] for word in range(6)]
-    with pytest.raises(ValueError, match=r"has but 6 possible continuations .* top_beams=7 .* set top_beams=6"):
+    with pytest.raises(ValueError, match=r"has only 6 possible continuations .* top_beams=7 .* set top_beams=6"):
         search("decoder", 1, 6, beam_size=8, top_beams=7, max_new_tokens=1)
     texts = search("decoder", 1, 6, beam_size=8, top_beams=8, max_new_tokens=3, eos=(2,))
     assert len({tuple(text.ids) for text in texts}) == 8

@@ -91,7 +91,7 @@ def test_bad_words_equal_the_reference() -> None:
 
 def test_a_bias_equals_the_reference() -> None:
     bias = {3: 1.5, 7: -2.0}
-    ours = Filters(GenerationSettings(logit_bias=bias), VOCABULARY).edit(scores(), [], written=0)
+    ours = Filters(GenerationSettings(logit_bias=bias), VOCABULARY).edit(scores(), [], step=0)
     theirs = reference.SequenceBiasLogitsProcessor({(token,): value for token, value in bias.items()})
     assert largest_difference(ours, theirs(ids(), scores())) < 1e-12
 
@@ -133,7 +133,7 @@ def test_all_rules_together_act_in_the_order_of_the_reference() -> None:
     ours = Filters(settings, VOCABULARY)
     for seed in range(20):
         history, expected = ids(seed=seed, tokens=12), scores(seed=seed)
-        shaped = ours.shape(ours.edit(expected, history.tolist(), written=2))
+        shaped = ours.shape(ours.edit(expected, history.tolist(), step=2))
         for rule in theirs:
             expected = rule(history, expected)
         assert_same_distribution(shaped, expected)
@@ -246,7 +246,7 @@ def test_ids_outside_the_vocabulary_are_named(name: str) -> None:
 
 def test_a_row_with_nothing_left_names_the_rules() -> None:
     rule = Filters(GenerationSettings(suppress=tuple(range(20)), no_repeat_ngram=1), VOCABULARY)
-    with pytest.raises(ValueError, match=r"no token is left to write in row 1; .* 40: no_repeat_ngram=1, suppress="):
+    with pytest.raises(ValueError, match=r"no token is left to generate in row 1; .* 40: no_repeat_ngram=1, suppress="):
         rule.edit(scores(2), [[30], list(range(20, 40))], 0)
     broken = torch.full((1, VOCABULARY), math.nan)
     assert rule.edit(broken, [[30]], 0)[:, 31:].isnan().all()  # not for the rules to answer for: check_logits does
@@ -259,7 +259,7 @@ def test_scores_and_histories_must_fit() -> None:
         Filters(GenerationSettings(no_repeat_ngram=2), VOCABULARY).edit(scores(), [[1]], 0)
 
 
-@pytest.mark.parametrize(("value", "word"), [(math.nan, "NaN"), (INF, r"\+inf"), (-INF, "nothing but −inf")])
+@pytest.mark.parametrize(("value", "word"), [(math.nan, "NaN"), (INF, r"\+inf"), (-INF, "only −inf")])
 def test_logits_that_are_no_numbers_are_refused(value: float, word: str) -> None:
     logits = scores()
     logits[:, 0] = -INF

@@ -142,7 +142,7 @@ def test_a_large_vocabulary_with_few_allowed_tokens(device: torch.device) -> Non
 def test_a_draw_refuses_what_is_no_chance_or_no_number_of_the_dice() -> None:
     half = torch.tensor([0.5], dtype=torch.float64)
     for row in ([0.0, 0.0], [torch.nan, 1.0]):
-        with pytest.raises(ValueError, match="no token with a chance above 0"):
+        with pytest.raises(ValueError, match="no token with a probability above 0"):
             draw(torch.tensor([row]), half)
     for number in (1.0, -0.1, torch.nan):
         with pytest.raises(ValueError, match="at least 0 and below 1"):
@@ -185,7 +185,7 @@ def test_the_numbers_stay_the_same_for_ever() -> None:
 
 def test_a_stream_that_is_not_there_is_refused() -> None:
     for row in (1, -1):
-        with pytest.raises(ValueError, match=f"there is no stream {row}; these dice have 1"):
+        with pytest.raises(ValueError, match=f"there is no stream {row}; there are 1"):
             SeededRNG([(0, 0)]).roll([row])
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from transformers import GenerationConfig
 
-from glassformer.generation.settings import MISSING, PASSED_OVER, PUBLISHED, GenerationSettings, published, settings
+from glassformer.generation.defaults import IGNORED, PUBLISHED, UNSUPPORTED, published
+from glassformer.generation.settings import GenerationSettings, settings
 from tests.helpers import types_unchecked
 
 
@@ -84,11 +85,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"beam_size": 4, "beam_groups": 3}, "beam_groups=3 does not divide beam_size=4"),
     ({"beam_size": 4, "diversity": 0.5}, "diversity=0.5 acts between groups of beams; set beam_groups to 2"),
     ({"beam_size": 4, "beam_groups": 2, "diversity": -0.5}, "diversity must be 0 or above"),
-    ({"beam_size": 2, "temperature": 1.0}, "set temperature=0 for beam search or beam_size=1 to draw"),
+    ({"beam_size": 2, "temperature": 1.0}, "set temperature=0 for beam search or beam_size=1 for sampling"),
     ({"contrastive_alpha": 0.5}, "contrastive_alpha chooses among top_k tokens, got top_k=None; set 2"),
     ({"contrastive_alpha": 0.5, "top_k": 1}, "got top_k=1; set 2 or more"),
-    ({"contrastive_alpha": 0.5, "top_k": 4, "temperature": 1.0}, "search of its own"),
-    ({"contrastive_alpha": 0.5, "top_k": 4, "beam_size": 2}, "search of its own"),
+    ({"contrastive_alpha": 0.5, "top_k": 4, "temperature": 1.0}, "selects contrastive search"),
+    ({"contrastive_alpha": 0.5, "top_k": 4, "beam_size": 2}, "selects contrastive search"),
     ({"contrastive_alpha": 0.5, "top_k": 4, "top_p": 0.5}, "top_p would have no effect at temperature 0"),
     ({"top_k": 5, "samples": 2}, "top_k and samples would have no effect at temperature 0; set temperature=1.0"),
     ({"min_p": 0.1}, "min_p would have no effect"),
@@ -180,9 +181,9 @@ def test_no_key_of_the_reference_is_a_surprise() -> None:
     """Every key that the reference library writes is translated, known to be missing, or passed over with a reason."""
     everything = {key: "some value" for key in vars(GenerationConfig()) if key not in ("num_beams", "do_sample")}
     everything |= {"max_length": 20, "top_k": 50, "bad_words_ids": [], "num_return_sequences": 1}
-    assert set(published(everything)["unknown"]) <= set(MISSING)
-    assert not set(PUBLISHED) & set(MISSING)
-    assert all(not set(keys) & {*PUBLISHED, *MISSING} for keys in PASSED_OVER.values())
+    assert set(published(everything)["unknown"]) <= set(UNSUPPORTED)
+    assert not set(PUBLISHED) & set(UNSUPPORTED)
+    assert all(not set(keys) & {*PUBLISHED, *UNSUPPORTED} for keys in IGNORED.values())
 
 
 def _made(config: dict[str, Any]) -> GenerationSettings:

@@ -1,4 +1,4 @@
-"""Speculative decoding: whatever is guessed, the text is the one, or has the distribution, of the model alone."""
+"""Speculative decoding: whatever the draft, the text, or its distribution, is that of the model alone."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -12,13 +12,12 @@ from glassformer.config import change
 from glassformer.generation import speculative
 from glassformer.generation.api import generate, generate_stream
 from glassformer.generation.decoder import Decoder
-from glassformer.generation.drafts import ModelDraft, PromptLookup
 from glassformer.generation.filters import Filters
 from glassformer.generation.record import GenerationOutput
 from glassformer.generation.sampling import SeededRNG, draw, probs
 from glassformer.generation.search import Row
 from glassformer.generation.settings import GenerationSettings, settings
-from glassformer.generation.speculative import Draft, Proposal, RowStats, accept
+from glassformer.generation.speculative import Draft, ModelDraft, PromptLookup, Proposal, RowStats, accept
 from glassformer.models.transformer import Transformer
 from tests.helpers import largest_difference, normal, some_at_once, types_unchecked
 from tests.pages import DECODERS, PAGES, PAIRS, built, tokens
@@ -31,16 +30,16 @@ SURE = 1e-4  # a correct rule gives a smaller number once in so many seeds, and 
 class Parrot:
     """A draft that always proposes the same tokens."""
 
-    def __init__(self, *guesses: int, q: torch.Tensor | None = None, obedient: bool = True) -> None:
-        self.guesses, self.q, self.obedient = list(guesses), q, obedient
+    def __init__(self, *tokens: int, q: torch.Tensor | None = None, obedient: bool = True) -> None:
+        self.tokens, self.q, self.obedient = list(tokens), q, obedient
         self.tally = RowStats()
 
     def begin(self, settings: GenerationSettings, vocab_size: int, source: Sequence[int] | None) -> None:
         pass
 
-    def propose(self, row: Row, most: int, rng: SeededRNG) -> Proposal:
+    def propose(self, row: Row, max_new: int, rng: SeededRNG) -> Proposal:
         del row, rng
-        return self.guesses[:most] if self.obedient else self.guesses, self.q
+        return self.tokens[:max_new] if self.obedient else self.tokens, self.q
 
 
 def prompts(*lengths: int, seed: int = 0) -> list[list[int]]:
@@ -83,29 +82,29 @@ def uniforms(*shape: int, seed: int) -> torch.Tensor:
     return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def always(p: torch.Tensor, q: torch.Tensor, guesses: torch.Tensor, _: torch.Tensor) -> Any:
+def always(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, _: torch.Tensor) -> Any:
     del p, q
-    return torch.ones_like(guesses, dtype=torch.bool), guesses
+    return torch.ones_like(drafts, dtype=torch.bool), drafts
 
 
-def never_less_likely(p: torch.Tensor, q: torch.Tensor, guesses: torch.Tensor, numbers: torch.Tensor) -> Any:
+def never_less_likely(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, numbers: torch.Tensor) -> Any:
     """Accepts wherever p ≥ q, and never else: the residual is right, the chance of acceptance not."""
-    at = guesses[:, None]
-    stands = (p.gather(-1, at) >= q.gather(-1, at)).squeeze(-1)
-    return stands, torch.where(stands, guesses, draw((p - q).clamp(min=1e-30), numbers[:, 1]))
+    at = drafts[:, None]
+    accepted = (p.gather(-1, at) >= q.gather(-1, at)).squeeze(-1)
+    return accepted, torch.where(accepted, drafts, draw((p - q).clamp(min=1e-30), numbers[:, 1]))
 
 
-def from_p_itself(p: torch.Tensor, q: torch.Tensor, guesses: torch.Tensor, numbers: torch.Tensor) -> Any:
+def from_p_itself(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor, numbers: torch.Tensor) -> Any:
     """Replaces what falls by a draw from p, not from what p has more than q."""
-    stands, _ = accept(p, q, guesses, numbers)
-    return stands, torch.where(stands, guesses, draw(p, numbers[:, 1]))
+    accepted, _ = accept(p, q, drafts, numbers)
+    return accepted, torch.where(accepted, drafts, draw(p, numbers[:, 1]))
 
 
 TABLES = {
     "any": (normal(5, seed=1).softmax(-1), normal(5, seed=2).softmax(-1)),
     "the draft is blind to a token": (torch.tensor([0.2, 0.3, 0.1, 0.4, 0.0]), torch.tensor([0.5, 0.0, 0.0, 0.3, 0.2])),
     "nothing in common": (torch.tensor([0.5, 0.5, 0, 0, 0]), torch.tensor([0, 0, 0.2, 0.2, 0.6])),
-    "certain guesses": (normal(5, seed=3).softmax(-1), torch.tensor([0.0, 0, 1, 0, 0])),
+    "certain tokens": (normal(5, seed=3).softmax(-1), torch.tensor([0.0, 0, 1, 0, 0])),
     "a certain answer": (torch.tensor([0.0, 1, 0, 0, 0]), normal(5, seed=4).softmax(-1)),
     "sums off by rounding": (torch.tensor([0.3, 0.2, 0.5, 0, 0]) * (1 - 1e-6), torch.tensor([0.3, 0.2, 0.5, 0, 0])),
 }
@@ -115,29 +114,31 @@ TABLES = {
 def test_what_is_written_has_the_chances_of_the_model(name: str) -> None:
     p, q = (table.double() for table in TABLES[name])
     draws = 200_000
-    guesses = draw(q.expand(draws, 5), uniforms(draws, seed=0))
-    stands, token = accept(p.expand(draws, 5), q.expand(draws, 5), guesses, uniforms(draws, 2, seed=1))
+    drafts = draw(q.expand(draws, 5), uniforms(draws, seed=0))
+    accepted, token = accept(p.expand(draws, 5), q.expand(draws, 5), drafts, uniforms(draws, 2, seed=1))
     assert improbability(torch.bincount(token, minlength=5), p * draws) > SURE
-    assert torch.equal(token[stands], guesses[stands])
+    assert torch.equal(token[accepted], drafts[accepted])
     # As many stand as the two have in common (Leviathan et al. 2023, theorem 3.5).
     common = float(torch.minimum(p, q).sum())
-    assert float(stands.double().mean()) == pytest.approx(common, abs=5 * (common * (1 - common) / draws) ** 0.5 + 1e-5)
+    assert float(accepted.double().mean()) == pytest.approx(
+        common, abs=5 * (common * (1 - common) / draws) ** 0.5 + 1e-5
+    )
 
 
 def joint(rule: Rule, draws: int = 100_000) -> float:
-    """Three tokens, each with chances that depend on the one before: two guessed, the third or the rest drawn."""
+    """Three tokens, each with probabilities that depend on the token before: two from the draft, the rest sampled."""
     p, q = (normal(4, 4, seed=seed).mul(1.5).softmax(-1) for seed in (5, 6))
     first, last = torch.zeros(draws, dtype=torch.long), []
-    guess_numbers, numbers, plain = (uniforms(draws, 3, n, seed=n) for n in (1, 2, 3))
-    standing = torch.ones(draws, dtype=torch.bool)
-    before = guess_before = first
+    draft_numbers, numbers, plain = (uniforms(draws, 3, n, seed=n) for n in (1, 2, 3))
+    all_accepted = torch.ones(draws, dtype=torch.bool)
+    before = draft_before = first
     for place in range(3):
         token = draw(p[before], plain[:, place, 0])
         if place < 2:
-            guesses = draw(q[guess_before], guess_numbers[:, place, 0])
-            stands, judged = rule(p[before], q[guess_before], guesses, numbers[:, place])
-            token = torch.where(standing, judged, token)
-            standing, guess_before = standing & stands, guesses
+            drafts = draw(q[draft_before], draft_numbers[:, place, 0])
+            accepted, judged = rule(p[before], q[draft_before], drafts, numbers[:, place])
+            token = torch.where(all_accepted, judged, token)
+            all_accepted, draft_before = all_accepted & accepted, drafts
         last.append(token)
         before = token
     cells = torch.bincount(last[0] * 16 + last[1] * 4 + last[2], minlength=64)
@@ -151,17 +152,17 @@ def test_several_tokens_have_their_joint_chances_and_a_wrong_rule_shows() -> Non
         assert joint(wrong) < 1e-20, wrong.__name__
 
 
-def test_a_guess_that_the_model_would_never_write_never_stands() -> None:
+def test_a_draft_token_that_the_model_never_generates_is_never_accepted() -> None:
     p, q = torch.tensor([[0.0, 1.0]] * 2), torch.tensor([[0.5, 0.5]] * 2)
     numbers = torch.tensor([[0.0, 0.0], [0.0, 1 - 2.0**-53]], dtype=torch.float64)
-    stands, token = accept(p, q, torch.tensor([0, 0]), numbers)
-    assert stands.tolist() == [False, False]
+    accepted, token = accept(p, q, torch.tensor([0, 0]), numbers)
+    assert accepted.tolist() == [False, False]
     assert token.tolist() == [1, 1]
 
 
-def test_a_guess_without_a_chance_is_refused() -> None:
+def test_a_draft_token_of_probability_zero_is_refused() -> None:
     half = torch.full((1, 2), 0.5)
-    with pytest.raises(ValueError, match=r"a draft proposed \[1\], tokens to which it gives no chance itself"):
+    with pytest.raises(ValueError, match=r"a draft proposed \[1\], tokens whose probability in q is 0"):
         accept(half, torch.tensor([[1.0, 0.0]]), torch.tensor([1]), uniforms(1, 2, seed=0))
 
 
@@ -243,7 +244,7 @@ def test_a_drawn_text_does_not_depend_on_its_neighbours(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["gpt_neo", "bart"])
 def test_log_probabilities_are_those_of_the_whole_text_read_anew(name: str) -> None:
-    """After every rejection, and from one sample to the next, the cache is as if nothing had been guessed."""
+    """After every rejection, and from one sample to the next, the cache is as if there had been no draft."""
     model, rows = built(name), prompts(5, 9)
     how = GenerationSettings(temperature=2.0, max_new_tokens=8, samples=3, top_alternatives=2)
     draft = ModelDraft(built(name, seed=1), 4)
@@ -280,7 +281,7 @@ def drafts(name: str) -> dict[str, Draft]:
         {("llama", "sdpa"), ("t5", "sdpa"), ("gpt_neo", "eager")}.__contains__,
     ),
 )
-def test_greedy_texts_are_the_same_whatever_is_guessed(name: str, path: str) -> None:
+def test_greedy_texts_are_the_same_whatever_the_draft(name: str, path: str) -> None:
     model, rows = built(name), prompts(5, 2, 15)
     how = GenerationSettings(max_new_tokens=10, record=True)
     expected = written(name, model, rows, how)
@@ -309,7 +310,7 @@ RULES: dict[str, dict[str, Any]] = {
     ("name", "rules"),
     some_at_once(product(["gpt2", "t5"], RULES), lambda given: given[0] == "gpt2" or given[1] == "forced"),
 )
-def test_rules_see_each_guess_at_its_own_place(name: str, rules: str) -> None:
+def test_rules_see_each_draft_token_at_its_own_position(name: str, rules: str) -> None:
     model, rows = built(name), prompts(5, 3)
     how = GenerationSettings(max_new_tokens=10, **RULES[rules])
     expected = written(name, model, rows, how)
@@ -320,7 +321,7 @@ def test_rules_see_each_guess_at_its_own_place(name: str, rules: str) -> None:
 
 
 @pytest.mark.parametrize("name", some_at_once(["gptj", "bart"], {"bart"}.__contains__))
-def test_a_text_ends_within_the_guesses_where_it_would_have_ended(name: str) -> None:
+def test_a_text_ends_within_the_draft_where_it_would_have_ended(name: str) -> None:
     model, rows = built(name), prompts(5, 17)
     free = written(name, model, rows, GenerationSettings(max_new_tokens=12))
     for end in range(1, 7):
@@ -328,14 +329,14 @@ def test_a_text_ends_within_the_guesses_where_it_would_have_ended(name: str) -> 
         assert equal(written(name, model, rows, how, draft=ModelDraft(model, 20)), written(name, model, rows, how))
         asked: dict[bool, list[tuple[int, ...]]] = {True: [], False: []}
         found = {}
-        for guessed in (True, False):
+        for has_draft in (True, False):
 
-            def is_done(prompt: int, ids: Sequence[int], asked: Any = asked[guessed], end: int = end) -> bool:
+            def is_done(prompt: int, ids: Sequence[int], asked: Any = asked[has_draft], end: int = end) -> bool:
                 asked.append((prompt, *ids))
                 return len(ids) == end
 
-            draft = ModelDraft(model, 20) if guessed else None
-            found[guessed] = written(
+            draft = ModelDraft(model, 20) if has_draft else None
+            found[has_draft] = written(
                 name, model, rows, GenerationSettings(max_new_tokens=12), is_done=is_done, draft=draft
             )
         assert equal(found[True], found[False])
@@ -352,7 +353,7 @@ def test_a_text_ends_where_the_positions_of_the_model_do() -> None:
     assert [(len(texts[0].ids), texts[0].ended) for texts in found] == [(4, "context"), (1, "context")]
 
 
-def test_a_draft_whose_positions_end_before_guesses_no_more() -> None:
+def test_a_draft_model_proposes_nothing_past_its_positions() -> None:
     model, rows = built("gpt2"), prompts(3, 9, 8)
     short = built(change(PAGES["gpt2"], "embed.position.length", 8))
     draft = ModelDraft(short, 4)
@@ -365,8 +366,8 @@ def test_a_draft_whose_positions_end_before_guesses_no_more() -> None:
     assert draft.tally.proposed > long_alone.tally.proposed == 0
 
 
-def test_what_rules_say_of_a_guess_counts_only_if_it_comes_to_be() -> None:
-    """After token 5 nothing may follow. The text never comes there, only the guesses do."""
+def test_rules_about_a_draft_token_count_only_if_it_is_accepted() -> None:
+    """After token 5 nothing may follow. The text never gets there, only the draft does."""
     model, wild = built("gptj"), built("gptj", seed=1)
     with torch.no_grad():
         wild.head.bias[5] = 50.0
@@ -376,7 +377,7 @@ def test_what_rules_say_of_a_guess_counts_only_if_it_comes_to_be() -> None:
     for draft in (ModelDraft(wild, 3), Parrot(5, 6, 7), Parrot(expected[0][0].ids[0], 5, 6)):
         assert equal(generate(model, [[1, 2, 3]], how, draft=draft), expected)
         assert draft.tally.proposed > draft.tally.accepted
-    with pytest.raises(ValueError, match="no token is left to write"):
+    with pytest.raises(ValueError, match="no token is left to generate"):
         generate(wild, [[1, 2, 3]], how, draft=ModelDraft(wild, 3))
 
 
@@ -445,10 +446,10 @@ def test_a_cropped_cache_is_as_good_as_a_fresh_one(name: str, path: str) -> None
     ids, junk = tokens(1, 9), tokens(1, 4, seed=1)
     with torch.no_grad():
         answers = []
-        for guessed in (True, False):
+        for has_draft in (True, False):
             steps = Decoder(model, source, path=path)
             cache, _ = steps.read(ids[:, :5], None, 12, forgets=False)
-            if guessed:
+            if has_draft:
                 steps.step(junk, cache)
                 cache.crop(5)
                 steps.step(junk[:, :2], cache)
@@ -459,7 +460,7 @@ def test_a_cropped_cache_is_as_good_as_a_fresh_one(name: str, path: str) -> None
 
 
 @pytest.mark.parametrize("name", ["gpt_neo", "llama", "t5"])
-def test_a_draft_that_was_corrected_guesses_like_a_fresh_one(name: str) -> None:
+def test_a_draft_after_a_rejection_proposes_like_a_new_one(name: str) -> None:
     source = [4, 5, 6, 7] if name in PAIRS else None
     how = GenerationSettings(temperature=1.0, max_new_tokens=20)
 
@@ -471,8 +472,8 @@ def test_a_draft_that_was_corrected_guesses_like_a_fresh_one(name: str) -> None:
     with torch.inference_mode():
         used, row = begun(), Row(0, 0, [3, 8, 2], 21)
         for kept in (0, 2, 4, 1, 0):
-            guesses, _ = used.propose(row, 4, SeededRNG([(1, 0)]))
-            for token in [*guesses[:kept], 30]:
+            drafts, _ = used.propose(row, 4, SeededRNG([(1, 0)]))
+            for token in [*drafts[:kept], 30]:
                 row.ids.append(token)
                 row.history.append(token)
             again, fresh = (draft.propose(row, 4, SeededRNG([(2, 0)])) for draft in (used, begun()))
@@ -484,31 +485,31 @@ def test_a_draft_that_was_corrected_guesses_like_a_fresh_one(name: str) -> None:
 # ---- looking things up
 
 
-def guessed(history: list[int], ngram: int = 3, length: int = 4, most: int = 99, source: Any = None) -> list[int]:
+def proposed(history: list[int], ngram: int = 3, length: int = 4, most: int = 99, source: Any = None) -> list[int]:
     draft = PromptLookup(ngram, length)
     draft.begin(GenerationSettings(), 100, source)
-    guesses, q = draft.propose(Row(0, 0, history, 99), most, SeededRNG([(0, 0)]))
+    drafts, q = draft.propose(Row(0, 0, history, 99), most, SeededRNG([(0, 0)]))
     assert q is None
-    return guesses
+    return drafts
 
 
 def test_lookup_copies_what_followed_the_same_tokens() -> None:
-    assert guessed([1, 2, 3, 4, 5, 6, 7, 2, 3]) == [4, 5, 6, 7]
-    assert guessed([1, 2, 3, 4, 5, 6, 7, 2, 3], most=2) == [4, 5]
-    assert guessed([1, 2, 9, 8, 2, 7, 6, 2]) == [7, 6, 2, 7], "the latest place"
-    assert guessed([1, 2, 9, 8, 2, 7, 6, 1, 2]) == [9, 8, 2, 7], "the longest run before the latest place"
-    assert guessed([1, 2, 9, 8, 2, 7, 6, 1, 2], ngram=1) == [7, 6, 1, 2]
-    assert guessed([5, 6, 5, 6, 5], length=6) == [6, 5, 6, 5, 6, 5], "what repeats goes on repeating"
-    assert guessed([4, 4], length=3) == [4, 4, 4]
-    assert guessed([1, 2, 3]) == []
-    assert guessed([1]) == []
+    assert proposed([1, 2, 3, 4, 5, 6, 7, 2, 3]) == [4, 5, 6, 7]
+    assert proposed([1, 2, 3, 4, 5, 6, 7, 2, 3], most=2) == [4, 5]
+    assert proposed([1, 2, 9, 8, 2, 7, 6, 2]) == [7, 6, 2, 7], "the latest place"
+    assert proposed([1, 2, 9, 8, 2, 7, 6, 1, 2]) == [9, 8, 2, 7], "the longest run before the latest place"
+    assert proposed([1, 2, 9, 8, 2, 7, 6, 1, 2], ngram=1) == [7, 6, 1, 2]
+    assert proposed([5, 6, 5, 6, 5], length=6) == [6, 5, 6, 5, 6, 5], "what repeats goes on repeating"
+    assert proposed([4, 4], length=3) == [4, 4, 4]
+    assert proposed([1, 2, 3]) == []
+    assert proposed([1]) == []
 
 
 def test_lookup_reads_the_source_too() -> None:
-    assert guessed([50, 11, 12], source=[10, 11, 12, 13, 14]) == [13, 14]
-    assert guessed([50, 12], source=[10, 11, 12]) == [], "nothing follows"
-    assert guessed([12, 60, 11, 12], source=[10, 11, 12, 13]) == [13], "a longer run counts more than a nearer one"
-    assert guessed([12, 60, 12], source=[10, 12, 13]) == [60, 12, 60, 12], "of equals the text itself"
+    assert proposed([50, 11, 12], source=[10, 11, 12, 13, 14]) == [13, 14]
+    assert proposed([50, 12], source=[10, 11, 12]) == [], "nothing follows"
+    assert proposed([12, 60, 11, 12], source=[10, 11, 12, 13]) == [13], "a longer run counts more than a nearer one"
+    assert proposed([12, 60, 12], source=[10, 12, 13]) == [60, 12, 60, 12], "of equals the text itself"
 
 
 def test_lookup_saves_passes_where_a_text_repeats_itself() -> None:
@@ -533,7 +534,7 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="draft is an encoder-decoder and the model a decoder"):
         generate(model, [[1]], how, draft=ModelDraft(built("t5")))
     for wrong in (GenerationSettings(beam_size=2), GenerationSettings(contrastive_alpha=0.5, top_k=3)):
-        with pytest.raises(ValueError, match=f"these settings ask for a {wrong.mode} search"):
+        with pytest.raises(ValueError, match=f"these settings select {wrong.mode} search"):
             generate(model, [[1]], wrong, draft=PromptLookup())
     with pytest.raises(ValueError, match="length must be at least 1, got 0"):
         ModelDraft(model, 0)
@@ -543,13 +544,13 @@ def test_what_cannot_be_is_refused() -> None:
 
 def test_a_draft_that_breaks_its_word_is_found_out() -> None:
     model, how = built("llama"), GenerationSettings(max_new_tokens=5)
-    with pytest.raises(ValueError, match="proposed 5 tokens where at most 4 have room"):
+    with pytest.raises(ValueError, match="proposed 5 tokens where at most 4 fit"):
         next(generate_stream(model, [[1]], how, draft=Parrot(1, 2, 3, 4, 5, obedient=False)))
     with pytest.raises(ValueError, match=r"proposed \[1, 31\], but the vocabulary has 31"):
         generate(model, [[1]], how, draft=Parrot(1, 31))
     with types_unchecked(), pytest.raises(ValueError, match=r"\(2, 31\), got \(1, 31\)"):
         generate(model, [[1]], how, draft=Parrot(1, 2, q=torch.full((1, 31), 1 / 31)))
-    with pytest.raises(ValueError, match=r"proposed \[1\], tokens to which it gives no chance"):
+    with pytest.raises(ValueError, match=r"proposed \[1\], tokens whose probability in q is 0"):
         generate(model, [[1]], how, draft=Parrot(1, q=torch.eye(31)[:1]))
 
 

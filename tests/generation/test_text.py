@@ -15,12 +15,10 @@ from tokenizers.models import BPE
 
 from glassformer import hub
 from glassformer.generation import text as text_module
-from glassformer.generation.chat import reply, stream_reply
 from glassformer.generation.defaults import notes_for, settings_for
-from glassformer.generation.few_shot import Example, FewShot, answer_like, read_examples
-from glassformer.generation.prompts import read_prompt
+from glassformer.generation.prompts import Example, FewShot, read_examples, read_prompt
 from glassformer.generation.stops import BYTE_OF, StopFilter, WholeCharacters, Wording, cut_at
-from glassformer.generation.text import generate_text, stream_text
+from glassformer.generation.text import answer_like, generate_text, reply, stream_reply, stream_text
 from glassformer.generation.translation import prepare_translation, translate_text
 from glassformer.text.tokenizer import Tokenizer, TokenizerError
 from tests.generation.scripted import LENGTH, scripted, scripted_with
@@ -255,8 +253,8 @@ def test_row_24_bos_once_through_every_entry(tmp_path: Path, monkeypatch: pytest
         seen.extend(prompts)
         return original(model, prompts, *rest, **options)
 
-    original = text_module.write
-    monkeypatch.setattr(text_module, "write", remember)
+    original = text_module.generate
+    monkeypatch.setattr(text_module, "generate", remember)
     generate_text(loaded, [said, tokenizer.encode(said)], max_new_tokens=1)
     answer_like(loaded, FewShot((Example(said, "1"),)), ["x"], max_new_tokens=1)
     reply(loaded, [{"role": "user", "content": "Hello"}], max_new_tokens=1)
@@ -324,13 +322,12 @@ def test_seeds_stay_with_their_prompts(decoder: hub.Loaded) -> None:
     together = generate_text(decoder, prompts, seed=(1, 2, 3), batch_size=2, **options)
     for prompt, seed, some in zip(prompts, (1, 2, 3), together, strict=True):
         assert some[0].text == generate_text(decoder, [prompt], seed=seed, **options)[0][0].text
-    with pytest.raises(ValueError, match="2 seeds were given for 3 prompts"):
+    with pytest.raises(ValueError, match="got 2 seeds for 3 prompts"):
         generate_text(decoder, prompts, seed=(1, 2), **options)
 
 
 def test_one_text_is_not_a_list_of_letters(decoder: hub.Loaded) -> None:
-    with types_unchecked(), pytest.raises(TypeError, match="Put it in brackets"):
-        generate_text(decoder, "abc")
+    assert generate_text(decoder, "abc", max_new_tokens=3) == generate_text(decoder, ["abc"], max_new_tokens=3)[0][0]
     assert generate_text(decoder, []) == []
 
 
@@ -380,7 +377,7 @@ def test_texts_to_translate_or_answer_that_are_none(
 @pytest.mark.parametrize("call", [generate_text, stream_text, translate_text, reply, stream_reply])
 def test_what_is_not_a_loaded_model(decoder: hub.Loaded, call: Any) -> None:
     for wrong, told in ((decoder.model, r"\(Transformer\)"), ("folder", r"'folder' \(str\)"), (None, "None")):
-        with types_unchecked(), pytest.raises(TypeError, match=rf"(?s)got .*{told}\. Give what glassformer.load"):
+        with types_unchecked(), pytest.raises(TypeError, match=rf"(?s)got .*{told}\. Pass what glassformer.load"):
             call(wrong, ["a"])
 
 
@@ -418,7 +415,9 @@ def test_cutting_keeps_bos_and_leaves_room_for_the_answer(tmp_path: Path, side: 
 
 def test_cutting_a_source_keeps_both_ends_of_its_frame(seq2seq: tuple[hub.Loaded, Any]) -> None:
     loaded, _ = seq2seq
-    found = text_module._Job(loaded, False, "left", {"max_new_tokens": 3}).row("word " * 90, 0).prompt
+    found = (
+        text_module._TextJob(loaded, "generate", {"truncate": "left", "max_new_tokens": 3}).row("word " * 90, 0).prompt
+    )
     assert (found.ids[0], found.ids[-1], len(found.ids)) == (0, 2, loaded.config.longest)
 
 
@@ -540,7 +539,7 @@ def test_generation_config_says_how_to_write(tmp_path: Path) -> None:
     assert (found.eos, found.max_new_tokens, found.temperature, found.top_p, found.no_repeat_ngram) == (
         (7, 9), 11, 0.6, 0.9, 3,
     )  # fmt: skip
-    assert notes == ["generation_config.json asks for top_h, which is not done here."]
+    assert notes == ["generation_config.json asks for top_h, which is not supported here."]
     assert settings_for(loaded, top_p=0.5)[0].top_p == 0.5
     assert settings_for(loaded, top_p=0.5)[0].temperature == 0.6
     assert settings_for(loaded, eos=[1], max_new_tokens=2)[0].eos == (1,)
@@ -578,16 +577,16 @@ def test_recommended_lengths_count_the_prompt_of_a_decoder(tmp_path: Path) -> No
     for prompt in ("a", "a b", "a b c d"):
         found = generate_text(loaded, ["a b c", prompt], batch_size=4)[1][0]
         assert found.prompt_tokens + len(found.written.ids) == 12
-    settings, _ = settings_for(loaded, begun=4)
+    settings, _ = settings_for(loaded, prefix_length=4)
     assert (settings.max_new_tokens, settings.min_new_tokens) == (8, 5)
-    assert settings_for(loaded, begun=4, max_new_tokens=3)[0].min_new_tokens == 3
+    assert settings_for(loaded, prefix_length=4, max_new_tokens=3)[0].min_new_tokens == 3
     with pytest.raises(ValueError, match=r"at most 12 tokens \(max_length\), and this one begins with 12"):
-        settings_for(loaded, begun=12)
+        settings_for(loaded, prefix_length=12)
 
 
 def test_a_recommended_length_beyond_the_model_lets_prompts_of_all_lengths_be_written_together(tmp_path: Path) -> None:
     loaded = scripted(tmp_path, "x", after=1, end=False, generation_config={"max_length": 4096})
-    assert settings_for(loaded, begun=3)[0] == settings_for(loaded, begun=30)[0]
+    assert settings_for(loaded, prefix_length=3)[0] == settings_for(loaded, prefix_length=30)[0]
     assert generate_text(loaded, ["a b c"])[0][0].written.ended == "context"
 
 
@@ -606,7 +605,7 @@ def test_an_older_folder_has_its_recommendations_in_config_json(tmp_path: Path) 
     scripted(tmp_path, "x", after=1)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "num_beams": 3, "max_length": 30}))
-    settings, notes = settings_for(hub.load(tmp_path), begun=10)
+    settings, notes = settings_for(hub.load(tmp_path), prefix_length=10)
     assert (settings.beam_size, settings.max_new_tokens, settings.eos, notes) == (3, 20, (0,), [])
 
 
@@ -670,7 +669,7 @@ def test_examples_are_written_out_and_their_separator_ends_the_answer(tmp_path: 
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        ("{input} {output}", "nothing says where an answer ends"),
+        ("{input} {output}", "end of an answer cannot be recognised"),
         ("{output} {input}\n", "comes before"),
         ("{input}\n", "once"),
         ("{input}{input}{output}\n", "once"),
@@ -764,7 +763,7 @@ def test_languages_by_words(tmp_path: Path) -> None:
 def test_a_model_for_one_pair_is_told_nothing(seq2seq: tuple[hub.Loaded, Any], decoder: hub.Loaded) -> None:
     loaded, _ = seq2seq
     assert translate_text(loaded, ["Hi"], max_new_tokens=3) == generate_text(loaded, ["Hi"], max_new_tokens=3)
-    with pytest.raises(ValueError, match="is told no languages"):
+    with pytest.raises(ValueError, match="takes no languages"):
         translate_text(loaded, ["Hi"], target="de")
-    with pytest.raises(ValueError, match="needs an encoder-decoder"):
+    with pytest.raises(ValueError, match="family encoder-decoder; this one is of the family decoder"):
         translate_text(decoder, ["Hi"])

@@ -1,12 +1,11 @@
-"""What a model really does, seen from below: matrix products that reach PyTorch's kernels, tensors that autograd keeps,
-memory that is in use. Nothing here knows the account: only real tensors are looked at.
+"""What a model really does, seen from below: matrix products that reach PyTorch's kernels, tensors that autograd
+keeps. Nothing here knows the account: only real tensors are looked at.
 
 A product has a matrix in it. What a norm adds up are squares, number by number: ``linalg.vecdot`` of many vectors
 arrives here as ``mul`` and ``sum`` and is no product. Were it ever to arrive as a product of two vectors, or anything
 else as a kernel that multiplies and is not known here, ``REFUSED`` stops the test instead of leaving it out.
 """
 
-import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -16,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from glassformer.config import Model, change
 from glassformer.families import preset
@@ -195,31 +193,6 @@ class Kept:
         """Of what lies beside the pieces, their inputs included, and of the rest of the largest piece."""
         rest = max(sum(self.sizes[number] for number in piece - self.beside) for piece in self.pieces)
         return sum(self.sizes[number] for number in self.beside) + rest
-
-
-class Live(TorchDispatchMode):
-    """Inside, how many bytes are held by tensors that were made inside; ``peak`` is the most there were at a time."""
-
-    def __init__(self, there: Sequence[Tensor]) -> None:
-        super().__init__()
-        self.now = self.peak = 0
-        self._known = {_storage_id(tensor) for tensor in there}
-
-    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        del types
-        out = op(*args, **(kwargs or {}))
-        for tensor in tree_leaves(out):
-            if isinstance(tensor, Tensor) and (number := _storage_id(tensor)) not in self._known:
-                storage = tensor.untyped_storage()
-                self._known.add(number)
-                self.now += storage.nbytes()
-                weakref.finalize(storage, self._gone, number, storage.nbytes())
-        self.peak = max(self.peak, self.now)
-        return out
-
-    def _gone(self, number: int, nbytes: int) -> None:
-        self._known.discard(number)
-        self.now -= nbytes
 
 
 def _storage_id(tensor: Tensor) -> int:

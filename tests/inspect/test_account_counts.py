@@ -20,10 +20,11 @@ from glassformer.inspect.parameters import num_parameters
 from glassformer.models.transformer import Transformer
 from glassformer.nn.cache import KVCache
 from glassformer.nn.masks import Mask
+from tests.helpers import some_at_once
 from tests.inspect.counting import Multiplied, Products, inputs, loss, small, without_dropout
 from tests.pages import PAGES, any_page, encoder_decoder, model, stack
 from tests.pages import attention as attention_facts
-from tests.parity.cases import CASES, one_of_each
+from tests.parity.cases import CASES
 from tests.parity.harness import Case
 
 PATHS = {"fused": "sdpa", "eager": "eager"}
@@ -132,10 +133,21 @@ def test_the_counter_stops_at_what_it_does_not_know(refused):
 
 
 each_kernel = pytest.mark.parametrize("kernel", ["fused", pytest.param("eager", marks=pytest.mark.slow)])
+AT_ONCE = ("bert", "gpt2", "llama", "t5", "deberta_v2", "bloom")  # the account runs the model: one of a kind will do
+some_builds = pytest.mark.parametrize("name", some_at_once(PAGES, {"gpt2", "t5", "deberta_v2", "llama"}.__contains__))
+
+
+def some_cases(cases: Iterable[Case]) -> list[ParameterSet]:
+    """The first tiny model of these lineages at once, all others with the long tests."""
+    first: dict[str, str] = {}
+    for case in cases:
+        first.setdefault(case.id.partition("-")[0], case.id)
+    chosen = {first[lineage] for lineage in AT_ONCE if lineage in first}
+    return some_at_once(cases, lambda case: case.id in chosen)
 
 
 @each_kernel
-@pytest.mark.parametrize("case", one_of_each(CASES))
+@pytest.mark.parametrize("case", some_cases(CASES))
 def test_every_lineage_and_head(case, kernel):
     check(page_of(case), SHAPES[1], [kernel])
 
@@ -146,14 +158,14 @@ def test_every_lineage_and_head_with_one_row(case):
     check(page_of(case), SHAPES[0])
 
 
-@pytest.mark.parametrize("name", sizes_of("transformer2017", "cs336", "gpt3", "mistral", "bigbird", "bigbird-pegasus"))
+@pytest.mark.parametrize("name", sizes_of("mistral", "bigbird-pegasus"))
 def test_every_lineage_in_small(name):
     """The published facts with other sizes: 30 tokens are beyond every window, and beyond what blocks see in full."""
     check(small(presets()[name].facts), (2, 30, 33))
 
 
 @pytest.mark.parametrize("kernel", ["eager", pytest.param("fused", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", PAGES)
+@some_builds
 def test_every_build(name, kernel):
     check(without_dropout(PAGES[name]), (2, 13, 6), [kernel])
 
@@ -220,7 +232,7 @@ def check_step(facts: Model, shape: tuple[int, int, int], kernels: Iterable[str]
 
 
 @each_kernel
-@pytest.mark.parametrize("case", one_of_each([case for case in CASES if page_of(case).decoder is not None]))
+@pytest.mark.parametrize("case", some_cases([case for case in CASES if page_of(case).decoder is not None]))
 def test_one_new_token(case, kernel):
     check_step(page_of(case), SHAPES[1], [kernel])
 

@@ -1,8 +1,9 @@
 """Memory of an account against a real model: what autograd keeps, what a cache holds, how high memory gets.
 
 What is kept for the backward pass is equal to the byte, in every lineage, on both paths and in every type; the highest
-level of a training step is within a few per cent, because a measured one adds gradients up out of place. Dropout keeps
-a byte per number on a GPU and a whole number on a CPU, so it is left out but for one test that allows for it.
+level of a pass is equal too, that of a training step but for some numbers that autograd uses inside an operator.
+Dropout keeps a byte per number on a GPU and a whole number on a CPU, so it is left out but for one test that allows
+for it.
 """
 
 import json
@@ -28,11 +29,11 @@ from glassformer.nn.block import Block
 from glassformer.nn.cache import KVCache
 from tests.inspect.counting import Kept, inputs, loss, rewritten, small, without_dropout
 from tests.inspect.levels import SHAPE
-from tests.inspect.test_account_counts import FIRST_SIZES, PATHS, page_of, sizes_of
+from tests.inspect.test_account_counts import FIRST_SIZES, PATHS, page_of, sizes_of, some_builds, some_cases
 from tests.pages import PAGES, VOCAB, any_page, attention, model, stack
-from tests.parity.cases import CASES, one_of_each
+from tests.parity.cases import CASES
 
-PEAK = 0.01  # how far the highest level of a training step may be off, as a share of it
+PEAK = 1e-4  # how far the highest level of a training step may be off, as a share of it
 Shape = tuple[int, int, int]
 
 
@@ -58,12 +59,12 @@ def check_activations(facts: Model, shape: Shape, kernel: str, dtype: str) -> No
 # ---- activations
 
 
-@pytest.mark.parametrize("name", FIRST_SIZES.values())
+@pytest.mark.parametrize("name", sizes_of("bert", "gpt2", "llama", "t5", "deberta_v2", "bigbird", "bloom"))
 def test_activations_of_every_lineage(name):
     check_activations(small(presets()[name].facts), SHAPE, "fused", "float32")
 
 
-@pytest.mark.parametrize("name", sizes_of("gpt-neo", "qwen2", "deberta_v2", "bart"))
+@pytest.mark.parametrize("name", sizes_of("gpt-neo", "bart"))
 def test_activations_with_scores_written_down(name):
     check_activations(small(presets()[name].facts), SHAPE, "eager", "float32")
 
@@ -80,7 +81,7 @@ def test_activations_in_every_type(name, kernel, dtype):
 @pytest.mark.parametrize("kernel", PATHS)
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
 @pytest.mark.parametrize(
-    "name", ["llama-2-7b", "t5-small", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gpt2", "gpt-j-6b"))]
+    "name", ["t5-small", *(pytest.param(name, marks=pytest.mark.slow) for name in ("llama-2-7b", "gpt2", "gpt-j-6b"))]
 )
 def test_activations_in_other_types(name, kernel, dtype):
     """Cosines are shared by all layers in float64; half types are widened and float16 is kept within its range."""
@@ -149,7 +150,7 @@ def given_to_block(args: Any, kwargs: Any) -> Sequence[Tensor]:
 
 
 @pytest.mark.parametrize("kernel", ["fused", pytest.param("eager", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", PAGES)
+@some_builds
 def test_blocks_that_run_again(name, kernel):
     facts = without_dropout(PAGES[name])
     shape = (3, 6, 24) if facts.family == "encoder-decoder" else (3, 24, 24)  # the largest block is the encoder's
@@ -167,10 +168,11 @@ def test_blocks_that_run_again(name, kernel):
 
 AT_ONCE = [FIRST_SIZES[lineage] for lineage in ("gpt2", "gpt-j", "llama", "t5", "bigbird")]
 LATER = sorted({*FIRST_SIZES.values()} - {*AT_ONCE})
+LARGE = ["gpt2:20000:tied", "gpt2:20000:untied", "t5-small:20000"]  # vocabularies, and few tokens
 
 
 @pytest.mark.parametrize(
-    "names", [pytest.param(AT_ONCE, id="some"), pytest.param(LATER, id="others", marks=pytest.mark.slow)]
+    "names", [pytest.param(AT_ONCE + LARGE, id="some"), pytest.param(LATER, id="others", marks=pytest.mark.slow)]
 )
 def test_the_highest_level(names):
     command = [sys.executable, "-m", "tests.inspect.levels", *names]
@@ -181,6 +183,13 @@ def test_the_highest_level(names):
             if abs(counted / real - 1) > (PEAK if mode == "train" else 0):
                 off[name, kernel, mode] = counted / real - 1
     assert not off
+
+
+def test_a_step_of_decoding_holds_the_output_of_the_encoder():
+    """That much more for each token of the source, besides the cache."""
+    shape = {"batch": 3, "context": 8, "mode": "decode"}
+    short, long = (account(PAGES["t5"], source=source, **shape).memory for source in (50, 100))
+    assert (long.peak - long.held) - (short.peak - short.held) >= 3 * 50 * PAGES["t5"].width * 4
 
 
 # ---- what is held from pass to pass
@@ -200,13 +209,13 @@ def check_cache(facts: Model, shape: Shape, dtype: str) -> None:
     assert longer.kv_cache - counted.kv_cache == batch * counted.kv_cache_per_token
 
 
-@pytest.mark.parametrize("case", one_of_each([case for case in CASES if page_of(case).decoder is not None]))
+@pytest.mark.parametrize("case", some_cases([case for case in CASES if page_of(case).decoder is not None]))
 def test_the_cache(case):
     check_cache(page_of(case), (3, 12, 5), "float32")
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
-@pytest.mark.parametrize("name", ["gpt2", "llama", "t5"])
+@pytest.mark.parametrize("name", ["t5", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gpt2", "llama"))])
 def test_the_cache_in_every_type(name, dtype):
     check_cache(PAGES[name], (2, 9, 7), dtype)
 

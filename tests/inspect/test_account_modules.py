@@ -1,21 +1,30 @@
 """Accounts of modules that are not of this library: counted by hand, by PyTorch's own counter where that is right."""
 
 import threading
+from collections import UserDict
+from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from glassformer import Transformer, TransformerLM, account, hub, preset
 from glassformer.config import change
 from glassformer.inspect.account import Product, Rule, Work, register_rule
 from glassformer.inspect.account import rules as known_rules
+from glassformer.inspect.account.hardware import own
 from glassformer.inspect.account.rules import UnknownOperatorError
+from glassformer.inspect.account.timing import OPTIMIZER, time_on
+from glassformer.training.adapters import add_adapters
 from tests.inspect.counting import Kept
+from tests.inspect.levels import peak
 
 B, T, S, D, H, FF = 2, 10, 14, 64, 4, 128
 BYTES = 4
@@ -64,6 +73,17 @@ def test_a_mask_whose_numbers_decide() -> None:
     mask = nn.Transformer.generate_square_subsequent_mask(T)
     inputs = {"src": torch.randn(B, S, D), "tgt": torch.randn(B, T, D), "tgt_mask": mask}
     assert account(transformer(), inputs).flops == by_hand()
+
+
+class After(nn.Module):
+    """A linear map, and any function after it."""
+
+    def __init__(self, function: Callable[..., Any], width: int = 8) -> None:
+        super().__init__()
+        self.linear, self.function = nn.Linear(width, width), function
+
+    def forward(self, x: Tensor, *more: Tensor) -> Any:
+        return self.function(self.linear(x), *more)
 
 
 class OwnAttention(nn.Module):
@@ -130,6 +150,160 @@ def test_memory_of_a_deep_network() -> None:
     assert memory.optimizer == 2 * memory.weights
 
 
+def level(module: nn.Module, x: Tensor) -> int:
+    """The highest of a training step that was measured, besides weights and the inputs."""
+
+    def step() -> None:
+        y = module(x)
+        torch.autograd.backward([y], [torch.ones_like(y)])
+
+    return peak(step)
+
+
+def accounted_level(module: nn.Module, x: Tensor) -> int:
+    memory = account(module, x, mode="train").memory
+    return memory.peak - memory.weights - memory.optimizer
+
+
+class Residual(nn.Module):
+    """Layers that add up, run again in the backward pass or not."""
+
+    def __init__(self, again: str | None = None, layers: int = 3) -> None:
+        super().__init__()
+        self.again, self.first = again, nn.Linear(16, 16)
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16)) for _ in range(layers)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for layer in self.layers:
+            x = self._layer(layer, x)
+        return x
+
+    def _layer(self, layer: nn.Module, x: Tensor) -> Tensor:
+        def run(x: Tensor) -> Tensor:
+            return x + layer(x) + 1
+
+        options = {"use_reentrant": self.again == "reentrant", "preserve_rng_state": False}
+        return checkpoint(run, x, **options) if self.again else run(x)
+
+
+@pytest.mark.parametrize("again", [None, "plain", "reentrant"])
+def test_memory_of_residuals_that_run_again(again: str | None) -> None:
+    """To the byte, but that a real pass notes numbers of its own beside the tensors."""
+    module, x = Residual(again), torch.randn(64, 16)
+    assert 0 <= level(module, x) - accounted_level(module, x) <= 100
+    with Kept([*module.parameters(), x]) as kept:
+        module(x)
+    assert account(module, x, mode="train").memory.activations == kept.nbytes
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda y: y + y,
+        lambda y: (y * y + y).exp() + y,
+        lambda y: y[torch.arange(5)].exp(),
+        lambda y: y.gather(0, torch.zeros(3, 8, dtype=torch.long)).exp(),
+        lambda y: y.index_select(0, torch.tensor([1, 2])).exp(),
+        lambda y: y.max(0).values,
+    ],
+)
+def test_memory_of_gradients_that_are_added_up_or_filled_in(function: Callable[[Tensor], Tensor]) -> None:
+    module, x = After(function), torch.randn(512, 8)
+    assert accounted_level(module, x) == level(module, x)
+
+
+@pytest.mark.parametrize("name", ["atan", "asinh", "cumprod"])
+def test_formulas_of_autograd_that_add(name: str) -> None:
+    def function(y: Tensor) -> Tensor:
+        return y.cumprod(0) if name == "cumprod" else getattr(y, name)()
+
+    assert account(After(function), torch.randn(3, 8), mode="train").flops == 2 * 2 * 3 * 8 * 8
+
+
+@pytest.mark.parametrize("again", ["plain", "reentrant"])
+def test_what_runs_again_is_recomputed(again: str) -> None:
+    """All of it, or without the last product, whose result nobody needs; neither is it counted as backward."""
+    x, widths = torch.randn(32, 16), 16 * 64
+    once, twice = (account(Residual(how), x, mode="train") for how in (None, again))
+    assert (twice.forward_flops, twice.backward_flops) == (once.forward_flops, once.backward_flops)
+    assert once.recomputed_flops == 0
+    assert twice.recomputed_flops == 3 * (2 if again == "reentrant" else 1) * 2 * 32 * widths
+    assert twice.find("layers.1.0").recomputed == 2 * 32 * widths
+    assert twice.find("layers").calls == once.find("layers").calls == 3
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return x.clone() @ weight
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        x, weight = ctx.saved_tensors
+        return (gradient + 1) @ weight.t(), x.t() @ gradient
+
+
+class Own(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return Doubled.apply(x, self.weight)
+
+
+def test_a_backward_pass_of_ones_own_belongs_to_its_module() -> None:
+    trained = account(nn.Sequential(nn.Linear(8, 8), Own()), torch.randn(3, 8), mode="train")
+    assert {part.path: part.backward_flops for part in trained.root.parts if part.backward_flops} == {
+        "0": 384,
+        "1": 768,
+    }
+
+
+class Expert(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.ModuleList(nn.Linear(16, 16) for _ in range(2))
+        self.out = nn.Linear(16, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(sum(one(x).tanh() for one in self.inner)).sigmoid()[:, :16].exp()
+
+
+class Stacked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Expert() for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_lists_of_layers_inside_layers() -> None:
+    """What is kept by each layer of the outer list is one piece; its calls are counted apart from the inner ones."""
+    stacked, x = Stacked(), torch.randn(10, 16)
+    trained = account(stacked, x, mode="train")
+    with Kept([*stacked.parameters(), x], list(stacked.layers), lambda args, _: args) as kept:
+        stacked(x)
+    assert trained.memory.checkpointed == kept.checkpointed < trained.memory.activations
+    assert {part.path: part.calls for part in trained.root.walk() if part.calls} == {
+        "layers": 3, "layers.0.inner": 2, "layers.1.inner": 2, "layers.2.inner": 2,
+    }  # fmt: skip
+
+
+def test_pooling() -> None:
+    x = torch.randn(2, 3, 8, 8)
+    for kind in (nn.MaxPool2d(2), nn.AdaptiveMaxPool2d(2), nn.MaxPool2d(2, return_indices=True), nn.LPPool2d(2, 2)):
+        module = nn.Sequential(nn.Conv2d(3, 4, 3), kind)
+        assert account(module, x, mode="train").forward_flops == 2 * (2 * 4 * 6 * 6) * (3 * 9)
+
+
 def test_convolutions() -> None:
     x = torch.randn(2, 6, 9, 11, requires_grad=True)
     for kind in (nn.Conv2d, nn.ConvTranspose2d):
@@ -147,6 +321,18 @@ def test_frozen_weights_have_no_gradients() -> None:
     trained = account(module, torch.randn(3, 8), mode="train")
     assert trained.backward_flops == 2 * 3 * 8 * 8
     assert trained.memory.gradients == (8 * 8 + 8) * BYTES
+    assert (trained.parameters, trained.trainable_parameters) == (2 * 72, 72)
+    updated = next(one for one in time_on(trained, own(flops=1e12, bandwidth=1e12)).work if one.name == OPTIMIZER)
+    assert updated.bytes == 72 * BYTES * (2 + 4 + 1)  # the weight and two means, read and written; the gradient, read
+
+
+def test_adapters_alone_are_trained() -> None:
+    facts = change(change(preset("gpt2"), "decoder.layers", 1), "vocab", 64)
+    model = Transformer(facts, "meta")
+    add_adapters(model, rank=2)
+    trained = account(model, context=4)
+    assert trained.trainable_parameters == sum(one.numel() for one in model.parameters() if one.requires_grad)
+    assert 0 < trained.trainable_parameters < trained.parameters
 
 
 def test_the_module_stays_as_it_was() -> None:
@@ -160,6 +346,16 @@ def test_the_module_stays_as_it_was() -> None:
     assert not any(one._forward_hooks or one._forward_pre_hooks for one in module.modules())
     assert all(one.grad is None for one in module.parameters())
     module(x)  # and it runs on real tensors
+
+
+def test_a_weight_from_outside_is_refused() -> None:
+    """A forward that holds the module itself and not its copy would leave gradients without numbers there."""
+    module, x = Scans(), torch.ones(5, 4)
+    module.inner.forward = lambda x: F.linear(x, module.weight.t())  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="the part 'inner' uses the weight 'weight' of the model itself"):
+        account(module, x, mode="train")
+    assert module.weight.grad is None
+    assert account(module, x).flops == 2 * 5 * 4 * 6
 
 
 def test_several_threads_at_a_time() -> None:
@@ -216,6 +412,129 @@ def test_a_number_that_depends_on_weights_is_refused() -> None:
         account(Peeks(4, 4), torch.ones(3, 4))
 
 
+@pytest.mark.parametrize(
+    ("function", "operator"),
+    [
+        (lambda y: y[y > 0], "aten.index"),
+        (lambda y: y.nonzero(), "aten.nonzero"),
+        (lambda y: y.masked_select(y > 0), "aten.masked_select"),
+        (lambda y: y.unique(), "aten._unique2"),
+    ],
+)
+def test_a_size_that_depends_on_weights_is_refused(function: Callable[[Tensor], Tensor], operator: str) -> None:
+    with pytest.raises(UnknownOperatorError, match=rf"itself makes a tensor whose size \({operator}\).*torch.where"):
+        account(After(function), torch.ones(3, 8))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda y, n: y.masked_select((n > 1)[:, None]).view(-1, 8),
+        lambda y, n: y[n > 1],
+        lambda y, n: y[:2].repeat_interleave(n[1:] - 1, 0),
+        lambda y, n: y[: len(n.unique())],
+        lambda y, n: y[(n > 1).nonzero()[:, 0]],
+    ],
+)
+def test_a_size_that_depends_on_inputs_is_known(function: Callable[..., Tensor]) -> None:
+    """Two rows are left, whose map back costs as many products."""
+    module, inputs = After(lambda y, n: function(y, n) @ torch.ones(8, 5)), (torch.ones(3, 8), torch.tensor([1, 2, 2]))
+    assert account(module, inputs).flops == 2 * 3 * 8 * 8 + 2 * 2 * 8 * 5
+
+
+def test_numbers_after_many_steps() -> None:
+    def function(y: Tensor) -> Tensor:
+        count = torch.zeros((), dtype=torch.long)
+        for _ in range(700):
+            count = count + 1
+        return y[: int(count) - 698] @ torch.ones(8, 5)
+
+    assert account(After(function), torch.ones(3, 8)).flops == 2 * 3 * 8 * 8 + 2 * 2 * 8 * 5
+
+
+@dataclass
+class Answer:
+    scores: Tensor
+    more: dict[str, Tensor]
+
+
+def test_dictionaries_and_dataclasses_of_ones_own() -> None:
+    module = After(lambda y: Answer(y, {"again": y * 2}))
+    counted = account(module, UserDict(x=torch.ones(3, 8)), mode="train")
+    assert (counted.batch, counted.context, counted.flops) == (3, 8, 2 * 2 * 3 * 8 * 8)
+    with pytest.raises(ValueError, match="returns, a str, depends"):
+        account(After(lambda _: "text"), torch.ones(3, 8), mode="train")
+
+
+# ---- operators
+
+
+def test_recurrent_networks() -> None:
+    """Four, three or one product with the input and with the state of each step."""
+    x = torch.randn(5, 2, 8)
+    enabled = torch.backends.mkldnn.enabled
+    for kind, gates in ((nn.LSTM, 4), (nn.GRU, 3), (nn.RNN, 1)):
+        counted = account(kind(8, 16), x, mode="train")
+        assert counted.forward_flops == 2 * 5 * 2 * gates * 16 * (8 + 16)
+    assert torch.backends.mkldnn.enabled == enabled
+    assert account(nn.LSTM(8, 16, bidirectional=True), x).flops == 2 * 2 * 5 * 2 * 4 * 16 * (8 + 16)
+
+
+def test_inference_mode_inside() -> None:
+    class Inside(OwnAttention):
+        @torch.inference_mode()
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x)
+
+    counted = account(Inside(0.0), torch.randn(B, T, D))
+    assert counted.flops == 4 * LINEAR + 2 * ATTEND
+    assert counted.root.bytes_moved == account(OwnAttention(0.0), torch.randn(B, T, D)).root.bytes_moved
+
+
+def test_a_padding_mask_in_evaluation() -> None:
+    """Rows are counted in full: its fast path would leave the padding out."""
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(D, H, FF, batch_first=True), 2)
+    x, padding = torch.randn(B, T, D), torch.zeros(B, T, dtype=torch.bool)
+    padded = account(encoder, {"src": x, "src_key_padding_mask": padding})
+    assert padded.flops == account(encoder, x).flops
+    assert encoder.use_nested_tensor
+
+
+def test_a_form_in_two_vectors_and_distances() -> None:
+    x, y = torch.randn(3, 8, requires_grad=True), torch.randn(3, 7, requires_grad=True)
+    trained = account(nn.Bilinear(8, 7, 4), (x, y), mode="train")
+    assert (trained.forward_flops, trained.backward_flops) == (2 * 3 * 4 * 8 * 7, 3 * 2 * 3 * 4 * 8 * 7)
+    near = account(After(lambda y: torch.cdist(y, y)), torch.randn(5, 8), mode="train")
+    assert (near.forward_flops, near.root.elementwise) == (2 * 5 * 8 * 8, 5 * 8 + 3 * 5 * 5 * 8)
+    far = account(After(lambda y: torch.cdist(y, y)), torch.randn(50, 8), mode="train")
+    assert far.forward_flops == 2 * 50 * 8 * 8 + 2 * 50 * 50 * (8 + 2)
+
+
+@pytest.mark.parametrize(
+    ("module", "shape"),
+    [
+        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.Upsample(scale_factor=2)), (1, 3, 8, 8)),
+        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.Upsample(scale_factor=2, mode="bilinear")), (1, 3, 8, 8)),
+        (nn.Sequential(nn.Conv3d(3, 4, 3), nn.AvgPool3d(2)), (1, 3, 8, 8, 8)),
+        (nn.Sequential(nn.Conv3d(3, 4, 3), nn.MaxPool3d(2)), (1, 3, 8, 8, 8)),
+    ],
+)
+def test_operators_that_resize(module: nn.Module, shape: tuple[int, ...]) -> None:
+    counted = account(module, torch.randn(shape), mode="train")
+    assert counted.forward_flops == account(module[0], torch.randn(shape)).flops
+    assert counted.root.backward_bytes > 0
+
+
+def test_bags_of_embeddings() -> None:
+    assert account(nn.EmbeddingBag(10, 4), torch.randint(10, (3, 4)), mode="train").flops == 0
+
+
+def test_products_of_different_types_are_refused() -> None:
+    for module in (nn.Linear(8, 8), nn.Linear(8, 8, bias=False)):
+        with pytest.raises(TypeError, match=r"multiplies numbers of float16 and float32 .*\.to\(dtype\)"):
+            account(module.half(), torch.randn(3, 8))
+
+
 def test_models_of_this_library(tmp_path) -> None:
     facts = change(change(preset("gpt2"), "decoder.layers", 2), "vocab", 64)
     model = Transformer(facts)
@@ -243,6 +562,7 @@ def test_models_of_this_library(tmp_path) -> None:
         (lambda: account(nn.Linear(2, 2), torch.ones(1, 2), causal="exact"), "causal='dense'"),
         (lambda: account(nn.Linear(2, 2), torch.ones(1, 2), dtype="float16"), r"module.to\(torch.float16\)"),
         (lambda: account(nn.Linear(2, 2), ()), "inputs has none"),
+        (lambda: account(nn.Linear(2, 2).to(torch.float8_e4m3fn), torch.ones(1, 2)), "of float8_e4m3fn, and accounts"),
         (lambda: account(nn.ReLU(), torch.ones(1, 2), mode="train"), "use mode='forward'"),
     ],
 )

@@ -87,8 +87,8 @@ def test_row_01_padding_and_neighbours_change_nothing(case: Case, dtype: torch.d
     model = built(case, dtype)
     with torch.no_grad():
         answers = {}
-        all_reduce_counts = (("right", 0), ("right", 3), ("left", 0), ("left", 2))
-        for side, extra in all_reduce_counts if dtype == torch.float64 else all_reduce_counts[::3]:
+        paddings = (("right", 0), ("right", 3), ("left", 0), ("left", 2))
+        for side, extra in paddings if dtype == torch.float64 else paddings[::3]:
             given, mask = inputs(model, side, extra)
             for path in PATHS if dtype == torch.float64 else ("sdpa",):
                 answers[side, extra, path] = at_real(model(**given, path=path), mask)

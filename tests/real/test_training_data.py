@@ -2,7 +2,7 @@
 
 import pytest
 
-from glassformer.training.jobs import job_of
+from glassformer.training.objectives.job import job_of
 from glassformer.training.reading import read_parts
 from glassformer.training.recipe_files import read_recipe
 from tests.real.places import data_set

@@ -147,7 +147,7 @@ def test_errors(both, tmp_path) -> None:
         answer(loaded, [QUESTIONS[0], ("why " * 60, "a")])
     with pytest.raises(ValueError, match="question 0 gives no token: ''"):
         answer(loaded, [("why", "")])
-    with pytest.raises(ValueError, match="stride=39 would pass over tokens"):
+    with pytest.raises(ValueError, match="stride=39 would skip tokens"):
         answer(loaded, [LONG], stride=39)
     for wrong in ({"top": 0}, {"max_answer_tokens": 0}, {"stride": 0}):
         with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be at least 1"):
@@ -163,7 +163,7 @@ def test_errors(both, tmp_path) -> None:
     with types_unchecked(), pytest.raises(ValueError, match=r"question 1 must be .*, got 3 parts"):
         answer(loaded, [QUESTIONS[0], ("who", "ada", "b")])
     other, _ = make(tmp_path / "tag", "BertForTokenClassification", "words")
-    with pytest.raises(ValueError, match=r"answer needs .* kind span; this one's is of the kind tag"):
+    with pytest.raises(ValueError, match=r"answer needs .* kind span; this one has a head of the kind tag"):
         answer(other, QUESTIONS)
 
 

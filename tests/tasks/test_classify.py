@@ -80,7 +80,7 @@ def test_pairs_need_pairs(tmp_path) -> None:
         expected = their_logits(loaded, theirs, *pair).softmax(-1).tolist()
         by_name = {label.name: label.probability for label in found.labels}
         assert [by_name["next"], by_name["random"]] == pytest.approx(expected, abs=1e-9)
-    with pytest.raises(ValueError, match=r"text 0 is a single one: give \(text, text\)"):
+    with pytest.raises(ValueError, match=r"text 0 is a single text: pass \(text, text\)"):
         classify(loaded, SHORT)
 
 
@@ -101,7 +101,7 @@ def test_errors(both, tmp_path) -> None:
     with types_unchecked(), pytest.raises(ValueError, match="truncate must be one of left, right"):
         classify(loaded, ["a"], truncate="middle")
     other, _ = make(tmp_path / "lm", "GPT2LMHeadModel", "bytes")
-    with pytest.raises(ValueError, match=r"classify needs .* classify or pair; this one's is of the kind lm"):
+    with pytest.raises(ValueError, match=r"classify needs .* pair; this one has a language-model head"):
         classify(other, ["a"])
     bare, _ = make(tmp_path / "bare", "BertForSequenceClassification", "words", num_labels=2)
     for name in ("tokenizer.json", "tokenizer_config.json"):

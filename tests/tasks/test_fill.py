@@ -143,10 +143,10 @@ def test_errors(both, tmp_path) -> None:
     with pytest.raises(ValueError, match="top must be at least 1"):
         fill(loaded, [mask], top=0)
     other, _ = make(tmp_path / "tag", "BertForTokenClassification", "words")
-    with pytest.raises(ValueError, match=r"kind lm or pretraining; this one's is of the kind tag.*head='lm'"):
+    with pytest.raises(ValueError, match=r"kind pretraining; this one has a head of the kind tag.*head='lm'"):
         fill(other, ["[MASK]"])
     decoder, _ = make(tmp_path / "decoder", "GPT2LMHeadModel", "bytes")
-    with pytest.raises(ValueError, match="family encoder; this one is: decoder"):
+    with pytest.raises(ValueError, match="family encoder; this one is of the family decoder"):
         fill(decoder, ["[MASK]"])
 
 

@@ -156,7 +156,7 @@ def test_errors(both, tmp_path) -> None:
         word.text for word in tag(loaded, [long])[0].words
     ]
     other, _ = make(tmp_path / "span", "BertForQuestionAnswering", "words")
-    with pytest.raises(ValueError, match=r"tag needs .* kind tag; this one's is of the kind span"):
+    with pytest.raises(ValueError, match=r"tag needs .* kind tag; this one has a head of the kind span"):
         tag(other, ["a"])
 
 

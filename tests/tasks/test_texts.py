@@ -5,14 +5,13 @@ from itertools import pairwise
 import pytest
 
 from glassformer.tasks.answer import answer
-from glassformer.tasks.batches import Batch, Row, ask_in_batches
+from glassformer.tasks.batches import Batch, Row, run_in_batches
 from glassformer.tasks.classify import classify
 from glassformer.tasks.embed import embed
 from glassformer.tasks.fill import fill
 from glassformer.tasks.score import score, score_file, score_masked
 from glassformer.tasks.tag import tag
-from glassformer.tasks.texts import fit, frame, trim
-from glassformer.tasks.windows import check_windows, overlapping, sliding
+from glassformer.tasks.texts import check_windows, fit, frame, overlapping, sliding, trim
 from tests.helpers import types_unchecked
 from tests.tasks.models import TEXTS, make, save_tokenizer
 from tests.text.test_tokenizer import HOSTILE
@@ -110,7 +109,7 @@ def test_bytes_are_to_be_decoded(decoder, task) -> None:
 @pytest.mark.parametrize("task", [*TASKS, score_file])
 def test_what_is_not_a_loaded_model(decoder, task) -> None:
     for wrong, told in ((decoder.model, r"\(Transformer\)"), ("folder", "'folder'"), (None, "None")):
-        with types_unchecked(), pytest.raises(TypeError, match=rf"(?s)got .*{told}.*Give what glassformer.load"):
+        with types_unchecked(), pytest.raises(TypeError, match=rf"(?s)got .*{told}.*Pass what glassformer.load"):
             task(wrong, ["a"])
 
 
@@ -176,12 +175,12 @@ def test_rows_are_sorted_by_length_and_put_back(tmp_path) -> None:
         assert batch.segments is None
         return [(int(real.sum()), int(ids[real].sum())) for ids, real in zip(batch.ids, batch.mask, strict=True)]
 
-    found = ask_in_batches(loaded.model, rows, ask, 2)
+    found = run_in_batches(loaded.model, rows, ask, 2)
     assert found == [(length, sum(range(length))) for length in (3, 9, 1, 7, 7, 2)]
     assert shapes == [(2, 9), (2, 7), (2, 2)]
-    assert ask_in_batches(loaded.model, [], ask, 2) == []
+    assert run_in_batches(loaded.model, [], ask, 2) == []
     with pytest.raises(ValueError, match="batch_size must be at least 1"):
-        ask_in_batches(loaded.model, rows, ask, 0)
+        run_in_batches(loaded.model, rows, ask, 0)
 
 
 @pytest.mark.parametrize("architecture", ["GPT2LMHeadModel", "LlamaForCausalLM"])

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from glassformer.data.objectives.base import Batch
-from glassformer.data.objectives.next_token import NextToken
 from glassformer.models.transformer import Transformer
 from glassformer.training.checkpoint import Checkpoints
-from glassformer.training.log import RunLog
+from glassformer.training.logging.sinks import RunLog
 from glassformer.training.loop import Settings, Trainer
+from glassformer.training.objectives.base import Batch
+from glassformer.training.objectives.causal_lm import NextToken
 from glassformer.training.optim import muon_and_adamw
 from glassformer.training.resume import read_run, write_run
 from tests.pages import PAGES

@@ -13,36 +13,41 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from glassformer import config
-from glassformer.data.objectives.base import Batch, Objective
-from glassformer.data.objectives.masked import Masked
-from glassformer.data.objectives.masking import Masking, Vocabulary
-from glassformer.data.objectives.next_token import NextToken
-from glassformer.data.objectives.replaced import GeneratorAndDiscriminator, ReplacedTokens
-from glassformer.data.objectives.sequence_to_sequence import SequenceToSequence, SourceTarget
 from glassformer.models.transformer import Transformer
 from glassformer.training import parallel, resume
 from glassformer.training.activation_checkpointing import checkpoint_blocks
 from glassformer.training.checkpoint import Checkpoints
 from glassformer.training.compiling import compile_model
 from glassformer.training.loop import Settings, Trainer, evaluate
-from glassformer.training.optim import adamw, muon_and_adamw
-from glassformer.training.parallel import Process
-from glassformer.training.processes import by_first, first_then_all, gathered
+from glassformer.training.objectives.base import Batch, Objective
+from glassformer.training.objectives.causal_lm import NextToken
+from glassformer.training.objectives.masked_lm import MaskedLM
+from glassformer.training.objectives.masking import Masking, MaskVocabulary
+from glassformer.training.objectives.replaced_tokens import GeneratorAndDiscriminator, ReplacedTokens
+from glassformer.training.objectives.seq2seq import SequenceToSequence, SourceTarget
+from glassformer.training.optim import adamw, muon_and_adamw, parameter_names
+from glassformer.training.parallel import (
+    Process,
+    all_gather,
+    full_tensor,
+    is_shard,
+    on_rank_zero,
+    rank_zero_first,
+    shard_like,
+)
 from glassformer.training.resume import read_run, write_run
 from glassformer.training.schedules import schedule
-from glassformer.training.shards import is_shard, shared_out, whole
-from glassformer.training.state import parameter_names
 from tests.pages import PAGES
 
 MICRO_BATCHES = 4  # of a whole step
 ALONE = Process(torch.device("cpu"))
 IDENTITY = {"data": "uneven", "batch": {"micro_batches": MICRO_BATCHES}}
-MASKING = Masking(vocabulary=Vocabulary(31, 30, frozenset(range(3))), share=0.4)
+MASKING = Masking(vocabulary=MaskVocabulary(31, 30, frozenset(range(3))), share=0.4)
 OBJECTIVES: dict[str, Objective[Any]] = {
     "next": NextToken(),
     "unused": NextToken(),
     "chunks": NextToken(chunk=3),  # looks inside the model, past its forward
-    "shared blocks": Masked(masking=MASKING),
+    "shared blocks": MaskedLM(masking=MASKING),
     "two stacks": SequenceToSequence(start=2),
     "two models": ReplacedTokens(masking=MASKING, weight=5.0),
 }
@@ -133,7 +138,7 @@ def made(process: Process, plan: Plan) -> Trainer:
     wrap = parallel.wrap(plan.kind, model)
     settings = Settings(
         steps=plan.steps,
-        accumulate=parallel.share_of(MICRO_BATCHES, process.world),
+        accumulate=parallel.micro_batches_per_process(MICRO_BATCHES, process.world),
         precision=plan.precision,
         clip=0.5,
         schedule=schedule("linear", warmup=0.3, start=0.3),
@@ -158,7 +163,7 @@ def told(trainer: Trainer, notes: list[str] | None = None, steps: int | None = N
         [r.grad_norm for r in reports],
         [r.tokens for r in reports],
         [r.parts for r in reports],
-        {name: whole(tensor).clone() for name, tensor in trainer.model.state_dict().items()},
+        {name: full_tensor(tensor).clone() for name, tensor in trainer.model.state_dict().items()},
         notes or [],
         drawn,
         sum(is_shard(p) for p in trainer.model.parameters()),
@@ -211,7 +216,7 @@ def go_on(process: Process, plan: Plan, folder: Path) -> tuple[Told, dict[str, T
     last = kept.latest()
     assert last is not None
     notes = read_run(last, trainer, IDENTITY, extras={"average": average})
-    means = {name: whole(mean) for name, mean in average.means.items()}
+    means = {name: full_tensor(mean) for name, mean in average.means.items()}
     return told(trainer, notes), means
 
 
@@ -279,7 +284,7 @@ def judge(process: Process, plan: Plan, batches: int) -> list[Any]:
     trainer = made(process, plan)
     objective, found = OBJECTIVES[plan.what], []
     for _ in range(2):
-        numbers = parallel.own_share(range(100, 100 + batches))
+        numbers = parallel.own_batches(range(100, 100 + batches))
         found.append(evaluate(trainer.model, objective, (batch(plan.what, number) for number in numbers)))
         found.append(trainer.advance().loss)
     return found
@@ -297,14 +302,14 @@ def draw(_: Process, plan: Plan) -> tuple[float, float]:
 def by_the_first(process: Process) -> list[Any]:
     """Work within work; an error; and something that all would have to take part in."""
     found: list[Any] = []
-    by_first(lambda: by_first(lambda: found.append(process.rank)))
-    found += gathered(process.rank)
-    for work in (lambda: 1 // 0, lambda: gathered(1)):
+    on_rank_zero(lambda: on_rank_zero(lambda: found.append(process.rank)))
+    found += all_gather(process.rank)
+    for work in (lambda: 1 // 0, lambda: all_gather(1)):
         try:
-            by_first(work)
+            on_rank_zero(work)
         except Exception as error:
             found.append(f"{type(error).__name__}: {error}")
-    return [*found, *gathered(process.rank)]
+    return [*found, *all_gather(process.rank)]
 
 
 def first_and_then(process: Process, folder: Path) -> list[Any]:
@@ -319,9 +324,9 @@ def first_and_then(process: Process, folder: Path) -> list[Any]:
             return "written"
         return (folder / "note").read_text()
 
-    found = [first_then_all(work), *done]
+    found = [rank_zero_first(work), *done]
     try:
-        first_then_all(lambda: 1 // process.rank)
+        rank_zero_first(lambda: 1 // process.rank)
     except Exception as error:
         found.append(type(error).__name__)
     return found
@@ -334,8 +339,8 @@ def share_out(process: Process) -> list[int]:
 
     mesh = init_device_mesh("cpu", (process.world,))
     like = distribute_tensor(torch.zeros(7, 4), mesh, [Shard(0)])
-    part: Any = shared_out(torch.arange(28.0).reshape(7, 4), like)
-    return [part.to_local().untyped_storage().nbytes(), *whole(part).flatten().int().tolist()]
+    part: Any = shard_like(torch.arange(28.0).reshape(7, 4), like)
+    return [part.to_local().untyped_storage().nbytes(), *full_tensor(part).flatten().int().tolist()]
 
 
 def wrongly_made(_: Process, how: str) -> None:

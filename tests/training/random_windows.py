@@ -11,8 +11,8 @@ from jaxtyping import Integer
 from torch import Tensor
 
 from glassformer.config.checks import check_positive
-from glassformer.data.objectives.base import Batch
 from glassformer.data.order import hashed
+from glassformer.training.objectives.base import Batch
 
 
 class RandomWindows:

@@ -10,14 +10,13 @@ import torch
 from torch import nn
 
 from glassformer.config import from_dict
-from glassformer.data.grouping import FixedPlan
+from glassformer.data.batching import FixedPlan
 from glassformer.data.loader import Loader
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.training import Kind, train_tokenizer
-from glassformer.training.building import make_facts, make_model
-from glassformer.training.jobs import job_of
-from glassformer.training.jobs.base import Job, RunContext, as_loaded
+from glassformer.training.build_model import make_facts, make_model
 from glassformer.training.loop import Report, Settings, Trainer
+from glassformer.training.objectives.job import Job, RunContext, as_loaded, job_of
 from glassformer.training.optim import adamw
 from glassformer.training.reading import Records
 from glassformer.training.recipe import Recipe

@@ -7,8 +7,8 @@ import torch
 
 from glassformer.training import parallel
 from glassformer.training.checkpoint import CheckpointError
-from glassformer.training.log import read_log
-from glassformer.training.logging.watch import Watch
+from glassformer.training.logging.progress import Monitor
+from glassformer.training.logging.sinks import read_log
 from glassformer.training.recipe import Recipe
 from glassformer.training.recipe_files import read_recipe
 from glassformer.training.session import Outcome, Session
@@ -24,7 +24,7 @@ def small(name: str, folder: Path, *changes: str) -> Recipe:
 
 
 def trained(recipe: Recipe, out: Path, *, resume: bool = False) -> Outcome:
-    return Session(recipe, out, HERE, Watch(), resume=resume).train()
+    return Session(recipe, out, HERE, Monitor(), resume=resume).train()
 
 
 def losses(out: Path) -> list[float]:
@@ -46,7 +46,7 @@ def assert_refused(
     assert content(out) == before
 
 
-class Listens(Watch):
+class Listens(Monitor):
     """Remembers what is told."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Stopped(Exception):  # noqa: N818
     pass
 
 
-class StopsAt(Watch):
+class StopsAt(Monitor):
     """Somebody pulls the plug after a step."""
 
     def __init__(self, step: int) -> None:

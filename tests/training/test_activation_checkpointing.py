@@ -15,9 +15,8 @@ from glassformer.config import Model, Stack
 from glassformer.models.transformer import Transformer
 from glassformer.nn.block import Block
 from glassformer.nn.cache import KVCache
-from glassformer.training import block_calls
-from glassformer.training.activation_checkpointing import checkpoint_blocks, hold_activations
-from glassformer.training.block_calls import Call
+from glassformer.training import activation_checkpointing as recompute
+from glassformer.training.activation_checkpointing import Call, checkpoint_blocks, hold_activations
 from tests.helpers import randomise, right_padded
 from tests.pages import PAGES, any_page, tokens
 from tests.parity.cases import CASES
@@ -147,8 +146,8 @@ def test_without_the_same_random_numbers_gradients_would_differ(monkeypatch: pyt
     """The comparison above notices the mistake that it is there for."""
     model = made("gpt2")
     inputs = given(model)
-    whole = block_calls.checkpoint
-    monkeypatch.setattr(block_calls, "checkpoint", lambda *args, **how: whole(*args, preserve_rng_state=False, **how))
+    whole = recompute.checkpoint
+    monkeypatch.setattr(recompute, "checkpoint", lambda *args, **how: whole(*args, preserve_rng_state=False, **how))
     with pytest.raises(AssertionError):
         compare(model, lambda: model(**inputs))
 
@@ -227,7 +226,7 @@ def test_blocks_run_twice_where_gradients_are_asked_for_and_once_elsewhere(monke
     checkpoint_blocks(model)
     runs, ids = count_runs(model), tokens(1, 5)
     with torch.no_grad(), monkeypatch.context() as patch:
-        patch.setattr(block_calls, "checkpoint", None)  # not even called: it would note the state of the random numbers
+        patch.setattr(recompute, "checkpoint", None)  # not even called: it would note the state of the random numbers
         model(ids)
     assert len(runs) == 2
     runs.clear()

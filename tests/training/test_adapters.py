@@ -17,14 +17,18 @@ from glassformer.generation.api import generate
 from glassformer.generation.settings import GenerationSettings
 from glassformer.models.transformer import Transformer
 from glassformer.nn.linear import Linear
-from glassformer.training.adapter_files import (
+from glassformer.training.adapters import (
+    AdaptedLinear,
+    adapted,
     adapter_state,
+    add_adapters,
     fingerprint,
     load_adapters,
+    merge,
+    merged,
     restore_adapters,
     save_adapters,
 )
-from glassformer.training.adapters import AdaptedLinear, adapted, add_adapters, merge, merged
 from glassformer.training.optim import adamw, list_groups
 from glassformer.weights.files import WeightsError
 from tests.helpers import largest_difference, normal, right_padded
@@ -204,7 +208,7 @@ def test_names_that_match_nothing_change_nothing() -> None:
         add_adapters(model, targets=["zzz"])
     with pytest.raises(ValueError, match=r"'ttention\.q'"):
         add_adapters(model, targets=["ttention.q"])  # an end of a name begins at a dot
-    with pytest.raises(TypeError, match=r"say \('attention\.q',\)"):
+    with pytest.raises(TypeError, match=r"write \('attention\.q',\)"):
         add_adapters(model, targets="attention.q")
     for wrong in ({"rank": 0}, {"alpha": 0.0}, {"dropout": 1.0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):

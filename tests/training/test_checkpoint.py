@@ -173,7 +173,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_named(
     damage(last)
     with pytest.raises(CheckpointError, match=says) as refused:
         check(last)
-    assert f"Remove {last}, and --resume goes on from {before}." in str(refused.value)
+    assert f"Remove {last}, and --resume continues from {before}." in str(refused.value)
     assert said(before) == "old"
     shutil.rmtree(last)
     assert kept.latest() == before

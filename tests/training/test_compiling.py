@@ -17,13 +17,12 @@ import torch
 import torch._dynamo
 
 from glassformer import hub
-from glassformer.data.objectives.next_token import NextToken
 from glassformer.models.transformer import Transformer
 from glassformer.nn.cache import KVCache
-from glassformer.training.activation_checkpointing import checkpoint_blocks, hold_activations
-from glassformer.training.block_calls import Call
+from glassformer.training.activation_checkpointing import Call, checkpoint_blocks, hold_activations
 from glassformer.training.compiling import VERSIONS, compile_model, uncompile_model
 from glassformer.training.loop import evaluate
+from glassformer.training.objectives.causal_lm import NextToken
 from tests.helpers import largest_difference, randomise, right_padded
 from tests.pages import PAGES, tokens
 from tests.training.test_activation_checkpointing import given, gradients, made
@@ -221,7 +220,7 @@ def test_compiling_and_recomputing_are_put_on_and_taken_off_in_any_order() -> No
 def test_one_graph_would_lose_what_blocks_do() -> None:
     model = layered(2)
     checkpoint_blocks(model)
-    with pytest.raises(ValueError, match='would not recompute; take parts="blocks"'):
+    with pytest.raises(ValueError, match='would not recompute; use parts="blocks"'):
         compile_model(model, "whole", backend="eager")
     hold_activations(model)
     compile_model(model, "whole", backend="eager")

@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 import glassformer
-from glassformer.training.assembling import Run, build_run
-from glassformer.training.keeping import export_note
+from glassformer.training.build import Run, build_run
 from glassformer.training.recipe_files import recipe_names
-from glassformer.training.session import Session
+from glassformer.training.session import Session, export_note
 from glassformer.weights.reader import ConfigError
 from tests.training.small_sessions import HERE, TAUGHT, Listens, small, trained
 

@@ -9,8 +9,8 @@ import pytest
 
 from glassformer.data.token_files import write_tokens
 from glassformer.training.checkpoint import CheckpointError, Checkpoints
-from glassformer.training.log import RunLog
 from glassformer.training.logging.curve import draw_curve
+from glassformer.training.logging.sinks import RunLog
 from glassformer.training.recipe import Recipe
 from glassformer.weights.saving import write_text
 from tests.training.small_sessions import content, small, trained

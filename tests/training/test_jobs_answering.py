@@ -6,14 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from glassformer.data.records import Origin, Question
-from glassformer.data.source_rows import BadRowError
+from glassformer.data.records import BadRowError, Origin, Question
 from glassformer.models.transformer import Transformer
 from glassformer.tasks.answer import Answer, Answered, answer
 from glassformer.tasks.texts import frame
-from glassformer.training.jobs import job_of
-from glassformer.training.jobs.answering import WIDER, best, find_tokens
-from glassformer.training.jobs.base import as_loaded
+from glassformer.training.objectives.job import as_loaded, job_of
+from glassformer.training.objectives.question_answering import WIDER, answer_tokens, best_answer
 from tests.helpers import largest_difference, randomise, types_unchecked
 from tests.training.test_jobs_labels import (
     FILLERS,
@@ -122,7 +120,7 @@ def test_tokens_hold_all_characters_of_any_answer(pieces: str, style: str) -> No
             text = context[start:end]
             if text != text.strip():
                 continue
-            first, last = find_tokens(tokens, Question("q", "good", context, ((text, start),)))
+            first, last = answer_tokens(tokens, Question("q", "good", context, ((text, start),)))
             assert tokens[first].start <= start < tokens[first].end
             assert tokens[last].start < end <= tokens[last].end
 
@@ -184,9 +182,9 @@ def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
 
 def test_the_best_answer_is_none_where_that_is_likelier() -> None:
     some = Answer("Paris", 7, 12, 1.0, 0.3)
-    assert best(Answered("q", "c", (some,), None)) == "Paris"
-    assert best(Answered("q", "c", (some,), 0.2)) == "Paris"
-    assert best(Answered("q", "c", (some,), 0.4)) == ""
+    assert best_answer(Answered("q", "c", (some,), None)) == "Paris"
+    assert best_answer(Answered("q", "c", (some,), 0.2)) == "Paris"
+    assert best_answer(Answered("q", "c", (some,), 0.4)) == ""
 
 
 @pytest.mark.parametrize("family", ["encoder", "encoder without segments", "encoder-decoder"])

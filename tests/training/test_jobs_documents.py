@@ -6,8 +6,8 @@ import pytest
 
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.training import train_tokenizer
-from glassformer.training.jobs import documents
-from glassformer.training.jobs.documents import Part, token_file
+from glassformer.training.objectives import examples
+from glassformer.training.objectives.examples import DatasetSlice, token_file
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_the_note_comes_last_and_whole(tmp_path: Path, letters: Tokenizer, monke
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(documents, "write_text", killed)
+        patch.setattr(examples, "write_text", killed)
         with pytest.raises(KeyboardInterrupt):
             rows_of(tmp_path, ["one"], "a", letters)
     assert not (tmp_path / "train.source.json").exists()
@@ -50,7 +50,7 @@ def test_the_note_comes_last_and_whole(tmp_path: Path, letters: Tokenizer, monke
 
 
 def test_a_part_ends_where_the_next_begins() -> None:
-    part = Part("abcdef", 1, 4, "some")
+    part = DatasetSlice("abcdef", 1, 4, "some")
     assert ("".join(part), len(part), part.fingerprint) == ("bcd", 3, "some")
     for number in (-1, 3):
         with pytest.raises(IndexError, match=f"there are 3 rows, numbered from 0; got {number}"):

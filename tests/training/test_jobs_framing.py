@@ -11,8 +11,8 @@ from glassformer.tasks.answer import answer
 from glassformer.tasks.classify import classify
 from glassformer.tasks.tag import tag
 from glassformer.tasks.texts import Framed, frame
-from glassformer.training.jobs.base import as_loaded
-from glassformer.training.jobs.framing import as_trained, frame_row
+from glassformer.training.objectives.examples import as_trained, frame_row
+from glassformer.training.objectives.job import as_loaded
 from tests.training.test_jobs_labels import job_and_kit, records
 
 LABELLED = [Labelled("the film", "no"), Labelled("good", "yes")]

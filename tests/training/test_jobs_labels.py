@@ -11,21 +11,19 @@ import pytest
 import torch
 
 from glassformer.config import Model, TaskHead
-from glassformer.data.grouping import FixedPlan
+from glassformer.data.batching import FixedPlan
 from glassformer.data.loader import Loader
-from glassformer.data.objectives import IGNORE
-from glassformer.data.records import Labelled, Origin, Tagged
-from glassformer.data.source_rows import BadRowError
+from glassformer.data.records import BadRowError, Labelled, Origin, Tagged
 from glassformer.families import lineages
 from glassformer.models.transformer import Transformer
 from glassformer.tasks.classify import classify
 from glassformer.tasks.tag import tag
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.training import train_tokenizer
-from glassformer.training.jobs import job_of
-from glassformer.training.jobs.base import Job, RunContext, as_loaded
-from glassformer.training.jobs.labels import _correlation, _score_several
 from glassformer.training.loop import Settings, Trainer
+from glassformer.training.objectives.base import IGNORE
+from glassformer.training.objectives.classification import _correlation, _score_several
+from glassformer.training.objectives.job import Job, RunContext, as_loaded, job_of
 from glassformer.training.optim import adamw
 from glassformer.training.reading import Records
 from glassformer.training.recipe import Batches, Data, Expected, ModelPlan, Optimisation, Recipe, RunPlan

@@ -7,8 +7,8 @@ import pytest
 from glassformer.data.records import Labelled, Origin
 from glassformer.text.special_tokens import style
 from glassformer.text.training import train_tokenizer
-from glassformer.training.building import make_model
-from glassformer.training.jobs.base import as_loaded
+from glassformer.training.build_model import make_model
+from glassformer.training.objectives.job import as_loaded
 from tests.training.small_runs import COLOURS, NUMBERS, ready, recipe_of, records
 
 SIZES = {"n_layer": 1, "n_head": 2, "n_embd": 16, "dff": 16, "n_positions": 64}

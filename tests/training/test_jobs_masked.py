@@ -10,17 +10,18 @@ from tokenizers import models, pre_tokenizers
 
 from glassformer import Transformer, save
 from glassformer.config import change
-from glassformer.data.objectives import IGNORE, GeneratorAndDiscriminator, SentencePair, Text
-from glassformer.data.objectives.rows import as_ids
 from glassformer.data.records import Pair
 from glassformer.data.records import Text as Row
 from glassformer.families import lineages
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.training import Kind
 from glassformer.text.vocabularies import Vocabulary
-from glassformer.training.jobs import job_of
-from glassformer.training.jobs.distilled import chosen_layers, guessing, start_from
-from glassformer.training.jobs.hiding import Words
+from glassformer.training.objectives.base import IGNORE, TokenRow, as_ids
+from glassformer.training.objectives.distillation import copy_teacher, teacher_layers, without_pair_head
+from glassformer.training.objectives.job import job_of
+from glassformer.training.objectives.masking import WordNumbering
+from glassformer.training.objectives.replaced_tokens import GeneratorAndDiscriminator
+from glassformer.training.objectives.sentence_pairs import SentencePair
 from glassformer.training.recipe_files import read_recipe
 from tests.training.small_runs import (
     COLOURS,
@@ -78,7 +79,7 @@ def words() -> Tokenizer:
     return vocabulary("wordpiece", "bert")
 
 
-def ids_of(text: Text) -> list[int]:
+def ids_of(text: TokenRow) -> list[int]:
     return as_ids(text.ids).tolist()
 
 
@@ -172,7 +173,7 @@ def test_words_are_numbered_as_white_space_divides_them(kind: Kind, style: str) 
     wanted = [text[:end].count(" ") for _, end in found.offsets]
     assert max(wanted) == 4
     assert len(wanted) > 5  # some words are several tokens, or nothing is tested
-    assert Words(tokenizer)(torch.tensor(found.ids)).tolist() == wanted
+    assert WordNumbering(tokenizer)(torch.tensor(found.ids)).tolist() == wanted
 
 
 def test_a_word_begins_after_a_special_token_and_none_is_one() -> None:
@@ -181,7 +182,7 @@ def test_a_word_begins_after_a_special_token_and_none_is_one() -> None:
     assert sep is not None
     row = torch.tensor([0, *one, sep, *one, sep])  # no piece here begins with white space
     count = len(one)
-    assert Words(tokenizer)(row).tolist() == [-1, *[0] * count, -1, *[1] * count, -1]
+    assert WordNumbering(tokenizer)(row).tolist() == [-1, *[0] * count, -1, *[1] * count, -1]
 
 
 def test_a_word_is_hidden_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -200,7 +201,7 @@ def test_a_vocabulary_that_does_not_mark_words_is_refused() -> None:
     backend = Backend(models.WordLevel({"<mask>": 0, "a": 1}, unk_token="a"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     with pytest.raises(ValueError, match="does not say which of its pieces begin a word"):
-        Words(Tokenizer(Vocabulary(backend, {"mask": "<mask>"})))
+        WordNumbering(Tokenizer(Vocabulary(backend, {"mask": "<mask>"})))
 
 
 # Learning
@@ -333,7 +334,7 @@ def test_languages_that_nobody_named_are_refused(tmp_path: Path) -> None:
         job.examples(kit, {"train": records([Pair("a", "b", "en", None)])})
     few = {**LANGUAGES, "sizes": {**LANGUAGES["sizes"], "n_langs": 1}}
     job, kit = ready(recipe_of("masked-translation", few, data=BOTH), of_pairs(), tmp_path)
-    with pytest.raises(ValueError, match=r"vectors for 0 languages, and data\.languages names 2"):
+    with pytest.raises(ValueError, match=r"embeddings for 0 languages, and data\.languages names 2"):
         job.objective(kit)
 
 
@@ -405,9 +406,9 @@ def test_a_teacher_of_pairs_guesses_the_same_words_without_them() -> None:
     said = {**SIZES, "vocab_size": 50}
     model = Transformer(lineages()["bert"].facts(said, "pretraining")).eval()
     ids = torch.arange(8)[None]
-    assert torch.equal(guessing(model)(ids), model(ids)[0])
-    plain = guessing(model)
-    assert guessing(plain) is plain
+    assert torch.equal(without_pair_head(model)(ids), model(ids)[0])
+    plain = without_pair_head(model)
+    assert without_pair_head(plain) is plain
 
 
 def test_a_student_starts_from_layers_of_its_teacher(tmp_path: Path) -> None:
@@ -425,12 +426,12 @@ def test_a_student_starts_from_layers_of_its_teacher(tmp_path: Path) -> None:
 
 
 def test_layers_are_chosen_at_equal_distances() -> None:
-    assert chosen_layers(6, 12) == [0, 2, 4, 7, 9, 11]
-    assert chosen_layers(2, 4) == [0, 3]
-    assert chosen_layers(1, 5) == [0]
-    assert chosen_layers(3, 3) == [0, 1, 2]
+    assert teacher_layers(6, 12) == [0, 2, 4, 7, 9, 11]
+    assert teacher_layers(2, 4) == [0, 3]
+    assert teacher_layers(1, 5) == [0]
+    assert teacher_layers(3, 3) == [0, 1, 2]
     with pytest.raises(ValueError, match="a student of 4 layers cannot start from a teacher of 2"):
-        chosen_layers(4, 2)
+        teacher_layers(4, 2)
 
 
 def test_teachers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
@@ -443,9 +444,9 @@ def test_teachers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     job, kit = ready(recipe_of("distillation", student(folder)), other, tmp_path)
     with pytest.raises(ValueError, match=r"by the same tokenizer; say tokenizer\.load="):
         job.objective(kit)
-    wide = Transformer(change(guessing(job.teacher.model).config, "encoder.ffn.hidden", 32))
+    wide = Transformer(change(without_pair_head(job.teacher.model).config, "encoder.ffn.hidden", 32))
     with pytest.raises(ValueError, match=r"ffn.up.weight is of shape \(32, 32\), and the teacher's .* \(64, 32\)"):
-        start_from(wide, job.teacher.model)
+        copy_teacher(wide, job.teacher.model)
 
 
 # Options
@@ -459,11 +460,11 @@ def test_teachers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         ("masked", ENCODER, {"masking": {"split": [0.5, 0.5]}}, "masking.split is the chances"),
         ("masked", ENCODER, {"masking": {"count": "some"}}, "fixed"),
         ("masked", ENCODER, {"rows": "windows"}, "documents"),
-        ("masked-pairs", ENCODER, {"masking": {"whole_words": True}}, "hides tokens one by one"),
+        ("masked-pairs", ENCODER, {"masking": {"whole_words": True}}, "masks tokens one by one"),
         ("masked-pairs", ENCODER, {"pairs": "previous"}, "next"),
         ("masked-pairs", ENCODER, {"passes": 0}, "passes"),
         ("masked-pairs", ENCODER, {"sentences": "words"}, "marks"),
-        ("masked-translation", LANGUAGES, {"masking": {"whole_words": True}}, "hides tokens one by one"),
+        ("masked-translation", LANGUAGES, {"masking": {"whole_words": True}}, "masks tokens one by one"),
         ("replaced", TWO, {"share": "all"}, "disentangled"),
         ("replaced", {"start": "folder"}, {}, "builds two new models"),
         ("distillation", {"start": "folder"}, {"start_from_teacher": True}, "not from both"),

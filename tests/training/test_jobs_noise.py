@@ -8,12 +8,12 @@ import torch
 from tokenizers import Tokenizer as Backend
 from tokenizers import models
 
-from glassformer.data.objectives import Spans as Cuts
 from glassformer.data.records import Text as Row
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.vocabularies import Vocabulary
-from glassformer.training.jobs.noise import fill_gaps, sentinels
-from glassformer.training.jobs.sentence_rows import SentenceRows, sentences_of
+from glassformer.training.objectives.examples import SentenceRows, sentences_of
+from glassformer.training.objectives.span_corruption import SpanSizes as Cuts
+from glassformer.training.objectives.span_corruption import fill_gaps, sentinels
 from glassformer.training.recipe_files import read_recipe
 from tests.training.small_runs import (
     COLOURS,
@@ -166,7 +166,7 @@ def test_rows_are_whole_sentences() -> None:
     assert [[ids.tolist() for ids in apart[n]] for n in range(len(apart))] == [[[1, 2], [3]], [[4, 5, 6, 7, 8]], [[9]]]
     with pytest.raises(IndexError, match="there are 3 rows"):
         apart[3]
-    with pytest.raises(ValueError, match="no text to spoil"):
+    with pytest.raises(ValueError, match="no text to corrupt"):
         SentenceRows([[], [[]]], 4, across=True, source="a")
 
 

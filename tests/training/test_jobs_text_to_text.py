@@ -11,9 +11,8 @@ from glassformer.generation.text import generate_text
 from glassformer.text.special_tokens import style
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.training import train_tokenizer
-from glassformer.training.building import make_model
-from glassformer.training.jobs import job_of
-from glassformer.training.jobs.base import Job, RunContext, as_loaded
+from glassformer.training.build_model import make_model
+from glassformer.training.objectives.job import Job, RunContext, as_loaded, job_of
 from tests.training.small_runs import COLOURS, NUMBERS, ready, recipe_of, records
 
 SIZES = {
@@ -51,7 +50,7 @@ def read(job: Job[Any], kit: RunContext, monkeypatch: pytest.MonkeyPatch) -> lis
         given.extend(prompts)
         return generate_text(loaded, prompts, **options)
 
-    monkeypatch.setattr("glassformer.training.jobs.text_to_text.generate_text", listening)
+    monkeypatch.setattr("glassformer.training.objectives.seq2seq.generate_text", listening)
     torch.manual_seed(0)
     loaded = as_loaded(job.shown(make_model(kit, job, None)), kit.tokenizer, kit.folder)
     assert set(job.figures(kit, loaded, ROWS)) == {"bleu", "chrf"}

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from glassformer import Transformer
-from glassformer.data.objectives.base import Batch, Loss, Term
-from glassformer.data.objectives.next_token import NextToken
 from glassformer.families.cs336 import CS336
 from glassformer.training.loop import Settings, Trainer, evaluate
+from glassformer.training.objectives.base import Batch, Loss, Term
+from glassformer.training.objectives.causal_lm import NextToken
 from glassformer.training.optim import adamw
 from glassformer.training.schedules import schedule
 from tests.helpers import types_unchecked

@@ -17,7 +17,7 @@ from glassformer.training.metrics import (
     score_entities,
     score_labels,
 )
-from glassformer.training.metrics.base import Found, mean, together
+from glassformer.training.metrics.base import F1Score, add_up, mean
 from tests.helpers import types_unchecked
 
 RESULTS = {
@@ -37,7 +37,7 @@ def test_all_are_logged_alike_and_no_name_means_two_things() -> None:
     for kind, make in RESULTS.items():
         result = make()
         assert isinstance(result, Metric)
-        figures = result.figures()
+        figures = result.metrics()
         assert figures
         for name, value in figures.items():
             assert type(value) is float, (kind, name)
@@ -50,11 +50,11 @@ def test_all_are_logged_alike_and_no_name_means_two_things() -> None:
 
 def test_scales() -> None:
     for kind in ("rouge", "labels", "entities", "answers"):
-        assert all(0 <= value <= 1 for value in RESULTS[kind]().figures().values()), kind
+        assert all(0 <= value <= 1 for value in RESULTS[kind]().metrics().values()), kind
     text = ["a text of five words"]
     for metric in (bleu(text, text), chrf(text, text)):
-        assert list(metric.figures().values()) == pytest.approx([100.0])
-    assert set(rouge(text, text).figures().values()) == {1.0}
+        assert list(metric.metrics().values()) == pytest.approx([100.0])
+    assert set(rouge(text, text).metrics().values()) == {1.0}
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_references_are_strings_or_lists_of_them(compare) -> None:
         compare(["a", "b"], ["a", None])
     with types_unchecked(), pytest.raises(TypeError, match=r"text 1: reference 1 must be a string, got 3 \(int\)"):
         compare(["a", "b"], ["a", ["b", 3]])
-    with types_unchecked(), pytest.raises(TypeError, match=r"written text 0 must be a string, got None"):
+    with types_unchecked(), pytest.raises(TypeError, match=r"generated text 0 must be a string, got None"):
         compare([None], ["a"])
     with pytest.raises(ValueError, match="text 1 has no reference"):
         compare(["a", "b"], ["a", []])
@@ -103,19 +103,24 @@ def test_importing_metrics_costs_nothing() -> None:
 
 
 def test_a_share_of_nothing_is_zero() -> None:
-    for found in (Found(0, 0, 0), Found(0, 3, 0), Found(0, 0, 3), Found(0, 2, 2)):
+    for found in (
+        F1Score(0, 0, 0),
+        F1Score(0, 3, 0),
+        F1Score(0, 0, 3),
+        F1Score(0, 2, 2),
+    ):
         assert (found.precision, found.recall, found.f1) == (0, 0, 0)
 
 
 def test_precision_is_of_what_was_given() -> None:
-    found = Found(2, 4, 5)
+    found = F1Score(2, 4, 5)
     assert (found.precision, found.recall) == (0.5, 0.4)
     assert found.f1 == pytest.approx(2 * 0.5 * 0.4 / 0.9)
 
 
 def test_counts_add_up_and_shares_do_not() -> None:
-    several = [Found(1, 1, 1), Found(0, 9, 9)]
-    assert together(several) == Found(1, 10, 10)
-    assert together(several).f1 == pytest.approx(0.1)
+    several = [F1Score(1, 1, 1), F1Score(0, 9, 9)]
+    assert add_up(several) == F1Score(1, 10, 10)
+    assert add_up(several).f1 == pytest.approx(0.1)
     assert mean([one.f1 for one in several]) == 0.5
-    assert together([]) == Found(0, 0, 0)
+    assert add_up([]) == F1Score(0, 0, 0)

@@ -79,19 +79,19 @@ def test_no_answer() -> None:
     assert one("Broncos", []) == (0, 0)
     found = score_answers(["red bus", "", "green", "x"], [["red"], [], [], ["x"]])
     assert found.has_answer == (True, False, False, True)
-    assert found.figures() == {
+    assert found.metrics() == {
         "exact match": 0.5,
         "answer f1": pytest.approx((2 / 3 + 1 + 0 + 1) / 4),
         "exact match of unanswerable": 0.5,
         "exact match of answerable": 0.5,
         "answer f1 of answerable": pytest.approx((2 / 3 + 1) / 2),
     }
-    assert score_answers([""], [[]]).figures() == {
+    assert score_answers([""], [[]]).metrics() == {
         "exact match": 1.0,
         "answer f1": 1.0,
         "exact match of unanswerable": 1.0,
     }
-    assert score_answers(["a b"], [["b"]]).figures() == {"exact match": 1.0, "answer f1": 1.0}
+    assert score_answers(["a b"], [["b"]]).metrics() == {"exact match": 1.0, "answer f1": 1.0}
 
 
 def test_questions_weigh_alike_and_not_sorts_of_questions() -> None:
@@ -136,15 +136,15 @@ def test_normalisation_is_done_once_for_all(answer: str) -> None:
 
 
 def test_errors() -> None:
-    with pytest.raises(ValueError, match=r"question 1 has no gold answer, which version 2.0 knows and 1.1 does not"):
+    with pytest.raises(ValueError, match=r"question 1 has no gold answer, which version 2.0 allows and 1.1 does not"):
         score_answers(["a", "b"], [["a"], []], version="1.1")
-    with pytest.raises(ValueError, match="got 2 given answers and 1 lists of gold answers"):
+    with pytest.raises(ValueError, match="got 2 predicted answers and 1 lists of gold answers"):
         score_answers(["a", "b"], [["a"]])
-    with pytest.raises(ValueError, match="got 0 given answers and 0 lists of gold answers; there is nothing"):
+    with pytest.raises(ValueError, match="got 0 predicted answers and 0 lists of gold answers; there is nothing"):
         score_answers([], [])
     with types_unchecked(), pytest.raises(TypeError, match=r"gold answers of question 0 must be a list, got .* 'red'"):
         score_answers(["a"], ["red"])
-    with types_unchecked(), pytest.raises(TypeError, match=r"given answer 0 must be a string, got None"):
+    with types_unchecked(), pytest.raises(TypeError, match=r"predicted answer 0 must be a string, got None"):
         score_answers([None], [[]])
     with types_unchecked(), pytest.raises(TypeError, match=r"question 0: gold answer 1 must be a string, got 7"):
         score_answers(["a"], [["a", 7]])

@@ -7,7 +7,7 @@ from seqeval.metrics import f1_score, precision_score, recall_score
 from seqeval.metrics.sequence_labeling import get_entities, precision_recall_fscore_support
 
 from glassformer.tasks.entities import find_entities
-from glassformer.training.metrics.base import Found
+from glassformer.training.metrics.base import F1Score
 from glassformer.training.metrics.entities import score_entities
 from tests.helpers import types_unchecked
 
@@ -77,8 +77,8 @@ def test_by_hand() -> None:
     gold = [["B-PER", "I-PER", "O", "B-LOC"], ["B-LOC", "O"]]
     given = [["B-PER", "I-PER", "O", "O"], ["B-LOC", "I-LOC"]]  # one right, one missed, one too long
     found = score_entities(given, gold)
-    assert found.per_kind == {"LOC": Found(0, 1, 2), "PER": Found(1, 1, 1)}
-    assert found.figures() == {
+    assert found.per_kind == {"LOC": F1Score(0, 1, 2), "PER": F1Score(1, 1, 1)}
+    assert found.metrics() == {
         "entity precision": 1 / 2,
         "entity recall": 1 / 3,
         "entity f1": pytest.approx(2 / 5),
@@ -91,22 +91,22 @@ def test_by_hand() -> None:
 
 def test_tags_are_not_what_is_counted() -> None:
     """Two of three tags are right, and no entity is."""
-    assert score_entities([["B-A", "I-A", "O"]], [["B-A", "I-A", "I-A"]]).overall == Found(0, 1, 1)
+    assert score_entities([["B-A", "I-A", "O"]], [["B-A", "I-A", "I-A"]]).overall == F1Score(0, 1, 1)
 
 
 def test_the_kind_must_be_right_too() -> None:
-    assert score_entities([["B-A"]], [["B-B"]]).overall == Found(0, 1, 1)
+    assert score_entities([["B-A"]], [["B-B"]]).overall == F1Score(0, 1, 1)
 
 
 def test_sentences_are_apart() -> None:
     """An entity neither goes on in the next sentence nor matches one at the same place of another."""
-    assert score_entities([["B-A"], ["I-A"]], [["B-A"], ["I-A"]]).overall == Found(2, 2, 2)
-    assert score_entities([["B-A"], ["O"]], [["O"], ["B-A"]]).overall == Found(0, 1, 1)
+    assert score_entities([["B-A"], ["I-A"]], [["B-A"], ["I-A"]]).overall == F1Score(2, 2, 2)
+    assert score_entities([["B-A"], ["O"]], [["O"], ["B-A"]]).overall == F1Score(0, 1, 1)
 
 
 def test_no_entities_are_no_success() -> None:
     found = score_entities([["O", "O"], []], [["O", "O"], []])
-    assert found.figures() == {"entity precision": 0.0, "entity recall": 0.0, "entity f1": 0.0}
+    assert found.metrics() == {"entity precision": 0.0, "entity recall": 0.0, "entity f1": 0.0}
 
 
 def test_figures_of_batches_do_not_average_to_those_of_all() -> None:
@@ -117,7 +117,7 @@ def test_figures_of_batches_do_not_average_to_those_of_all() -> None:
 
 
 def test_errors() -> None:
-    with pytest.raises(ValueError, match="sentence 1 has 2 given and 1 gold tags"):
+    with pytest.raises(ValueError, match="sentence 1 has 2 predicted and 1 gold tags"):
         score_entities([["O"], ["O", "O"]], [["O"], ["O"]])
     for tag in ("U-PER", "L-PER", "O-PER", ""):
         with pytest.raises(ValueError, match=rf"sentence 0 has the tag '{tag}'; known are .*write L as E, U as S"):

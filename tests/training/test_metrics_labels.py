@@ -5,7 +5,7 @@ import random
 import pytest
 from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, precision_recall_fscore_support
 
-from glassformer.training.metrics.base import Found
+from glassformer.training.metrics.base import F1Score
 from glassformer.training.metrics.labels import score_labels
 from tests.helpers import types_unchecked
 
@@ -17,12 +17,16 @@ def test_by_hand() -> None:
     found = score_labels(["a", "a", "b", "c", "a"], ["a", "b", "b", "b", "c"])
     assert found.labels == ("a", "b", "c")
     assert found.confusion == ((1, 0, 0), (1, 1, 1), (1, 0, 0))  # rows: what is right
-    assert found.per_class == {"a": Found(1, 3, 1), "b": Found(1, 1, 3), "c": Found(0, 1, 1)}
+    assert found.per_class == {
+        "a": F1Score(1, 3, 1),
+        "b": F1Score(1, 1, 3),
+        "c": F1Score(0, 1, 1),
+    }
     assert found.per_class["b"].precision == 1
     assert found.per_class["b"].recall == pytest.approx(1 / 3)
     assert found.accuracy == found.micro_f1 == pytest.approx(0.4)
     assert found.macro_f1 == pytest.approx((0.5 + 0.5 + 0) / 3)
-    assert found.figures() == {"accuracy": found.accuracy, "macro f1": found.macro_f1}
+    assert found.metrics() == {"accuracy": found.accuracy, "macro f1": found.macro_f1}
 
 
 def test_macro_is_not_micro() -> None:
@@ -47,7 +51,7 @@ def test_figures_of_batches_do_not_average_to_those_of_all() -> None:
 
 def test_a_class_that_never_occurs_is_never_perfect() -> None:
     found = score_labels(["a", "a"], ["a", "a"], labels=["a", "b"])
-    assert found.per_class["b"] == Found(0, 0, 0)
+    assert found.per_class["b"] == F1Score(0, 0, 0)
     assert (found.per_class["b"].precision, found.per_class["b"].recall, found.per_class["b"].f1) == (0, 0, 0)
     assert (found.accuracy, found.macro_f1) == (1.0, 0.5)
     given_only = score_labels(["a", "b"], ["a", "a"]).per_class["b"]

@@ -19,8 +19,8 @@ def test_a_model_that_knows_nothing_has_as_many_choices_as_there_are(choices: in
 
 
 def test_figures() -> None:
-    assert perplexity(8 * math.log(2), 4).figures() == pytest.approx({"perplexity": 4.0, "bits per token": 2.0})
-    with_bytes = perplexity(8 * math.log(2), 4, text_bytes=16).figures()
+    assert perplexity(8 * math.log(2), 4).metrics() == pytest.approx({"perplexity": 4.0, "bits per token": 2.0})
+    with_bytes = perplexity(8 * math.log(2), 4, text_bytes=16).metrics()
     assert with_bytes == pytest.approx({"perplexity": 4.0, "bits per token": 2.0, "bits per byte": 0.5})
     assert perplexity(1.0, 4).bits_per_byte is None
 
@@ -38,7 +38,7 @@ def test_it_is_of_sums_and_no_mean_of_batches() -> None:
 def test_no_sum_is_too_great(nll: float, tokens: int) -> None:
     found = perplexity(nll, tokens, text_bytes=tokens)
     assert found.perplexity >= 1
-    assert all(value >= 0 for value in found.figures().values())
+    assert all(value >= 0 for value in found.metrics().values())
 
 
 def test_overflow_is_infinite() -> None:

@@ -34,8 +34,8 @@ def test_by_hand() -> None:
     assert found.brevity_penalty == pytest.approx(math.exp(1 - 8 / 6))
     product = (5 / 6) * (3 / 5) * (2 / 4) * (1 / 3)
     assert found.score == pytest.approx(100 * math.exp(1 - 8 / 6) * product**0.25)
-    assert (found.written_tokens, found.reference_tokens) == (6, 8)
-    assert found.figures() == {"bleu": found.score}
+    assert (found.generated_tokens, found.reference_tokens) == (6, 8)
+    assert found.metrics() == {"bleu": found.score}
 
 
 def test_a_word_counts_as_often_as_the_reference_has_it() -> None:
@@ -59,7 +59,7 @@ def test_equal_to_sacrebleu(tokenize: str, lowercase: bool) -> None:
 def test_chrf_is_sacrebleus() -> None:
     for order, name in ((0, "chrf"), (2, "chrf++")):
         found = chrf(WRITTEN, REFERENCES, word_order=order)
-        assert found.figures() == {name: sacrebleu.corpus_chrf(WRITTEN, [REFERENCES], word_order=order).score}
+        assert found.metrics() == {name: sacrebleu.corpus_chrf(WRITTEN, [REFERENCES], word_order=order).score}
         assert f"|nw:{order}|" in found.signature
     assert chrf(["ABC"], ["abc"], lowercase=True).score == pytest.approx(100.0)
     assert chrf(["ABC"], ["abc"]).score == 0

@@ -11,9 +11,9 @@ import torch
 import glassformer
 from glassformer.config import Head, LMHead, PretrainingHead, TaskHead
 from glassformer.models.transformer import Transformer
-from glassformer.training.building import Started, check_new, started
-from glassformer.training.jobs import job_of
-from glassformer.training.recipe import Recipe
+from glassformer.training.build_model import StartModel, check_new, start_model
+from glassformer.training.objectives.job import job_of
+from glassformer.training.recipe import Recipe, StartOptions
 from glassformer.training.recipe_files import read_recipe
 from glassformer.training.session import Outcome, Session
 from tests.helpers import randomise
@@ -144,7 +144,7 @@ def test_a_number_goes_by_the_name_that_hugging_face_gives_it(
     assert_same(trained(taught(start, "number", tmp_path), tmp_path / "out").folder, start)
     job = job_of(taught(start, "several", tmp_path))
     said = "the head is new in head.out: its labels were LABEL_0, and are big"
-    assert started(str(start), job, ("big",)).notes == [said]
+    assert start_model(str(start), job, ("big",), StartOptions()).notes == [said]
 
 
 def test_labels_that_do_not_occur_are_kept(learned: Callable[[str], Outcome], tmp_path: Path) -> None:
@@ -210,10 +210,11 @@ def written(head: Head, folder: Path, lineage: str = "bert") -> Transformer:
     return model
 
 
-def alike(folder: Path, job: str, labels: tuple[str, ...] = ()) -> Started:
+def alike(folder: Path, job: str, labels: tuple[str, ...] = ()) -> StartModel:
     """What a job starts from, which is the same from both forms of a model but for what is drawn."""
     own, theirs = (
-        started(str(folder / form), job_of(read_recipe("finetune", [f"job={job}"])), labels) for form in FORMS
+        start_model(str(folder / form), job_of(read_recipe("finetune", [f"job={job}"])), labels, StartOptions())
+        for form in FORMS
     )
     assert own.config.head == theirs.config.head
     assert sorted(own.report.fresh) == sorted(theirs.report.fresh)
@@ -224,7 +225,7 @@ def alike(folder: Path, job: str, labels: tuple[str, ...] = ()) -> Started:
     return own
 
 
-def assert_taken(found: Started, part: str, model: Transformer, was: str) -> None:
+def assert_taken(found: StartModel, part: str, model: Transformer, was: str) -> None:
     """Every weight of a part is that of a part of another model."""
     names = [name for name, _ in found.model.named_parameters() if name.startswith(f"{part}.")]
     assert names
@@ -293,10 +294,10 @@ def test_a_head_of_words_goes_on_beside_one_of_pairs(tmp_path: Path) -> None:
 def test_ids_of_tokens_are_no_sizes_of_a_new_model(recipe: str, size: str) -> None:
     """They would be written down and then be those of the tokenizer all the same."""
     plan = read_recipe(recipe, [f"model.sizes.{size}=7"]).model
-    with pytest.raises(ValueError, match=f"the size {size}=7 is what the tokenizer says; leave it out"):
+    with pytest.raises(ValueError, match=f"the size {size}=7 comes from the tokenizer; leave it out"):
         check_new(plan, "lm")
 
 
 def test_ids_of_tokens_are_no_sizes_of_a_helper_either() -> None:
-    with pytest.raises(ValueError, match="the size pad_token_id=7 is what the tokenizer says; leave it out"):
+    with pytest.raises(ValueError, match="the size pad_token_id=7 comes from the tokenizer; leave it out"):
         job_of(read_recipe("electra", ["model.helper.pad_token_id=7"])).check()

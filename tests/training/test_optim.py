@@ -10,10 +10,20 @@ import torch
 from torch import nn
 
 from glassformer import Transformer
-from glassformer.training.muon import Muon, orthogonal
-from glassformer.training.optim import adamw, decay_groups, list_groups, muon_and_adamw, trained
+from glassformer.training.optim import (
+    Muon,
+    adamw,
+    decay_groups,
+    list_groups,
+    muon_and_adamw,
+    optimizer_state,
+    orthogonal,
+    parameter_names,
+    restore_optimizer,
+    trained,
+)
+from glassformer.training.resume import random_state, restore_random
 from glassformer.training.schedules import SCHEDULES, schedule
-from glassformer.training.state import optimizer_state, parameter_names, random_state, restore_optimizer, restore_random
 from tests.pages import PAGES, built
 
 
@@ -79,7 +89,7 @@ def test_muon_by_hand() -> None:
 
 
 def test_muon_refuses_what_is_no_matrix() -> None:
-    with pytest.raises(ValueError, match=r"shape \(3,\) is one for AdamW"):
+    with pytest.raises(ValueError, match=r"shape \(3,\) belongs to AdamW"):
         Muon([nn.Parameter(torch.ones(3))])
     with pytest.raises(ValueError, match="this model has none"):
         muon_and_adamw(nn.Linear(2, 2), 1.0)

@@ -92,9 +92,9 @@ def test_an_overflow_in_float16_is_everybodys(kind: parallel.Kind) -> None:
 
 
 def test_micro_batches_that_cannot_be_shared_out() -> None:
-    assert [parallel.share_of(4, processes) for processes in (1, 2, 4)] == [4, 2, 1]
+    assert [parallel.micro_batches_per_process(4, processes) for processes in (1, 2, 4)] == [4, 2, 1]
     with pytest.raises(ValueError, match=r"4 micro-batches .* among 3 processes\. Start 1, 2, 4 of them"):
-        parallel.share_of(4, 3)
+        parallel.micro_batches_per_process(4, 3)
 
 
 @pytest.mark.slow
@@ -134,7 +134,7 @@ def test_nothing_to_evaluate_on_is_everybodys_error(kind: parallel.Kind) -> None
 
 def test_what_the_first_does_alone_is_waited_for_and_its_errors_are_everybodys() -> None:
     first, second = together(2, runs.by_the_first)
-    refused = "the other processes wait until the first is done with its work, and cannot take part in it."
+    refused = "the other processes wait until the first is done with its work, and cannot take part."
     assert first == [0, 0, 1, "ZeroDivisionError: integer division or modulo by zero", f"RuntimeError: {refused}", 0, 1]
     assert second[:2] == [0, 1]
     assert second[2].startswith(
@@ -173,8 +173,8 @@ def test_an_error_in_one_process_ends_the_others() -> None:
     ("how", "says"),
     [
         ("optimizer first", "make it after parallel.wrap"),
-        ("no wrap", "hand in wrap"),
-        ("seconds", "say steps"),
+        ("no wrap", "pass wrap"),
+        ("seconds", "set steps"),
         ("another model", "was not sharded"),
     ],
 )
@@ -193,7 +193,7 @@ def test_one_process_needs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not torch.distributed.is_initialized()
         model = torch.nn.Linear(2, 2)
         assert parallel.wrap("fsdp", model)(model) is model
-        assert list(parallel.own_share([1, 2, 3])) == [1, 2, 3]
+        assert list(parallel.own_batches([1, 2, 3])) == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_nonsense_is_refused() -> None:
     with types_unchecked(), pytest.raises(ValueError, match="fdsp"):
         parallel.wrap("fdsp", model)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="micro_batches"):
-        parallel.share_of(0, 2)
+        parallel.micro_batches_per_process(0, 2)
     other = torch.optim.SGD(torch.nn.Linear(2, 2).parameters(), 0.1)
     with pytest.raises(ValueError, match="not the model's"):
         Trainer(model, runs.OBJECTIVES["next"], runs.Uneven("next"), [other], Settings(steps=1))

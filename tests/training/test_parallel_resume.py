@@ -54,7 +54,7 @@ def test_any_number_of_processes_goes_on(kind: parallel.Kind, before: int, after
     found = stopped_and_resumed(before, after, PLAN._replace(kind=kind), tmp_path)
     for one in found:
         assert len(one.notes) == (before != after)
-        assert all("random numbers start anew" in note for note in one.notes)
+        assert all("start anew, from the seed" in note for note in one.notes)
 
 
 @pytest.mark.slow

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from glassformer.data.records import Labelled, Pair, Question, Tagged, Text
-from glassformer.data.sources import BadRowError
+from glassformer.data.records import BadRowError, Labelled, Pair, Question, Tagged, Text
 from glassformer.training.reading import read_part, read_parts
 from glassformer.training.recipe import Aligned, Data
 from glassformer.training.recipe_files import read_recipe

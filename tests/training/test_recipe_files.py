@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from glassformer.families import lineages
-from glassformer.training.building import check_new
-from glassformer.training.jobs import job_of, with_all_options
+from glassformer.training.build_model import check_new
+from glassformer.training.objectives.job import job_of, with_all_options
 from glassformer.training.recipe_files import RecipeError, read_recipe, recipe_names, write_recipe
 
 PROMISED = """
@@ -96,7 +96,7 @@ def test_a_format_is_that_of_the_files_and_brings_its_own_separator(
     recipe: str, changes: list[str], read_as: tuple[str, str | None, bool | None]
 ) -> None:
     told: list[str] = []
-    data = read_recipe(recipe, changes, told=told).data
+    data = read_recipe(recipe, changes, notes=told).data
     assert (data.format, data.separator, data.quoted) == read_as
     usual = read_recipe(recipe).data
     is_new = data.format != usual.format or (data.separator, data.quoted) != (usual.separator, usual.quoted)
@@ -105,7 +105,7 @@ def test_a_format_is_that_of_the_files_and_brings_its_own_separator(
 
 
 def test_files_of_two_formats_are_refused() -> None:
-    with pytest.raises(RecipeError, match=r"data\.train as csv and data\.valid as jsonl .* say the one data\.format"):
+    with pytest.raises(RecipeError, match=r"data\.train as csv and data\.valid as jsonl .* set one data\.format"):
         read_recipe("finetune", ["data.train=a.csv", "data.valid=b.jsonl"])
     assert read_recipe("finetune", ["data.train=a.csv", "data.valid=b.jsonl", "data.format=csv"]).data.format == "csv"
 
@@ -128,7 +128,7 @@ def test_a_format_that_a_file_of_your_own_states_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize("steps", [2, 20])
 def test_a_run_shorter_than_the_warmup_has_a_shorter_one(name: str, steps: int) -> None:
     usual, told = read_recipe(name), list[str]()
-    recipe = read_recipe(name, [f"run.steps={steps}"], told=told)
+    recipe = read_recipe(name, [f"run.steps={steps}"], notes=told)
     if usual.optimizer.warmup < steps:
         assert (recipe.optimizer.warmup, told) == (usual.optimizer.warmup, [])
         return

@@ -16,9 +16,8 @@ import torch
 
 import glassformer
 from glassformer.training.checkpoint import CheckpointError, Checkpoints, check
-from glassformer.training.log import RunLog, read_log
-from glassformer.training.resume import differences, read_run, write_run
-from glassformer.training.state import Stateful
+from glassformer.training.logging.sinks import RunLog, read_log
+from glassformer.training.resume import Stateful, differences, read_run, write_run
 from tests.helpers import types_unchecked
 from tests.training.a_run import IDENTITY, STEPS, made, run
 
@@ -155,7 +154,7 @@ def test_a_damaged_run_is_refused_before_anything_changes(tmp_path: Path) -> Non
 def test_a_folder_of_weights_alone_is_no_run(tmp_path: Path) -> None:
     trainer = made()
     path = Checkpoints(tmp_path).write(1, lambda folder: glassformer.save(trainer.model, folder) and None)
-    with pytest.raises(CheckpointError, match=rf"no run to go on with.* --init-from {path}"):
+    with pytest.raises(CheckpointError, match=rf"no run to resume.* --init-from {path}"):
         read_run(path, trainer, IDENTITY)
 
 

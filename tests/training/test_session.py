@@ -9,11 +9,12 @@ import pytest
 import torch
 
 import glassformer
-from glassformer.training import assembling
+from glassformer.config import Rotary
+from glassformer.training import build
 from glassformer.training.checkpoint import CheckpointError
-from glassformer.training.jobs.language import Controlled
-from glassformer.training.log import read_log
-from glassformer.training.logging.watch import Watch
+from glassformer.training.logging.progress import Monitor
+from glassformer.training.logging.sinks import read_log
+from glassformer.training.objectives.causal_lm import ControlledJob
 from glassformer.training.recipe_files import read_recipe, recipe_names
 from glassformer.training.session import Session, StoppedError
 from tests.helpers import some_at_once
@@ -91,10 +92,36 @@ def test_a_signal_after_the_checkpoint_of_a_step_stops_after_the_next(
     assert (tmp_path / "out" / "checkpoints" / "step-00000003").is_dir()
 
 
+def test_a_recipe_changes_any_fact_of_a_new_model(tmp_path: Path) -> None:
+    facts = ("norm.kind=rms", "embed.position=null", "decoder.attention.rotary={dim: 4, length: 64}")
+    outcome = trained(small("lm-bytes", tmp_path, *(f"model.facts.{fact}" for fact in facts)), tmp_path / "out")
+    config = glassformer.load(outcome.folder).config
+    assert (config.norm.kind, config.embed.position) == ("rms", None)
+    assert config.decoder is not None
+    assert config.decoder.attention.rotary == Rotary(dim=4, length=64)
+    found = losses(tmp_path / "out")
+    assert sum(found[-5:]) < 0.75 * sum(found[:5])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("decoder.placment=post", r"model\.facts\.decoder .*Did you mean 'placement'"),
+        ("decoder.placement=past", r"model\.facts\.decoder\.placement must be one of"),
+        ("decoder.layers=many", r"model\.facts\.decoder\.layers must be int, got 'many'"),
+        ("decoder.attention.rotary={dim: 4}", r"model\.facts\.decoder\.attention\.rotary lacks length"),
+    ],
+)
+def test_a_wrong_fact_is_refused_before_anything_is_written(change: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        trained(small("lm-bytes", tmp_path, f"model.facts.{change}"), tmp_path / "out")
+    assert not list((tmp_path / "out").glob("*/*"))
+
+
 def test_another_run_is_not_gone_on_with(tmp_path: Path) -> None:
     recipe = small("lm-bytes", tmp_path, *RUN)
     trained(recipe, tmp_path / "out")
-    with pytest.raises(CheckpointError, match="holds a run: go on with it by --resume"):
+    with pytest.raises(CheckpointError, match="holds a run: continue it with --resume"):
         trained(recipe, tmp_path / "out")
     with pytest.raises(CheckpointError, match=r"\n  optimizer\.lr: was 0\.005, is 0\.1"):
         trained(small("lm-bytes", tmp_path, *RUN, "optimizer.lr=0.1"), tmp_path / "out", resume=True)
@@ -143,18 +170,18 @@ def test_a_start_that_failed_leaves_nothing_behind_that_counts(tmp_path: Path) -
 def test_what_can_only_fail_fails_before_the_first_step(change: str, said: str | None, tmp_path: Path) -> None:
     recipe = small("translate", tmp_path, change)
     if said is None:
-        Session(recipe, tmp_path / "out", HERE, Watch())
+        Session(recipe, tmp_path / "out", HERE, Monitor())
         return
     with pytest.raises(ValueError, match=said):
-        Session(recipe, tmp_path / "out", HERE, Watch())
+        Session(recipe, tmp_path / "out", HERE, Monitor())
     assert not (tmp_path / "out" / "recipe.yaml").exists()
 
 
 def test_a_rehearsal_draws_no_random_numbers(tmp_path: Path) -> None:
-    session = Session(small("ctrl", tmp_path, "model.sizes.resid_pdrop=0.5"), tmp_path / "out", HERE, Watch())
+    session = Session(small("ctrl", tmp_path, "model.sizes.resid_pdrop=0.5"), tmp_path / "out", HERE, Monitor())
     before = torch.get_rng_state()
-    found = [session.judge.validate(None) for _ in range(3)]
-    session.judge.samples(2)
+    found = [session.evaluator.validate(None) for _ in range(3)]
+    session.evaluator.samples(2)
     assert torch.equal(torch.get_rng_state(), before)
     assert found[0] == found[1] == found[2]  # without dropout
 
@@ -204,16 +231,18 @@ def test_one_process_makes_tokenizer_and_examples_once(tmp_path: Path, monkeypat
         inner = getattr(owner, name)
         monkeypatch.setattr(owner, name, lambda *given: (calls.append(name), inner(*given))[1])
 
-    counted(assembling, "make_tokenizer")
-    counted(Controlled, "examples")
-    Session(small("ctrl", tmp_path), tmp_path / "out", HERE, Watch())
+    counted(build, "make_tokenizer")
+    counted(ControlledJob, "examples")
+    Session(small("ctrl", tmp_path), tmp_path / "out", HERE, Monitor())
     assert calls == ["make_tokenizer", "examples"]
 
 
 def test_weights_of_half_precision_are_trained_in_full(teacher: Path, tmp_path: Path) -> None:
     loaded = glassformer.load(teacher, dtype=torch.bfloat16)
     glassformer.save(loaded, tmp_path / "half")
-    session = Session(small("finetune", tmp_path, f"model.start={tmp_path / 'half'}"), tmp_path / "out", HERE, Watch())
+    session = Session(
+        small("finetune", tmp_path, f"model.start={tmp_path / 'half'}"), tmp_path / "out", HERE, Monitor()
+    )
     assert {p.dtype for p in session.run.model.parameters()} == {torch.float32}
 
 
@@ -224,7 +253,7 @@ def test_a_test_part_is_judged_by_itself(tmp_path: Path) -> None:
     changes = (f"data.test={other / 'text.txt'}", "run.steps=8", "evaluation.every=8")
     results = trained(small("lm-bytes", tmp_path, *changes), tmp_path / "a").results
     assert results["test"]["loss"] != results["valid"]["loss"]
-    with pytest.raises(ValueError, match=r"cannot be judged on its own; leave out data\.test"):
+    with pytest.raises(ValueError, match=r"cannot be evaluated on its own; leave out data\.test"):
         trained(small("electra", tmp_path, *changes), tmp_path / "b")
 
 

@@ -8,11 +8,10 @@ import pytest
 import torch
 
 import glassformer
-from glassformer.training import assembling
-from glassformer.training.adapter_files import adapter_state, load_adapters, merged_with
-from glassformer.training.adapters import merge, merged
+from glassformer.training import build
+from glassformer.training.adapters import adapter_state, load_adapters, merge, merged, merged_with
 from glassformer.training.checkpoint import CheckpointError, Checkpoints, check
-from glassformer.training.logging.watch import Watch
+from glassformer.training.logging.progress import Monitor
 from glassformer.training.recipe import Recipe
 from glassformer.training.session import Session
 from glassformer.weights.files import open_weights
@@ -40,7 +39,7 @@ def weights_in(file: Path) -> set[str]:
 def test_checkpoints_hold_what_learns_alone_and_the_model_has_all(
     start: Path, tmp_path: Path, average: tuple[str, ...]
 ) -> None:
-    session = Session(adapting(start, tmp_path, *average), tmp_path / "out", HERE, Watch())
+    session = Session(adapting(start, tmp_path, *average), tmp_path / "out", HERE, Monitor())
     outcome = session.train()
     learns = set(adapter_state(session.run.model))
     last = Checkpoints(tmp_path / "out" / "checkpoints").latest()
@@ -59,7 +58,7 @@ def test_checkpoints_hold_what_learns_alone_and_the_model_has_all(
 
 
 def test_the_model_is_the_mean_of_the_last_ones_with_their_adapters_merged(start: Path, tmp_path: Path) -> None:
-    session = Session(adapting(start, tmp_path, "evaluation.last=3"), tmp_path / "out", HERE, Watch())
+    session = Session(adapting(start, tmp_path, "evaluation.last=3"), tmp_path / "out", HERE, Monitor())
     kept = glassformer.load(session.train().folder).model.state_dict()
     every = [merged_with(session.run.model, [one]).state_dict() for one in session.checkpoints.all()[-3:]]
     newest = merged(session.run.model).state_dict()
@@ -94,7 +93,7 @@ def test_a_run_of_adapters_needs_its_start(start: Path, tmp_path: Path, monkeypa
     with pytest.raises(Stopped):
         Session(recipe, out, HERE, StopsAt(3)).train()
     with monkeypatch.context() as patch:
-        patch.setattr(assembling, "fingerprint", lambda *_: "others")
+        patch.setattr(build, "fingerprint", lambda *_: "others")
         assert_refused(recipe, out, "holds adapters for frozen weights with the SHA-256 .* have others", resume=True)
     loaded = glassformer.load(start)
     with torch.no_grad():
@@ -105,6 +104,6 @@ def test_a_run_of_adapters_needs_its_start(start: Path, tmp_path: Path, monkeypa
         trained(recipe, out, resume=True)
     assert "--init-from" not in str(refused.value)  # a checkpoint of adapters is no model
     shutil.rmtree(tmp_path / "start")
-    assert_refused(recipe, out, r"start is not there, .* holds adapters alone.*model\.start=FOLDER", resume=True)
+    assert_refused(recipe, out, r"start does not exist, .* holds only adapters.*model\.start=FOLDER", resume=True)
     assert content(out) == before
     trained(adapting(start, tmp_path), out, resume=True)  # it may lie elsewhere

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from glassformer.training.checkpoint import CheckpointError
-from glassformer.training.folder_lock import FolderLock
-from glassformer.training.logging.watch import Watch
+from glassformer.training.checkpoint import CheckpointError, FolderLock
+from glassformer.training.logging.progress import Monitor
 from glassformer.training.recipe_files import read_recipe
 from glassformer.training.session import Session
 from tests.training.small_sessions import HERE, assert_refused, content, small, trained
@@ -51,20 +50,20 @@ def test_what_a_run_begins_from_does_not_lie_where_it_writes(key: str, place: st
     shutil.copytree(model, out / place)
     plain = ("model.lineage=null", "model.sizes={}") if key == "model.start" else ()
     recipe = small("lm-bpe", tmp_path, *FEW, *plain, f"{key}={out / place}")
-    assert_refused(recipe, out, rf"{key}=.*{place} lies where .* writes.*--out", error=ValueError)
+    assert_refused(recipe, out, rf"{key}=.*{place} is where .* writes.*--out", error=ValueError)
 
 
 @pytest.mark.parametrize("out", ["file", "file/within"])
 def test_a_file_is_no_folder(out: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("somebody's work")
-    with pytest.raises(ValueError, match=r"file is a file, and a run goes into a folder.*--out"):
+    with pytest.raises(ValueError, match=r"file is a file, and a run needs a folder.*--out"):
         trained(small("lm-bpe", tmp_path, *FEW), tmp_path / out)
 
 
 def test_a_start_that_was_cut_short_is_not_in_the_way(tmp_path: Path) -> None:
     """Killed while tokens were written: no note says yet what they were made of."""
     out = tmp_path / "out"
-    Session(small("lm-bpe", tmp_path, *FEW), out, HERE, Watch())
+    Session(small("lm-bpe", tmp_path, *FEW), out, HERE, Monitor())
     shutil.rmtree(out / "tokens")
     (out / "tokens" / ".writing-1").mkdir(parents=True)
     (out / "tokenizer" / "source.json").unlink()
@@ -75,7 +74,7 @@ def test_a_start_that_was_cut_short_is_not_in_the_way(tmp_path: Path) -> None:
 
 def test_a_start_that_failed_does_not_cover_what_came_later(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    Session(small("lm-bpe", tmp_path, *FEW), out, HERE, Watch())
+    Session(small("lm-bpe", tmp_path, *FEW), out, HERE, Monitor())
     (out / "model").mkdir()
     with pytest.raises(CheckpointError, match="holds model, "):
         trained(small("lm-bpe", tmp_path, *FEW), out)
@@ -85,7 +84,7 @@ def test_what_another_start_has_left_is_not_taken_for_ones_own(model: Path, tmp_
     """A vocabulary that the run does not use, in its folder."""
     out, same = tmp_path / "out", tmp_path / "same"
     for folder in (out, same):
-        Session(small("lm-bpe", tmp_path, *FEW), folder, HERE, Watch())
+        Session(small("lm-bpe", tmp_path, *FEW), folder, HERE, Monitor())
     kept = (same / "tokenizer" / "tokenizer.json").stat().st_mtime_ns
     starts = ("model.lineage=null", "model.sizes={}", f"model.start={model}")
     trained(small("lm-bpe", tmp_path, *FEW, *starts), out)
@@ -97,7 +96,7 @@ def test_what_another_start_has_left_is_not_taken_for_ones_own(model: Path, tmp_
 HOLDS = """
 import sys
 from pathlib import Path
-from glassformer.training.folder_lock import FolderLock
+from glassformer.training.checkpoint import FolderLock
 lock = FolderLock(Path(sys.argv[1]))
 lock.take()
 print("held", flush=True)
@@ -134,12 +133,12 @@ def test_whoever_comes_second_to_a_folder_that_is_not_there_yet_is_refused(
     def later(self: Session, *given: Any) -> None:
         if not others:
             others.append(self)  # another one comes while this one reads its data
-            others.append(Session(recipe, out, HERE, Watch()))
+            others.append(Session(recipe, out, HERE, Monitor()))
         begin(self, *given)
 
     monkeypatch.setattr(Session, "_begin", later)
     with pytest.raises(CheckpointError, match="another process trains in"):
-        Session(recipe, out, HERE, Watch())
+        Session(recipe, out, HERE, Monitor())
     assert others[1].train().step == 2
 
 
@@ -155,7 +154,7 @@ def test_whoever_is_refused_leaves_the_mark_of_the_first(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(Session, "_begin", later)
     with pytest.raises(CheckpointError, match="another process trains in"):
-        Session(small("lm-bpe", tmp_path, *FEW), out, HERE, Watch())
+        Session(small("lm-bpe", tmp_path, *FEW), out, HERE, Monitor())
     assert content(out) == {".begun": b"of the first"}
 
 
@@ -232,5 +231,5 @@ def test_somebody_to_be_told_who_cannot_be_reached_leaves_no_run(tmp_path: Path)
 
     recipe = small("lm-bpe", tmp_path, *FEW)
     with pytest.raises(ConnectionError):
-        Session(recipe, tmp_path / "out", HERE, Watch(sinks=[fails])).train()  # type: ignore[list-item]
+        Session(recipe, tmp_path / "out", HERE, Monitor(sinks=[fails])).train()  # type: ignore[list-item]
     assert trained(recipe, tmp_path / "out").step == 2

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from glassformer import hub
-from glassformer.training import building
-from glassformer.training.adapter_files import fingerprint
+from glassformer.training import build_model
+from glassformer.training.adapters import fingerprint
 from glassformer.training.checkpoint import CheckpointError
-from glassformer.training.log import read_log
-from glassformer.training.logging.watch import Watch
+from glassformer.training.logging.progress import Monitor
+from glassformer.training.logging.sinks import read_log
 from glassformer.training.recipe import Recipe
 from glassformer.training.session import Session
 from tests.training.small_sessions import HERE, Listens, Stopped, StopsAt, assert_refused, content, small, trained
@@ -53,8 +53,8 @@ def test_other_rows_are_refused_before_anything_is_written(name: str, tmp_path: 
 
 def test_another_tokenizer_is_refused_before_tokens_are_written(tmp_path: Path) -> None:
     out = stopped(small("lm-bpe", tmp_path, *FEW), tmp_path / "out")
-    other = Session(small("lm-bpe", tmp_path, *FEW, "tokenizer.size=310"), tmp_path / "other", HERE, Watch())
-    assert other.run.kit.tokenizer.vocab_size == 310
+    other = Session(small("lm-bpe", tmp_path, *FEW, "tokenizer.size=310"), tmp_path / "other", HERE, Monitor())
+    assert other.run.context.tokenizer.vocab_size == 310
     loads = small("lm-bpe", tmp_path, *FEW, f"tokenizer.load={tmp_path / 'other' / 'tokenizer'}")
     assert_refused(loads, out, r"tokenizer\.load: was False, is True", resume=True)
     shutil.copy(tmp_path / "other" / "tokenizer" / "tokenizer.json", out / "tokenizer")
@@ -119,11 +119,11 @@ def test_a_checkpoint_that_stands_in_for_the_start_is_not_hashed(
     recipe = small("finetune", tmp_path, *FEW, f"model.start={tmp_path / 'start'}")
     out = stopped(recipe, tmp_path / "out")
     hashed = []
-    monkeypatch.setattr(building, "fingerprint", lambda *given: hashed.append(given) or fingerprint(*given))
-    Session(recipe, out, HERE, Watch(), resume=True)
+    monkeypatch.setattr(build_model, "fingerprint", lambda *given: hashed.append(given) or fingerprint(*given))
+    Session(recipe, out, HERE, Monitor(), resume=True)
     assert len(hashed) == 1
     shutil.rmtree(tmp_path / "start")
-    Session(recipe, out, HERE, Watch(), resume=True)
+    Session(recipe, out, HERE, Monitor(), resume=True)
     assert len(hashed) == 1
 
 

@@ -47,6 +47,7 @@ class Account:
     optimizer: Optimizer
     root: Part
     memory: Memory
+    trainable_parameters: int  # numbers that training changes
 
     @property
     def batch(self) -> int:
@@ -81,11 +82,6 @@ class Account:
     @property
     def parameters(self) -> int:
         """Numbers that are stored, each once."""
-        return self.root.parameters
-
-    @property
-    def trainable_parameters(self) -> int:
-        """Those that training changes: all of them. Positions that are computed are no parameters."""
         return self.root.parameters
 
     @property
@@ -246,6 +242,7 @@ def _account(
         asked.optimizer,
         build_tree(trace.recorder.ops, weights, trace.modules, exact),
         memory_of(trace, load, asked.optimizer, kv_cache_per_token),
+        sum(one.numel for one in trace.weights.values() if one.is_trained),
     )
 
 

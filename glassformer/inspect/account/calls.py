@@ -8,9 +8,10 @@
   formula is run, and its mask is accounted with a byte for each number (see ``Rule.is_mask``).
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
+from threading import Lock
 from types import FunctionType
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 ATTENTION = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 DROPOUT = ("input", "p", "training", "inplace")
+_LOCK = Lock()
 OVERRIDES = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
 
 
@@ -35,17 +37,20 @@ class GPUKernels(TorchFunctionMode):
         self._probing = probing
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Attention and dropout by their rules. Python functions of PyTorch run on, so that both are met inside."""
+        """Attention and dropout by their rules; the one function of PyTorch that calls both is looked into."""
         del types
         kwargs = kwargs or {}
         if func is F.scaled_dot_product_attention:
             return self._attend(dict(zip(ATTENTION, args, strict=False)) | kwargs)
         if func is F.dropout:
             return self._drop(**(dict(zip(DROPOUT, args, strict=False)) | kwargs))
-        if not (isinstance(func, FunctionType) and func.__module__ == F.__name__):
-            return func(*args, **kwargs)
-        with self:
-            return _without_override(func)(*args, **kwargs)
+        if func is F.multi_head_attention_forward:
+            with self:
+                return _without_override(func)(*args, **kwargs)
+        if func is torch.lstm:
+            with _without_mkldnn():
+                return func(*args, **kwargs)
+        return func(*args, **kwargs)
 
     @staticmethod
     def _drop(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002
@@ -61,6 +66,18 @@ class GPUKernels(TorchFunctionMode):
             if any("_scaled_dot_product" in name for name in operators):
                 given = plain
         return F.scaled_dot_product_attention(**given)
+
+
+@contextmanager
+def _without_mkldnn() -> Iterator[None]:
+    """An LSTM is run step by step and not as one operator of that library. The setting is one for all threads."""
+    with _LOCK:
+        before = torch._C._get_mkldnn_enabled()
+        torch._C._set_mkldnn_enabled(False)
+        try:
+            yield
+        finally:
+            torch._C._set_mkldnn_enabled(before)
 
 
 @cache

@@ -7,6 +7,7 @@ reductions, and views, need no entry; any other operator without one raises ``Un
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import Any, Literal
 
@@ -50,6 +51,8 @@ def rule_for(operator: OpOverload) -> Rule | None:
     for known in (name, name.removesuffix("_")):  # add_ costs what add does
         if known in _RULES:
             return _RULES[known]
+    if is_composite(operator):
+        return None
     if operator.is_view or torch.Tag.inplace_view in operator.tags:
         return FREE
     if torch.Tag.view_copy in operator.tags:
@@ -57,6 +60,24 @@ def rule_for(operator: OpOverload) -> Rule | None:
     if torch.Tag.pointwise in operator.tags or torch.Tag.reduction in operator.tags:
         return _ELEMENTWISE
     return None
+
+
+@cache
+def is_composite(operator: OpOverload) -> bool:
+    """Whether an operator is made of others, and has no kernel of its own."""
+    keys = torch._C.DispatchKey
+    has = operator.has_kernel_for_dispatch_key
+    return has(keys.CompositeImplicitAutograd) and not has(keys.CPU)
+
+
+def check_types(name: str, inputs: Sequence[Tensor], where: str) -> None:
+    """Refuse a product of numbers of different types, which fake tensors let pass."""
+    types = {str(one.dtype).removeprefix("torch.") for one in inputs} if name in _OF_ONE_TYPE else set()
+    if len(types) > 1:
+        raise TypeError(
+            f"{where} multiplies numbers of {' and '.join(sorted(types))} ({name}), which PyTorch refuses to do; "
+            f"convert the module with .to(dtype), or its inputs."
+        )
 
 
 def register_rule(operator: OpOverload | OpOverloadPacket | str, rule: Rule) -> None:
@@ -146,6 +167,36 @@ def _attention_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any, 
     return Work(products, Product(queries, width, keys, times).flops, 2 * SCORE_STEPS * times * queries * keys)
 
 
+def _trilinear(a: Tensor, b: Tensor, c: Tensor, *rest: Any, **__: Any) -> Work:
+    """A sum of products of three factors over some axes, each factor having but some of the axes."""
+    *places, summed = rest[:4]
+    shapes = []
+    for one, missing in zip((a, b, c), places, strict=True):
+        shape = list(one.shape)
+        for axis in sorted(missing):
+            shape.insert(axis, 1)
+        shapes.append(shape)
+    shape = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
+    length = prod(shape[axis] for axis in summed)
+    return Work((Product(prod(shape) // length, length, 1),), elementwise=prod(shape))
+
+
+def _distances(a: Tensor, b: Tensor, *_: Any, out: Tensor, **__: Any) -> Work:
+    """Of every row to every other: difference, power and sum."""
+    del b
+    return Work(elementwise=3 * a.shape[-1] * out.numel())
+
+
+def _distances_by_product(a: Tensor, b: Tensor, *_: Any, out: Tensor, **__: Any) -> Work:
+    """Both squares and the product of rows that are two longer."""
+    *times, m, n = a.shape
+    return Work((Product(m, n + 2, b.shape[-2], prod(times)),), elementwise=2 * (a.numel() + b.numel() + out.numel()))
+
+
+def _distances_back(grad: Tensor, a: Tensor, *_: Any, **__: Any) -> Work:
+    return Work(elementwise=4 * a.shape[-1] * grad.numel())
+
+
 def _layer_norm(x: Tensor, shape: Sequence[int], *learned: Any, **__: Any) -> Work:
     """Mean, difference, square, sum, quotient, and one more for each learned vector; / width, + ε, 1 / √ per row."""
     given = sum(isinstance(one, Tensor) for one in learned)
@@ -174,6 +225,10 @@ def _named(names: str, rule: Rule) -> dict[str, Rule]:
 
 _RULES: dict[str, Rule] = {
     "prim.device": FREE,
+    **_named("_trilinear", Rule("product", work=_trilinear)),
+    **_named("_cdist_forward", Rule(work=_distances)),
+    **_named("_euclidean_dist", Rule("product", work=_distances_by_product)),
+    **_named("_cdist_backward", Rule(work=_distances_back)),
     **_named("mm bmm _int_mm _scaled_mm", Rule("product", work=_product)),
     **_named("addmm baddbmm _addmm_activation", Rule("product", work=_added_product)),
     **_named("mv", Rule("product", work=_matrix_vector)),
@@ -230,7 +285,9 @@ _RULES: dict[str, Rule] = {
         "index index_select gather scatter scatter_add index_add index_put _unsafe_index _unsafe_index_put index_copy "
         "index_fill masked_select masked_scatter masked_scatter_backward nonzero nonzero_static take sort argsort topk "
         "kthvalue mode searchsorted bucketize isin unique_dim unique_consecutive _unique _unique2 repeat_interleave "
-        "scatter_reduce max_pool2d_with_indices max_pool2d_with_indices_backward",
+        "scatter_reduce max_pool2d_with_indices max_pool2d_with_indices_backward max_pool3d_with_indices "
+        "max_pool3d_with_indices_backward adaptive_max_pool2d adaptive_max_pool2d_backward adaptive_max_pool3d "
+        "adaptive_max_pool3d_backward _embedding_bag_backward _embedding_bag_per_sample_weights_backward",
         _LOOKUP,
     ),
     **_named(
@@ -242,8 +299,14 @@ _RULES: dict[str, Rule] = {
         "soft_margin_loss soft_margin_loss_backward elu_backward gelu_backward hardsigmoid_backward hardswish_backward "
         "hardtanh_backward leaky_relu_backward log_sigmoid_forward log_sigmoid_backward softplus_backward "
         "threshold_backward avg_pool2d avg_pool2d_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward "
-        "upsample_nearest2d upsample_bilinear2d _weight_norm_interface _weight_norm_interface_backward _prelu_kernel "
-        "_prelu_kernel_backward",
+        "avg_pool3d avg_pool3d_backward _adaptive_avg_pool3d _adaptive_avg_pool3d_backward "
+        "_weight_norm_interface _weight_norm_interface_backward _prelu_kernel _prelu_kernel_backward",
         _ELEMENTWISE,
     ),
+    **{
+        f"aten.upsample_{kind}{back}": _ELEMENTWISE
+        for kind in ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "bicubic2d", "trilinear3d")
+        for back in ("", "_backward")
+    },
 }  # fmt: skip
+_OF_ONE_TYPE = set(_named("mm bmm addmm baddbmm _addmm_activation mv addmv dot vdot _trilinear", FREE))

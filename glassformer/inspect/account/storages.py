@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 OWNERS = 2  # of the storage of a tensor that shares it with no other: the tensor, and the storage as a Python object
+HOLDERS = 4  # of a tensor that is the operand of an operator and that nobody else holds; a formula holds its own
 
 
 @dataclass(slots=True, eq=False)
@@ -22,7 +23,9 @@ class Storage:
     is_normalised: bool = False
     is_saved: bool = False
     is_live: bool = True
-    successor: "Storage | None" = None  # the gradient to which it was added up; see ``Storages.add``
+    is_zero: bool = False  # it was made as zeros
+    successor: "Storage | None" = None  # what stands in its place; see ``Storages.overwrite``
+    beside: "Storage | None" = None  # what it stands in the place of, but that is held for a while yet
 
 
 class Storages:
@@ -57,27 +60,29 @@ class Storages:
         self._timeline.append(storage.number + 1)
         weakref.finalize(memory, self._free, key)
 
-    def add(self, first: Tensor, second: Tensor, total: Tensor) -> None:
-        """Two gradients of the same tensor are added up: autograd writes into one that nobody else holds.
+    def overwrite(self, old: Tensor, new: Tensor, *, by_formula: bool) -> None:
+        """Autograd writes a result over an operand that nobody else holds, such as the sum of two gradients.
 
-        With fake tensors, as with all subclasses, it does not; the memory of that one is given up here instead.
+        With fake tensors, as with all subclasses, it does not; the memory of the operand is given up here instead.
         """
-        for one in (first, second):
-            storage, memory = self.of(one), one.untyped_storage()
-            alone = torch._C._storage_Use_Count(memory._cdata) == OWNERS
-            if storage is not None and alone and storage.nbytes == total.untyped_storage().nbytes():
-                self._end(storage)
-                break
-        self.make(total, 0)
-        before = self.of(first)
-        if before is not None:
-            before.successor = self.of(total)
+        before, memory = self.of(old), old.untyped_storage()
+        holders = old._use_count()  # type: ignore[attr-defined]
+        alone = holders <= HOLDERS + by_formula and torch._C._storage_Use_Count(memory._cdata) == OWNERS
+        if before is not None and alone and before.nbytes == new.untyped_storage().nbytes():
+            self._end(before)
+        self.make(new, 0)
+        after = self.of(new)
+        if before is not None and after is not None:
+            before.successor = after
+            after.beside = before if before.is_live else None
 
-    def start(self) -> None:
-        """What there is by now was there before the pass."""
-        self._timeline.clear()
+    def start(self, held: Iterable[Tensor] = ()) -> None:
+        """What there is by now was there before the pass; what is ``held`` counts all the same."""
+        kept = {storage.number for one in held if (storage := self.of(one)) is not None}
+        self._timeline = [number + 1 for number in sorted(kept)]
         for storage in self._live.values():
-            storage.nbytes = 0
+            if storage.number not in kept:
+                storage.nbytes = 0
 
     def end_operator(self) -> None:
         """The level is looked at when an operator has ended."""
@@ -109,6 +114,10 @@ class Storages:
                 peak = max(peak, level)
             else:
                 level += sizes[event - 1] if event > 0 else -sizes[-event - 1]
+                before = self.all[event - 1].beside if event > 0 else None
+                if before is not None and sizes[before.number] == 0:  # left out as long as it was the only one
+                    sizes[before.number] = before.nbytes
+                    level += before.nbytes
         return peak
 
 

@@ -8,6 +8,7 @@ from torch import nn
 
 from glassformer.config import Model
 from glassformer.hub import Loaded
+from glassformer.inspect.account.account import WIDTHS
 from glassformer.inspect.account.trace import Inputs
 from glassformer.inspect.facts import facts_of
 from glassformer.models.language_model import TransformerLM
@@ -52,6 +53,8 @@ def subject_of(model: Model | str | Path | nn.Module | Loaded, dtype: str | None
     own = _dtype(model)
     if dtype is not None and dtype != own:
         raise ValueError(f"this module is of {own}, not {dtype}; convert it with module.to(torch.{dtype}).")
+    if own not in WIDTHS:
+        raise ValueError(f"this module is of {own}, and accounts are of {', '.join(WIDTHS)}; convert it with .to().")
     config = model.config if isinstance(model, Transformer) else None
     return Subject(type(model).__name__, model, own, config)
 

@@ -74,8 +74,8 @@ def _work(account: Account) -> list[Work]:
         work[path] = Work(path, known.flops + flops, known.bytes + size)
     if account.mode == "train":
         memory = account.memory
-        updated = 2 * (memory.weights + memory.optimizer) + memory.gradients
-        work[OPTIMIZER] = Work(OPTIMIZER, 0, updated)
+        trained = memory.gradients  # as many bytes as the weights that have them
+        work[OPTIMIZER] = Work(OPTIMIZER, 0, 2 * (trained + memory.optimizer) + memory.gradients)
     return [one for one in work.values() if one.flops or one.bytes]
 
 

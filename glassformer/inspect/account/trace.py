@@ -7,7 +7,7 @@ fake tensors, and stays as it is.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -57,7 +57,7 @@ def trace_model(model: Transformer, load: Load) -> Trace:
                 with recorder.part("loss"):
                     answer = _cross_entropy(recorder, answer)
                 recorder.book_saved()
-                _backward(answer)
+                _backward(recorder, answer)
         del answer
         return _seen(recorder, made)
 
@@ -73,14 +73,14 @@ def trace_module(module: nn.Module, inputs: Inputs, mode: Mode) -> Trace:
             answer = made(*args, **kwargs)
             if mode == "train":
                 recorder.book_saved()
-                _backward(answer)
+                _backward(recorder, answer)
         del answer
         return _seen(recorder, made)
 
 
 def sizes_of(inputs: Inputs) -> tuple[int, int]:
     """Rows and length of the first tensor of the inputs."""
-    first = next((one for one in tree_leaves(inputs) if isinstance(one, Tensor)), None)
+    first = next((one for one in tree_leaves(_arguments(inputs)) if isinstance(one, Tensor)), None)
     if first is None:
         raise ValueError("a module is accounted for with the tensors that it is called with; inputs has none.")
     rows, length, *_ = (*first.shape, 1, 1)
@@ -102,27 +102,44 @@ def _recording(module: nn.Module, *, training: bool) -> Iterator[tuple[OpRecorde
     with torch.inference_mode(False), on_cpu, fake:
         made = fake_copy(module, fake)
         made.train(training)
+        for one in made.modules():
+            if isinstance(one, nn.TransformerEncoder):
+                one.use_nested_tensor = False  # with padding, its fast path has tensors without a shape
         recorder = OpRecorder(fake)
-        recorder.watch(made)
-        with recorder, torch.set_grad_enabled(training):
+        recorder.watch(made, module)
+        with recorder.recording(), torch.set_grad_enabled(training):
             yield recorder, made
 
 
-def _backward(answer: Any) -> None:
-    outputs = [one for one in tree_leaves(answer) if isinstance(one, Tensor) and one.requires_grad]
+def _backward(recorder: OpRecorder, answer: Any) -> None:
+    outputs = [one for one in _leaves(answer) if isinstance(one, Tensor) and one.requires_grad]
     if not outputs:
-        raise ValueError("nothing that this module returns depends on a parameter that is trained; use mode='forward'.")
-    if len(outputs) == 1 and outputs[0].ndim == 0:
-        outputs[0].backward()  # type: ignore[no-untyped-call]
-        return
-    torch.autograd.backward(outputs, [torch.ones_like(one) for one in outputs])
+        raise ValueError(
+            f"nothing that this module returns, a {'Tensor' if isinstance(answer, Tensor) else type(answer).__name__}, "
+            f"depends on a parameter that is trained; use mode='forward'."
+        )
+    is_loss = len(outputs) == 1 and outputs[0].ndim == 0
+    gradients = None if is_loss else [torch.ones_like(one) for one in outputs]
+    with recorder.going_back(outputs):
+        torch.autograd.backward(outputs, gradients)
+
+
+def _leaves(answer: Any) -> Iterator[Any]:
+    """What is inside lists, dictionaries, dataclasses and mappings of one's own."""
+    for one in tree_leaves(answer):
+        if is_dataclass(one) and not isinstance(one, type):
+            yield from _leaves([getattr(one, field.name) for field in fields(one)])
+        elif isinstance(one, Mapping):
+            yield from _leaves(list(one.values()))
+        else:
+            yield one
 
 
 def _seen(recorder: OpRecorder, made: nn.Module, cache_bytes: int = 0) -> Trace:
     found = dict(made.named_modules())
     modules = Modules(
         frozenset(name for name, module in found.items() if next(module.children(), None) is not None),
-        frozenset(name for name, module in found.items() if isinstance(module, nn.ModuleList)),
+        dict(recorder.calls),
     )
     trained = recorder.storages.leading_to(one.grad for one in made.parameters() if one.grad is not None)
     weights, buffers = (
@@ -157,14 +174,15 @@ def _positions(recorder: OpRecorder, ids: Tensor) -> Tensor:
 
 
 def _answer(recorder: OpRecorder, model: Any, ids: dict[str, Tensor], path: AttentionPath) -> Any:
-    """What the head answers for every token."""
-    hidden = None
+    """What the head answers for every token. The encoder's output is held up to the end, as ``forward`` does."""
+    memory = None
     if "encoder" in ids:
-        hidden = model.encode(ids["encoder"], positions=_positions(recorder, ids["encoder"]), path=path)
-    if "decoder" in ids:
-        positions = _positions(recorder, ids["decoder"])
-        hidden = model.decode(ids["decoder"], memory=hidden, positions=positions, path=path)
-        del positions
+        memory = model.encode(ids["encoder"], positions=_positions(recorder, ids["encoder"]), path=path)
+    if "decoder" not in ids:
+        return model.apply_head(memory)
+    positions = _positions(recorder, ids["decoder"])
+    hidden = model.decode(ids["decoder"], memory=memory, positions=positions, path=path)
+    del positions
     return model.apply_head(hidden)
 
 
@@ -181,7 +199,7 @@ def _trace_step(model: Transformer, load: Load) -> Trace:
         cache, before = KVCache(capacity=load.context), max(1, load.context - 1)
         made.decode(tokens[:, :before], memory=memory, positions=positions[:before], cache=cache, path=path)
         cache.crop(load.context - 1)
-        recorder.storages.start()
+        recorder.storages.start(() if memory is None else (memory,))
         with recorder.counting():
             last = {"positions": positions[-1:], "cache": cache, "path": path}
             made.apply_head(made.decode(tokens[:, -1:], memory=memory, **last))

@@ -22,10 +22,10 @@ GRADIENTS = "gradients"  # what adding up the gradients of weights costs
 
 
 class Modules(NamedTuple):
-    """The paths of the modules of a model that hold others, and of those that are lists of layers."""
+    """The paths of the modules of a model that hold others, and how often the layers of each list were called."""
 
     parents: frozenset[str]
-    lists: frozenset[str]
+    calls: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,7 @@ def build_tree(
         tree.add(op)
     for name, shape in weights.items():
         tree.add_weight(name, shape)
+    tree.add_calls()
     return tree.root
 
 
@@ -101,7 +102,6 @@ class _Tree:
     def __init__(self, modules: Modules, exact: ExactPairs | None) -> None:
         self._modules, self._exact = modules, exact
         self._known = {"": Part("")}
-        self._layers: dict[str, set[int]] = {}
 
     @property
     def root(self) -> Part:
@@ -125,11 +125,6 @@ class _Tree:
             _raise(parts, name, amount)
         if not op.backward:
             parts[-1].ops.append(op)
-        for path in self._modules.lists:
-            if op.layer and op.path.startswith(f"{path}."):
-                layers = self._layers.setdefault(path, set())
-                layers.add(op.layer)
-                self._known[path].calls = len(layers)
 
     def _add_product(self, op: OpCount, product: Product, path: str) -> None:
         parts = self._along(path)
@@ -149,6 +144,12 @@ class _Tree:
         parts = self._along(_part_of(name))
         _raise(parts, "parameters", prod(shape))
         parts[-1].weights[name] = shape
+
+    def add_calls(self) -> None:
+        """How often the layers of each list were called."""
+        for path, calls in self._modules.calls.items():
+            if path in self._known:
+                self._known[path].calls = calls
 
     def _place(self, op: OpCount) -> str:
         if op.kind == "kernel" or op.label:

@@ -50,10 +50,21 @@ class Numbers:
         self._flat: Tensor | None = None
 
     def compute(self) -> Tensor:
-        """The real numbers, as one row."""
-        if self._flat is None:
-            self._flat = self.fill(torch.zeros(self.size, dtype=self.dtype))
+        """The real numbers, as one row. What they are made from comes first, however long that chain is."""
+        waiting: list[Numbers] = [self]
+        while waiting:
+            one = waiting[-1]
+            missing = [each for each in one.sources() if each._flat is None]
+            waiting += missing
+            if not missing:
+                waiting.pop()
+                one._flat = one.fill(torch.zeros(one.size, dtype=one.dtype)) if one._flat is None else one._flat
+        assert self._flat is not None
         return self._flat
+
+    def sources(self) -> Iterator["Numbers"]:
+        """What must be known first."""
+        return iter(())
 
     def fill(self, flat: Tensor) -> Tensor:
         """Write the numbers; of these, nothing but their type is known."""
@@ -85,7 +96,7 @@ class Computed(Numbers):
         """Run the operator."""
         if self._before is not None:
             flat.copy_(self._before.compute())
-        args, kwargs = tree_map(self._real, self._given)
+        args, kwargs = tree_map(_real, self._given)
         if self._before is not None:
             args = (self._own(flat), *args[1:])
         out = [one for one in tree_leaves(self._operator(*args, **kwargs)) if isinstance(one, Tensor)]
@@ -96,9 +107,15 @@ class Computed(Numbers):
     def _own(self, flat: Tensor) -> Tensor:
         return flat.as_strided(self._view.shape, self._view.stride, self._view.offset)
 
-    @staticmethod
-    def _real(one: Any) -> Any:
-        return one.compute() if isinstance(one, View) else one
+    def sources(self) -> Iterator[Numbers]:
+        """The operands, and what is written over."""
+        if self._before is not None:
+            yield self._before
+        yield from (one.numbers for one in tree_leaves(self._given) if isinstance(one, View))
+
+
+def _real(one: Any) -> Any:
+    return one.compute() if isinstance(one, View) else one
 
 
 class KnownValues:
@@ -131,13 +148,23 @@ class KnownValues:
         with _disable_current_modes():
             return values.item()
 
-    def nonzero(self, tensor: Tensor) -> Tensor | None:
-        """Where a fake tensor is not 0; None if that is not known."""
+    def nonzero(self, tensor: Tensor, shape: Sequence[int] | None = None) -> Tensor | None:
+        """Where a fake tensor, repeated to fill a shape, is not 0; None if that is not known."""
         values = self.get(tensor)
         if values is None:
             return None
         with _disable_current_modes():
-            return values.nonzero()
+            return values.expand(tensor.shape if shape is None else shape).nonzero()
+
+    def results(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor] | None:
+        """What an operator makes of fake tensors; None if that is not known."""
+        given = self._known(operator, args, kwargs)
+        views = [one for one in tree_leaves(given) if isinstance(one, View)]
+        if given is None or any(one.numbers.size > LARGEST for one in views):
+            return None
+        with _disable_current_modes(), torch.no_grad():
+            real, named = tree_map(_real, given)
+            return [one for one in tree_leaves(operator(*real, **named)) if isinstance(one, Tensor)]
 
     def without_boolean_indices(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Arguments of an indexing operator with known booleans written as the positions that they choose."""

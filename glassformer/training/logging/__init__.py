@@ -1,10 +1,10 @@
-"""What people see of a run: live figures or plain lines, how near the hardware's peak it is, other programs, a picture.
+"""Logging of a run: progress on the terminal, throughput, a log file, TensorBoard and Weights & Biases, a loss curve.
 
-Everything here is told plain values and asks nobody, so the one who runs a ``Trainer`` says each thing once::
+Everything here receives plain values; whoever runs a ``Trainer`` passes them on::
 
-    busy = Utilisation.known(flops_per_token(model.config, Row(1024)), device, "bfloat16")
+    utilisation = Utilisation.known(flops_per_token(model.config, RowLength(1024)), device, "bfloat16")
     with (
-        Progress(Console(), steps=20_000, utilisation=busy) as progress,
+        Progress(Console(), steps=20_000, utilisation=utilisation) as progress,
         Sinks([TensorBoard(folder / "tensorboard", done=trainer.step)], warn=progress.note) as sinks,
     ):
         for report in trainer:
@@ -16,5 +16,5 @@ Everything here is told plain values and asks nobody, so the one who runs a ``Tr
                 sinks.validation(report.step, {"loss": means.loss, **means.parts})
     draw_curve(folder / "log.jsonl", folder / "loss.svg")
 
-Where several processes train, only the first one watches.
+With several processes, only the first logs.
 """

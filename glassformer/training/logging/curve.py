@@ -1,33 +1,111 @@
-"""The loss of a run as a picture: SVG from its log, by the standard library alone.
+"""The loss curve of a run: an SVG file from its log, by the standard library alone.
 
 Above, the training loss (every step faint, its mean over neighbouring steps strong) and the validation loss with its
 best; below, the learning rate. The same log gives the same bytes. However long the run, the file stays small: of steps
-that share a place on the axis the lowest and the highest loss are drawn, so that no spike is lost.
+that fall on the same pixel the lowest and the highest loss are drawn, so that no spike is lost.
 
-Colours are those of Okabe and Ito (2008), which all kinds of colour vision tell apart; they suit a light and a dark
-background, and the picture takes the one that its reader prefers.
+Why not matplotlib: every run draws its curve, and matplotlib is an optional dependency; nor can its SVG files follow
+the reader's light or dark mode, be read by a screen reader, or stay the same bytes from one version to the next.
+
+Colours are those of Okabe and Ito (2008), which are distinct for all kinds of colour vision.
 """
 
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import isfinite
+from math import ceil, floor, isfinite, log10
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.sax.saxutils import escape
 
-from glassformer.training.log import read_log
-from glassformer.training.logging.figures import spaced
-from glassformer.training.logging.scales import Axis, linear_axis, value_axis, whole_axis
+from glassformer.training.logging.progress import spaced
+from glassformer.training.logging.sinks import read_log
 from glassformer.weights.saving import write_text
+
+ROUND = (1, 2, 5, 10)
+MANY = 30.0  # ratio of the largest to the smallest value above which an axis is logarithmic
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A linear map from values, or from their logarithms, to pixels."""
+
+    values: tuple[float, float]
+    pixels: tuple[float, float]
+    logarithmic: bool = False
+
+    def __call__(self, value: float) -> float:
+        """The pixel of a value."""
+        (low, high), (first, last) = self.values, self.pixels
+        if self.logarithmic:
+            low, high, value = log10(low), log10(high), log10(value)
+        return first + (value - low) / (high - low) * (last - first)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A scale with its ticks: values and their labels."""
+
+    scale: Scale
+    ticks: list[tuple[float, str]]
+
+
+def linear_axis(values: Sequence[float], pixels: tuple[float, float], most: int, *, fits: bool = False) -> Axis:
+    """An axis with at most ``most`` + 1 ticks at round values.
+
+    It begins and ends at a tick; with ``fits`` at the smallest and the largest value.
+    """
+    low, high = min(values), max(values)
+    if low == high:
+        low, high = low - (abs(low) / 10 or 1.0), high + (abs(high) / 10 or 1.0)
+    step = _round_up((high - low) / most)
+    first, last = (ceil(low / step), floor(high / step)) if fits else (floor(low / step), ceil(high / step))
+    ends = (low, high) if fits else (first * step, last * step)
+    decimals = max(0, -floor(log10(step) + 1e-9))
+    return Axis(Scale(ends, pixels), [(n * step, _number(n * step, decimals)) for n in range(first, last + 1)])
+
+
+def value_axis(values: Sequence[float], pixels: tuple[float, float], most: int) -> Axis:
+    """A linear axis; a logarithmic one if the values differ by orders of magnitude."""
+    low, high = min(values), max(values)
+    if low <= 0 or high / low < MANY:
+        return linear_axis(values, pixels, most)
+    powers = range(floor(log10(low)), ceil(log10(high)) + 1)
+    ticks = [part * 10.0**power for power in powers for part in ROUND[:3]]
+    ends = max(tick for tick in ticks if tick <= low), min(tick for tick in ticks if tick >= high)
+    kept = [tick for tick in ticks if ends[0] <= tick <= ends[1]]
+    if len(kept) > 2 * most:
+        kept = [tick for tick in kept if tick in {10.0**power for power in powers}]
+    return Axis(Scale(ends, pixels, logarithmic=True), [(tick, f"{tick:g}") for tick in kept])
+
+
+def whole_axis(values: Sequence[int], pixels: tuple[float, float], most: int) -> Axis:
+    """A linear axis from the first to the last whole number, with whole numbers as ticks."""
+    axis = linear_axis(values, pixels, most, fits=True)
+    if len(set(values)) == 1:
+        return Axis(axis.scale, [(values[0], f"{values[0]:,}")])
+    return Axis(axis.scale, [(value, f"{round(value):,}") for value, _ in axis.ticks if value == round(value)])
+
+
+def _round_up(step: float) -> float:
+    power = 10.0 ** floor(log10(step))
+    return next(part * power for part in ROUND if part * power >= step * (1 - 1e-9))
+
+
+def _number(value: float, decimals: int) -> str:
+    if value and decimals > 4:
+        number, power = f"{value:.1e}".split("e")
+        return f"{number.removesuffix('.0')}e{int(power)}"
+    return f"{value + 0.0:,.{decimals}f}" if value else "0"
+
 
 WIDTH, LEFT, RIGHT = 840, 66, 816  # of the picture; of what is drawn in it
 LOSS = (344, 84)  # bottom and top of the loss
 RATE = (440, 380)  # and of the learning rate
-HALVES = 375  # places on the axis for which the lowest and the highest value are drawn
-DOTS = 80  # validations that still get a dot each
-LETTER = 6.4  # the width of one, on average, for the legend
+BINS = 375  # intervals of the axis for which the lowest and the highest value are drawn
+DOTS = 80  # up to this many validations get a dot each
+CHARACTER = 6.4  # average width of a character, for the legend
 
 STYLE = """
 text { font: 12px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; fill: #424a53 }
@@ -55,26 +133,26 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Curves:
-    """What a log says about the course of a run; values that are not finite are left out."""
+    """The curves in a log; values that are not finite are left out."""
 
     train: list[Point]
     validation: list[Point]
     rate: list[Point]
-    best: Point | None  # validation: the last that the log calls the best, else the lowest loss
-    lost: int  # steps whose loss is not finite
+    best: Point | None  # the last validation that is marked as best, else the one with the lowest loss
+    not_finite: int  # steps whose loss is not finite
 
 
 def draw_curve(log: Path, svg: Path, *, title: str | None = None) -> None:
-    """Draw the course of a run.
+    """Draw the curves of a run.
 
     Args:
-        log: of the run, as ``train.log.RunLog`` writes it.
-        svg: the picture; its folder is made if it is not there.
-        title: written above it; the name of the log's folder unless given.
+        log: of the run, as ``sinks.RunLog`` writes it.
+        svg: the file to write; its folder is created if needed.
+        title: by default the name of the log's folder.
     """
     curves = read_curves(log)
     svg.parent.mkdir(parents=True, exist_ok=True)
-    write_text(svg, picture(curves, log.resolve().parent.name if title is None else title))
+    write_text(svg, svg_of(curves, log.resolve().parent.name if title is None else title))
 
 
 def read_curves(log: Path) -> Curves:
@@ -84,49 +162,51 @@ def read_curves(log: Path) -> Curves:
     try:
         lines = sorted(read_log(log), key=lambda line: int(line["step"]))
     except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{log} is no log of a run: a line of it is no JSON object with a step ({error}).") from error
+        raise ValueError(
+            f"{log} is not the log of a run: a line is not a JSON object with a step ({error})."
+        ) from error
     steps = [line for line in lines if line.get("kind") == "step"]
     train = _points(steps, "loss")
     if not train:
         raise ValueError(f"{log} holds no step with a finite loss, so there is nothing to draw yet.")
-    tried = [line for line in lines if line.get("kind") == "validation"]
-    validation, called = _points(tried, "loss"), _points((line for line in tried if line.get("best")), "loss")
-    best = called[-1] if called else min(validation, key=lambda point: point.value, default=None)
+    validations = [line for line in lines if line.get("kind") == "validation"]
+    validation, marked = _points(validations, "loss"), _points((v for v in validations if v.get("best")), "loss")
+    best = marked[-1] if marked else min(validation, key=lambda point: point.value, default=None)
     return Curves(train, validation, _points(steps, "lr"), best, len(steps) - len(train))
 
 
 def _points(lines: Iterable[dict[str, Any]], name: str) -> list[Point]:
-    found = ((line["step"], line.get(name)) for line in lines)
-    return [Point(step, float(value)) for step, value in found if isinstance(value, int | float) and isfinite(value)]
+    pairs = ((line["step"], line.get(name)) for line in lines)
+    return [Point(step, float(value)) for step, value in pairs if isinstance(value, int | float) and isfinite(value)]
 
 
 def smooth(points: Sequence[Point], reach: int) -> list[Point]:
-    """The mean of each value with ``reach`` on both sides of it; towards the ends with as many as there are."""
+    """The mean of each value with ``reach`` neighbours on both sides; fewer towards the ends."""
     sums = [0.0, *accumulate(point.value for point in points)]
-    found = []
-    for place, point in enumerate(points):
-        near = min(reach, place, len(points) - 1 - place)
-        found.append(Point(point.step, (sums[place + near + 1] - sums[place - near]) / (2 * near + 1)))
-    return found
+    means = []
+    for index, point in enumerate(points):
+        near = min(reach, index, len(points) - 1 - index)
+        means.append(Point(point.step, (sums[index + near + 1] - sums[index - near]) / (2 * near + 1)))
+    return means
 
 
-def thin(points: Sequence[Point], places: int) -> list[Point]:
-    """At most two points for each of so many places along the axis: the lowest and the highest, in their order."""
-    if len(points) <= 2 * places:
+def thin(points: Sequence[Point], bins: int) -> list[Point]:
+    """At most two points for each of ``bins`` intervals of the axis: the lowest and the highest, in their order."""
+    if len(points) <= 2 * bins:
         return list(points)
     first, span = points[0].step, max(1, points[-1].step - points[0].step)
-    rooms: dict[int, list[Point]] = {}
+    binned: dict[int, list[Point]] = {}
     for point in points:
-        rooms.setdefault(min(places - 1, (point.step - first) * places // span), []).append(point)
+        binned.setdefault(min(bins - 1, (point.step - first) * bins // span), []).append(point)
     kept = []
-    for room in rooms.values():
-        ends = {min(room, key=lambda point: point.value), max(room, key=lambda point: point.value)}
+    for some in binned.values():
+        ends = {min(some, key=lambda point: point.value), max(some, key=lambda point: point.value)}
         kept += sorted(ends)
     return kept
 
 
-def picture(curves: Curves, title: str) -> str:
-    """The SVG."""
+def svg_of(curves: Curves, title: str) -> str:
+    """The curves as SVG."""
     reach = len(curves.train) // 100
     means = smooth(curves.train, reach)
     steps = [point.step for point in (*curves.train, *curves.validation)]
@@ -139,10 +219,10 @@ def picture(curves: Curves, title: str) -> str:
     if has_rate:
         rate = linear_axis([0.0, *(point.value for point in curves.rate)], RATE, 2)
         parts += _vertical(x, RATE, labels=True) + _horizontal(rate, "learning rate")
-        parts.append(_path("rate", thin(curves.rate, HALVES), x, rate))
+        parts.append(_path("rate", thin(curves.rate, BINS), x, rate))
     if reach:
-        parts.append(_path("each", thin(curves.train, HALVES), x, y))
-    parts.append(_path("mean", thin(means, HALVES), x, y))
+        parts.append(_path("each", thin(curves.train, BINS), x, y))
+    parts.append(_path("mean", thin(means, BINS), x, y))
     parts += _validation(curves, x, y)
     parts.append(f'<text x="{(LEFT + RIGHT) / 2:g}" y="{bottom + 38}" text-anchor="middle">step</text>')
     return _sheet(parts + _legend(curves, 2 * reach + 1), title, curves, bottom + 50)
@@ -151,17 +231,17 @@ def picture(curves: Curves, title: str) -> str:
 def _validation(curves: Curves, x: Axis, y: Axis) -> list[str]:
     if curves.best is None:
         return []
-    parts = [_path("tried", thin(curves.validation, HALVES), x, y)]
+    parts = [_path("tried", thin(curves.validation, BINS), x, y)]
     if len(curves.validation) <= DOTS:
         parts += [_dot("dot", 3, x.scale(step), y.scale(value)) for step, value in curves.validation]
     return [*parts, _dot("best", 6, x.scale(curves.best.step), y.scale(curves.best.value))]
 
 
 def _path(kind: str, points: Sequence[Point], x: Axis, y: Axis) -> str:
-    """A line through the points; one point alone is a line of no length with round ends."""
-    places = [f"{x.scale(step):.1f} {y.scale(value):.1f}" for step, value in points]
-    alone = f' stroke-linecap="round" style="stroke-width: 6" d="M{places[0]}h0"' if len(places) == 1 else ""
-    return f'<path class="{kind}"' + (alone or f' d="M{" ".join(places)}"') + "/>"
+    """A line through the points; a single point is a line of length 0 with round ends."""
+    pixels = [f"{x.scale(step):.1f} {y.scale(value):.1f}" for step, value in points]
+    dot = f' stroke-linecap="round" style="stroke-width: 6" d="M{pixels[0]}h0"' if len(pixels) == 1 else ""
+    return f'<path class="{kind}"' + (dot or f' d="M{" ".join(pixels)}"') + "/>"
 
 
 def _dot(kind: str, radius: float, x: float, y: float) -> str:
@@ -170,53 +250,53 @@ def _dot(kind: str, radius: float, x: float, y: float) -> str:
 
 def _vertical(x: Axis, ends: tuple[int, int], *, labels: bool) -> list[str]:
     bottom, top = ends
-    parts = [f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{top}" y2="{bottom}"/>' for at in _places(x)]
+    parts = [f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{top}" y2="{bottom}"/>' for at in _pixels(x)]
     parts.append(f'<line class="axis" x1="{LEFT}" x2="{RIGHT}" y1="{bottom}" y2="{bottom}"/>')
     if labels:
         parts += [
             f'<text x="{at:.1f}" y="{bottom + 18}" text-anchor="middle">{label}</text>'
-            for at, (_, label) in zip(_places(x), x.ticks, strict=True)
+            for at, (_, label) in zip(_pixels(x), x.ticks, strict=True)
         ]
     return parts
 
 
 def _horizontal(y: Axis, name: str) -> list[str]:
     parts = []
-    for at, (_, label) in zip(_places(y), y.ticks, strict=True):
+    for at, (_, label) in zip(_pixels(y), y.ticks, strict=True):
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
         parts.append(f'<text x="{LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{label}</text>')
-    return [*parts, f'<text x="{LEFT}" y="{y.scale.places[1] - 8}">{name}</text>']
+    return [*parts, f'<text x="{LEFT}" y="{y.scale.pixels[1] - 8}">{name}</text>']
 
 
-def _places(axis: Axis) -> list[float]:
+def _pixels(axis: Axis) -> list[float]:
     return [axis.scale(value) for value, _ in axis.ticks]
 
 
 def _legend(curves: Curves, window: int) -> list[str]:
-    named = [("mean", "training")]
+    entries = [("mean", "training")]
     if window > 1:
-        named = [("each", "training, every step"), ("mean", f"mean of {window:,} steps")]
+        entries = [("each", "training, every step"), ("mean", f"mean of {window:,} steps")]
     if curves.best is not None:
-        named += [("tried", "validation"), ("best", f"best: {curves.best.value:.4g} at step {curves.best.step:,}")]
+        entries += [("tried", "validation"), ("best", f"best: {curves.best.value:.4g} at step {curves.best.step:,}")]
     parts, at = [], float(LEFT)
-    for kind, label in named:
-        sign = f'<path class="{kind}" d="M{at:.0f} 50h20"/>' if kind != "best" else _dot("best", 6, at + 10, 50)
-        parts.append(f'{sign}<text x="{at + 28:.0f}" y="54">{label}</text>')
-        at += 28 + LETTER * len(label) + 20
+    for kind, label in entries:
+        symbol = f'<path class="{kind}" d="M{at:.0f} 50h20"/>' if kind != "best" else _dot("best", 6, at + 10, 50)
+        parts.append(f'{symbol}<text x="{at + 28:.0f}" y="54">{label}</text>')
+        at += 28 + CHARACTER * len(label) + 20
     return parts
 
 
-def _words(curves: Curves) -> str:
-    """What the picture shows, for those who do not see it."""
+def _description(curves: Curves) -> str:
+    """A description of the curves, for screen readers."""
     first, last = curves.train[0], curves.train[-1]
-    said = f"Training loss from {first.value:.4g} at step {first.step:,} to {last.value:.4g} at step {last.step:,}."
+    text = f"Training loss from {first.value:.4g} at step {first.step:,} to {last.value:.4g} at step {last.step:,}."
     if curves.best is not None:
-        said += f" Best validation: loss {curves.best.value:.4g} at step {curves.best.step:,}."
-    return f"{said} {_lost(curves)}".rstrip()
+        text += f" Best validation: loss {curves.best.value:.4g} at step {curves.best.step:,}."
+    return f"{text} {_not_finite(curves)}".rstrip()
 
 
-def _lost(curves: Curves) -> str:
-    return f"Steps without a finite loss, left out: {curves.lost:,}." if curves.lost else ""
+def _not_finite(curves: Curves) -> str:
+    return f"Steps without a finite loss, left out: {curves.not_finite:,}." if curves.not_finite else ""
 
 
 def _sheet(parts: Sequence[str], title: str, curves: Curves, height: int) -> str:
@@ -226,11 +306,11 @@ def _sheet(parts: Sequence[str], title: str, curves: Curves, height: int) -> str
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
             f'height="{height}" role="img" aria-labelledby="title words">',
             f'<title id="title">Loss of {name}</title>',
-            f'<desc id="words">{_words(curves)}</desc>',
+            f'<desc id="words">{_description(curves)}</desc>',
             f"<style>{STYLE}</style>",
             f'<rect class="paper" width="{WIDTH}" height="{height}"/>',
             f'<text class="name" x="{LEFT}" y="28">{name}</text>',
-            f'<text x="{RIGHT}" y="28" text-anchor="end">{_lost(curves)}</text>',
+            f'<text x="{RIGHT}" y="28" text-anchor="end">{_not_finite(curves)}</text>',
             *parts,
             "</svg>\n",
         )

@@ -1,6 +1,6 @@
-"""Metrics: how good the texts, labels, spans and guesses of a model are. Plain values in, a frozen value out.
+"""Metrics of generated texts, labels, spans and probabilities. Plain values in, a frozen value out.
 
-| function | compares | figures | scale |
+| function | compares | metrics | scale |
 |---|---|---|---|
 | ``bleu`` | translations with references | bleu | 0 to 100 |
 | ``chrf`` | the same, by characters | chrf (chrf++ with words) | 0 to 100 |
@@ -10,15 +10,15 @@
 | ``score_answers`` | answers with gold answers | exact match, answer f1 | 0 to 1 |
 | ``perplexity`` | a sum of −ln p with a count of tokens | perplexity, bits per token, bits per byte | from 1; from 0 |
 
-What the model gave comes first, what is right second. Every result has ``figures()``, its numbers by name for a log,
-and more besides: signatures, counts, precision and recall of each class. More is better in all but the last row.
-Figures are of all texts together; means of batches' figures are something else. ``bleu`` and ``chrf`` need the package
-sacrebleu, the rest nothing.
+Predictions come first, references second. Every result has ``metrics()``, its numbers by name for a log, and more:
+signatures, counts, precision and recall of each class. Higher is better in all but the last row. Metrics are of all
+texts together, which is not the mean over batches. ``bleu`` and ``chrf`` need the package sacrebleu, ``rouge`` with
+stemming needs nltk, the rest nothing.
 """
 
 from glassformer.training.metrics.answers import AnswerScores as AnswerScores
 from glassformer.training.metrics.answers import score_answers as score_answers
-from glassformer.training.metrics.base import Found as Found
+from glassformer.training.metrics.base import F1Score as F1Score
 from glassformer.training.metrics.base import Metric as Metric
 from glassformer.training.metrics.entities import EntityScores as EntityScores
 from glassformer.training.metrics.entities import score_entities as score_entities

@@ -1,6 +1,6 @@
-"""What all metrics share: figures for logs, counts behind precision and recall, and checks of what is compared.
+"""What all metrics share: named numbers for logs, the counts behind precision and recall, checks of the inputs.
 
-Standard library only, like everything in this package until a score by another package is asked for.
+Standard library only, like everything in this package but the scores that other packages compute.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,75 +11,77 @@ from typing import Protocol, runtime_checkable
 
 @runtime_checkable
 class Metric(Protocol):
-    """What a comparison gives. Beside its numbers by name it may hold more, such as a signature or counts."""
+    """The result of a comparison: numbers by name, and perhaps more, such as a signature or counts."""
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Its numbers for a log; no two metrics of this package use the same name."""
 
 
 @dataclass(frozen=True)
-class Found:
-    """How well things were found, as counts. A share of nothing is 0, never 1 and never an error."""
+class F1Score:
+    """Precision, recall and F1, from counts. A ratio with nothing below it is 0, never 1 and never an error."""
 
-    right: int  # given, and rightly so
-    given: int
-    gold: int  # should have been given
+    correct: int  # true positives
+    predicted: int  # true and false positives
+    gold: int  # true positives and false negatives
 
     @property
     def precision(self) -> float:
-        """The share of what was given that is right."""
-        return self.right / self.given if self.given else 0.0
+        """The share of the predictions that are correct."""
+        return self.correct / self.predicted if self.predicted else 0.0
 
     @property
     def recall(self) -> float:
-        """The share of what should have been given that was."""
-        return self.right / self.gold if self.gold else 0.0
+        """The share of the gold items that were predicted."""
+        return self.correct / self.gold if self.gold else 0.0
 
     @property
     def f1(self) -> float:
-        """The harmonic mean of precision and recall, 2 · right / (given + gold)."""
-        return 2 * self.right / (self.given + self.gold) if self.right else 0.0
+        """The harmonic mean of precision and recall, 2 · correct / (predicted + gold)."""
+        return 2 * self.correct / (self.predicted + self.gold) if self.correct else 0.0
 
 
-def together(several: Iterable[Found]) -> Found:
-    """All counts added up: what is often weighs more, unlike in a mean of shares."""
-    counts = [(one.right, one.given, one.gold) for one in several]
-    return Found(*map(sum, zip(*counts, strict=True))) if counts else Found(0, 0, 0)
+def add_up(scores: Iterable[F1Score]) -> F1Score:
+    """All counts added up (micro average): frequent classes weigh more, unlike in a mean of ratios."""
+    counts = [(score.correct, score.predicted, score.gold) for score in scores]
+    return F1Score(*map(sum, zip(*counts, strict=True))) if counts else F1Score(0, 0, 0)
 
 
 def mean(numbers: Sequence[float]) -> float:
-    """The mean, every number alike."""
+    """The mean, every number with the same weight."""
     return fsum(numbers) / len(numbers)
 
 
-def check_aligned(given: Sequence[object], gold: Sequence[object], given_name: str, gold_name: str) -> None:
-    """Raise unless two lists hold equally many things, and some at all; the error names the counts."""
-    for name, values in ((given_name, given), (gold_name, gold)):
+def check_aligned(predicted: Sequence[object], gold: Sequence[object], name: str, gold_name: str) -> None:
+    """Raise unless two lists have the same length, and are not empty; the error names the counts."""
+    for kind, values in ((name, predicted), (gold_name, gold)):
         if isinstance(values, str):
-            raise TypeError(f"{name} must be a list, got the single text {values!r:.60}; put it into a list.")
-    counts = f"{len(given)} {given_name} and {len(gold)} {gold_name}"
-    if len(given) != len(gold):
+            raise TypeError(f"{kind} must be a list, got the single text {values!r:.60}; put it into a list.")
+    counts = f"{len(predicted)} {name} and {len(gold)} {gold_name}"
+    if len(predicted) != len(gold):
         raise ValueError(f"got {counts}; they are compared one by one and must be equally many.")
-    if not given:
+    if not predicted:
         raise ValueError(f"got {counts}; there is nothing to compare. Is the data empty?")
 
 
 def check_strings(name: str, values: Iterable[object]) -> None:
-    """Raise unless every value is a string; the error says which is not."""
+    """Raise unless every value is a string; the error names the first that is not."""
     for number, value in enumerate(values):
         if not isinstance(value, str):
             raise TypeError(f"{name} {number} must be a string, got {value!r:.60} ({type(value).__name__}).")
 
 
-def several(references: Sequence[str | Sequence[str]]) -> list[list[str]]:
-    """For each text the list of its references, of which there may be one or several, but not none."""
+def reference_lists(references: Sequence[str | Sequence[str]]) -> list[list[str]]:
+    """For each text the list of its references, of which there is at least one."""
     lists = []
-    for number, one in enumerate(references):
-        if not isinstance(one, Sequence):
-            raise TypeError(f"the reference of text {number} must be a string or a list of several, got {one!r:.60}.")
-        some = [one] if isinstance(one, str) else list(one)
-        check_strings(f"text {number}: reference", some)
-        if not some:
+    for number, reference in enumerate(references):
+        if not isinstance(reference, Sequence):
+            raise TypeError(
+                f"the reference of text {number} must be a string or a list of strings, got {reference!r:.60}."
+            )
+        texts = [reference] if isinstance(reference, str) else list(reference)
+        check_strings(f"text {number}: reference", texts)
+        if not texts:
             raise ValueError(f"text {number} has no reference; leave it out or give it one.")
-        lists.append(some)
+        lists.append(texts)
     return lists

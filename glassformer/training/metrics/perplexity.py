@@ -1,6 +1,6 @@
 """Perplexity and bits, from a sum of negative log-likelihoods and a count: never from means of batches.
 
-Perplexity is at least 1. Two models with different tokens are compared by bits per byte alone.
+Perplexity is at least 1. Models with different tokenizers can be compared only by bits per byte.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Perplexity:
 
     @property
     def perplexity(self) -> float:
-        """exp(loss); inf where that is too great for a number."""
+        """exp(loss); inf where that overflows."""
         return perplexity_of(self.loss)
 
     @property
@@ -41,14 +41,14 @@ class Perplexity:
 
     @property
     def bits_per_byte(self) -> float | None:
-        """The bits of the whole text over its bytes, if they were told."""
+        """The bits of the whole text over its bytes, if they are known."""
         return None if self.text_bytes is None else bits_of(self.nll) / self.text_bytes
 
-    def figures(self) -> dict[str, float]:
-        """Perplexity and bits; not shares, and the less the better."""
-        figures = {"perplexity": self.perplexity, "bits per token": self.bits_per_token}
+    def metrics(self) -> dict[str, float]:
+        """Perplexity and bits; lower is better."""
+        metrics = {"perplexity": self.perplexity, "bits per token": self.bits_per_token}
         bits_per_byte = self.bits_per_byte
-        return figures if bits_per_byte is None else figures | {"bits per byte": bits_per_byte}
+        return metrics if bits_per_byte is None else metrics | {"bits per byte": bits_per_byte}
 
 
 def perplexity(nll: float, tokens: int, *, text_bytes: int | None = None) -> Perplexity:

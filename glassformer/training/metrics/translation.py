@@ -1,7 +1,7 @@
 """BLEU (Papineni et al., 2002) and chrF (Popović, 2015) of translations, by the package ``sacrebleu`` (Post, 2018).
 
 Scores are those of the whole corpus on sacreBLEU's scale from 0 to 100, not means of sentences. Each carries its
-signature: without it two scores cannot be compared. Texts go in as people would read them, not cut into tokens.
+signature: without it two scores cannot be compared. Texts are detokenised, as people would read them.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from itertools import zip_longest
 from typing import Any
 
 from glassformer.config.checks import check_choice, check_count
-from glassformer.training.metrics.base import check_aligned, check_strings, several
+from glassformer.training.metrics.base import check_aligned, check_strings, reference_lists
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,12 +20,12 @@ class Bleu:
 
     score: float
     signature: str
-    brevity_penalty: float  # at most 1; less if too little was written
+    brevity_penalty: float  # at most 1; less if too little was generated
     precisions: tuple[float, ...]  # of 1-grams, 2-grams …, in percent
-    written_tokens: int
+    generated_tokens: int
     reference_tokens: int  # of the reference nearest in length
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """The score, from 0 to 100."""
         return {"bleu": self.score}
 
@@ -38,13 +38,13 @@ class Chrf:
     signature: str
     word_order: int
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """The score, from 0 to 100, under its usual name: chrf, or chrf++ with pairs of words."""
         return {"chrf" + "+" * self.word_order: self.score}
 
 
 def bleu(
-    written: Sequence[str],
+    generated: Sequence[str],
     references: Sequence[str | Sequence[str]],
     *,
     tokenize: str = "13a",
@@ -53,37 +53,37 @@ def bleu(
     """BLEU of all texts together.
 
     Args:
-        written: what a model wrote.
-        references: for each text a translation by people, or a list of several. sacreBLEU itself wants lists of all
-            first, all second … references; those are turned by ``zip(*lists)``.
-        tokenize: how sacreBLEU cuts texts: 13a, intl, zh, char …; none for texts that are cut already.
+        generated: what a model generated.
+        references: for each text a translation by people, or a list of several. sacreBLEU itself takes lists of all
+            first, all second … references; ``zip(*lists)`` transposes those.
+        tokenize: sacreBLEU's tokenisation: 13a, intl, zh, char …; none for texts that are tokenised already.
         lowercase: whether capitals are ignored.
     """
     sacrebleu = _load("BLEU")
     check_choice("tokenize", tokenize, list(sacrebleu.BLEU.TOKENIZERS))
     metric = sacrebleu.BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")
-    found = metric.corpus_score(list(written), _streams(written, references))
+    result = metric.corpus_score(list(generated), _streams(generated, references))
     return Bleu(
-        score=float(found.score),
+        score=float(result.score),
         signature=str(metric.get_signature()),
-        brevity_penalty=float(found.bp),
-        precisions=tuple(map(float, found.precisions)),
-        written_tokens=int(found.sys_len),
-        reference_tokens=int(found.ref_len),
+        brevity_penalty=float(result.bp),
+        precisions=tuple(map(float, result.precisions)),
+        generated_tokens=int(result.sys_len),
+        reference_tokens=int(result.ref_len),
     )
 
 
 def chrf(
-    written: Sequence[str],
+    generated: Sequence[str],
     references: Sequence[str | Sequence[str]],
     *,
     word_order: int = 0,
     lowercase: bool = False,
 ) -> Chrf:
-    """chrF of all texts together; it needs no words and serves every language.
+    """chrF of all texts together; it needs no tokenisation and works for every language.
 
     Args:
-        written: what a model wrote.
+        generated: what a model generated.
         references: for each text a translation by people, or a list of several.
         word_order: longest n-gram of words that counts besides characters; 2 gives chrF++ (Popović, 2017).
         lowercase: whether capitals are ignored.
@@ -91,25 +91,25 @@ def chrf(
     check_count(word_order=word_order)
     sacrebleu = _load("chrF")
     metric = sacrebleu.CHRF(word_order=word_order, lowercase=lowercase)
-    found = metric.corpus_score(list(written), _streams(written, references))
-    return Chrf(score=float(found.score), signature=str(metric.get_signature()), word_order=word_order)
+    result = metric.corpus_score(list(generated), _streams(generated, references))
+    return Chrf(score=float(result.score), signature=str(metric.get_signature()), word_order=word_order)
 
 
-def _streams(written: Sequence[str], references: Sequence[str | Sequence[str]]) -> list[list[str | None]]:
+def _streams(generated: Sequence[str], references: Sequence[str | Sequence[str]]) -> list[list[str | None]]:
     """Lists of all first, all second … references; None where a text has fewer."""
-    check_aligned(written, references, "written texts", "references")
-    check_strings("written text", written)
-    lists = several(references)
-    for number, some in enumerate(lists):
-        if not all(map(str.strip, some)):  # versions of sacreBLEU differ in whether such a one counts
+    check_aligned(generated, references, "generated texts", "references")
+    check_strings("generated text", generated)
+    lists = reference_lists(references)
+    for number, texts in enumerate(lists):
+        if not all(map(str.strip, texts)):  # versions of sacreBLEU differ in whether an empty one counts
             raise ValueError(f"text {number} has an empty reference; leave it out or give it another.")
     return [list(stream) for stream in zip_longest(*lists)]
 
 
-def _load(what: str) -> Any:
+def _load(metric: str) -> Any:
     try:
         return import_module("sacrebleu.metrics")
     except ImportError as error:
         raise ImportError(
-            f"{what} needs the package sacrebleu, which is not installed: pip install 'glassformer[train]'."
+            f"{metric} needs the package sacrebleu, which is not installed: pip install 'glassformer[train]'."
         ) from error

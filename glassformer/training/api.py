@@ -1,0 +1,91 @@
+"""Training from Python: ``train`` runs a recipe and returns the finished run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+from glassformer import hub
+from glassformer.config.checks import check_choice
+
+Section = Mapping[str, Any]
+
+
+class Changes(TypedDict, total=False):
+    """Changes to the sections of a recipe, whose keys are the fields of ``training.recipe.Recipe``."""
+
+    job: str  # what is learned
+    data: Section  # files and how they are read: {"train": "reviews.jsonl"}
+    objective: Section  # options of the job
+    model: Section  # {"start": folder} to start from a model, {"facts": {"norm": {"kind": "rms"}}} to change facts
+    tokenizer: Section  # which tokenizer is trained or loaded
+    batch: Section  # examples or tokens per batch
+    optimizer: Section  # kind, learning rate, schedule
+    run: Section  # steps, seed, device, precision
+    evaluation: Section  # how often, by which metric
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A finished run: its folder, its metrics and, read when first asked for, its model and loss curves."""
+
+    folder: Path
+    steps: int
+    metrics: dict[str, dict[str, float]]  # by part of the data: valid, test
+
+    @cached_property
+    def model(self) -> hub.Loaded:
+        """The trained model with its tokenizer, as ``glassformer.load`` returns it."""
+        return hub.load(self.folder / "model")
+
+    @cached_property
+    def curves(self) -> dict[str, list[tuple[int, float]]]:
+        """Losses by step: ``train``, and ``valid`` if there are validation rows."""
+        from glassformer.training.logging.sinks import read_log
+
+        curves: dict[str, list[tuple[int, float]]] = {}
+        for line in read_log(self.folder / "log.jsonl"):
+            part = {"step": "train", "validation": "valid"}.get(line["kind"])
+            if part is not None and line.get("loss") is not None:
+                curves.setdefault(part, []).append((line["step"], line["loss"]))
+        return curves
+
+
+def train(
+    recipe: str | Path,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: bool = False,
+    **changes: Unpack[Changes],
+) -> TrainedRun:
+    """Run a recipe, as ``glassformer train`` does, and return the finished run.
+
+    Args:
+        recipe: the name of a recipe (``training.recipe_files.recipe_names``) or the path of a YAML file.
+        out: the folder of the run; ``runs/RECIPE`` unless given.
+        resume: continue the run in ``out``, to the bit as if it had never stopped.
+        progress: show a progress bar on standard error.
+        changes: to the recipe, section by section: ``data={"train": "reviews.jsonl"}, run={"steps": 500}``; see
+            ``Changes``.
+    """
+    from rich.console import Console
+
+    from glassformer.training import parallel
+    from glassformer.training.logging.progress import Monitor
+    from glassformer.training.recipe_files import read_recipe
+    from glassformer.training.session import Session
+
+    values: dict[str, Any] = {}
+    for name, change in changes.items():
+        check_choice("a section of a recipe", name, Changes.__annotations__)
+        section = change if isinstance(change, Mapping) else {"": change}
+        values |= {f"{name}.{key}".rstrip("."): value for key, value in section.items()}
+    settings = read_recipe(recipe, **values)
+    folder = Path("runs") / settings.name if out is None else Path(out)
+    device = None if settings.run.device == "auto" else settings.run.device
+    with parallel.start(device) as process:
+        console = Console(stderr=True) if progress and process.is_first else None
+        outcome = Session(settings, folder, process, Monitor(console, settings.name), resume=resume).train()
+    return TrainedRun(folder, outcome.step, outcome.results)

@@ -1,0 +1,295 @@
+"""From a recipe to a run that is ready to train: data, tokenizer, model, objective, batches, optimizers."""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from glassformer.config import to_dict
+from glassformer.data.batching import BatchPlan, BudgetPlan, FixedPlan
+from glassformer.data.loader import Dataset, Loader
+from glassformer.data.token_files import tokenizer_fingerprint
+from glassformer.training import parallel
+from glassformer.training.activation_checkpointing import checkpoint_blocks
+from glassformer.training.adapters import adapter_state, fingerprint
+from glassformer.training.build_model import StartModel, check_new, make_facts, make_model, make_tokenizer, start_model
+from glassformer.training.checkpoint import CheckpointError, check
+from glassformer.training.compiling import compile_model
+from glassformer.training.loop import Settings, Trainer
+from glassformer.training.objectives.base import Batch, Objective
+from glassformer.training.objectives.job import Job, Measured, RunContext, job_of, without_smoothing
+from glassformer.training.optim import adamw, muon_and_adamw
+from glassformer.training.parallel import all_gather, on_rank_zero, rank_zero_first
+from glassformer.training.reading import PARTS, Records, read_parts
+from glassformer.training.recipe import Aligned, Files, Optimisation, Recipe, StartOptions
+from glassformer.training.resume import compare, identity_of, needs_base
+from glassformer.training.schedules import Schedule, schedule
+from glassformer.weights.files import WeightsError
+from glassformer.weights.source import find_place
+
+# Settings that may change when a run is resumed, because the result does not depend on them (or only in the last
+# digits). Of files and folders the contents are compared, not the paths.
+FREE = {
+    "": ("name", "about", "expected"),
+    "run": ("device", "parallel", "compile", "recompute", "keep", "keep_memory"),
+    "batch": ("workers",),
+    "data": ("train", "valid", "test", "on_bad_row"),
+    "model": ("teacher", "load_options"),
+    "evaluation": ("samples",),
+}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Run:
+    """Everything that a run is made of."""
+
+    recipe: Recipe
+    job: Job[Any]
+    context: RunContext
+    model: nn.Module
+    objective: Objective[Any]
+    eval_objective: Objective[Any]  # the same without label smoothing
+    lineage: str | None
+    parts: dict[str, Records[Any]]
+    examples: dict[str, Dataset[Any]]
+    trainer: Trainer
+    identity: dict[str, Any]
+    base: str | None  # the fingerprint of frozen weights that are not in its checkpoints; None: all are
+    start_notes: list[str]  # on the model that it starts from
+
+    def batches(self, part: str, *, whole: bool = False) -> Iterator[Batch]:
+        """The batches of a part to evaluate on, always the same: as many as the recipe says, or the ``whole`` part."""
+        count = None if whole else self.recipe.evaluation.batches
+        shuffle = count is not None  # else they would be the shortest rows
+        plan = batch_plan(self.recipe, self.examples[part], shuffle=shuffle)
+        with Loader(self.examples[part], self.eval_objective.prepare, plan, seed=self.recipe.run.seed) as loader:
+            yield from islice(loader.epoch(), count)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next batch, counted from 1."""
+        loader = self.trainer.batches
+        assert isinstance(loader, Loader)
+        return loader.cursor.epoch + 1
+
+    def notes(self) -> list[str]:
+        """Notes on the data: rows that were left out, or cut."""
+        notes = []
+        for part, rows in self.parts.items():
+            tally = rows.tally
+            if tally is not None and tally.bad:
+                notes.append(f"{part}: {tally}")
+            cut = getattr(self.examples.get(part), "cut", 0)
+            notes += [f"{part}: {note}" for note in getattr(self.examples.get(part), "notes", ())]
+            if cut:
+                notes.append(f"{part}: {cut:,} of {len(rows):,} rows were cut to {self.recipe.batch.length} tokens")
+        return notes
+
+
+def build_run(
+    recipe: Recipe,
+    folder: Path,
+    process: parallel.Process,
+    checkpoint: Path | None = None,
+    begin: Callable[[], None] = lambda: None,
+) -> Run:
+    """Build everything; files are written by the first process before the others read them.
+
+    Args:
+        recipe: of the run.
+        folder: for the tokenizer and the token files.
+        process: this one, of those that train together.
+        checkpoint: of a run to resume; compared before anything is trained or written.
+        begin: called, by the first process, when all is in order, before anything is written.
+    """
+    if checkpoint is not None:
+        recipe = _with_existing_start(recipe, checkpoint)
+    # Read the data, and compare what is known by now with the checkpoint.
+    job = job_of(recipe)
+    _check(recipe, job, process)
+    parts: dict[str, Records[Any]] = read_parts(recipe.data, job.record, hold_out=job.holds_out_rows)
+    labels = job.labels(parts["train"])
+    start = _start(recipe, job, labels, checkpoint)
+    identity = _identity(recipe, parts, start) | job.identity()
+    _compare(checkpoint, identity, recipe)
+    # Tokenizer, facts of the model, tokenised examples.
+    on_rank_zero(begin)
+    tokenizer = rank_zero_first(lambda: make_tokenizer(recipe, job, parts["train"], folder / "tokenizer", start))
+    identity["tokenizer"] = tokenizer_fingerprint(tokenizer)
+    _compare(checkpoint, identity, recipe)
+    context = RunContext(recipe, tokenizer, make_facts(recipe, job, tokenizer, labels, start), folder / "tokens")
+    examples = rank_zero_first(lambda: job.examples(context, parts))  # token files are written once
+    identity["examples"] = {part: getattr(rows, "fingerprint", None) for part, rows in examples.items()}
+    # The model, initialised from the run's seed.
+    torch.manual_seed(recipe.run.seed)
+    random.seed(recipe.run.seed)  # saved in checkpoints, whether or not it is used
+    model = make_model(context, job, start).to(process.device)
+    is_adapted = start is not None and recipe.model.adapters is not None
+    objective = job.objective(context)
+    return Run(
+        recipe=recipe,
+        job=job,
+        context=context,
+        model=model,
+        objective=objective,
+        eval_objective=without_smoothing(objective),
+        lineage=recipe.model.lineage if start is None else start.lineage,
+        parts=parts,
+        examples=examples,
+        trainer=_trainer(recipe, model, objective, examples["train"], process),
+        identity=identity,
+        base=fingerprint(model, adapter_state(model)) if is_adapted else None,
+        start_notes=[] if start is None else start.notes,
+    )
+
+
+def _with_existing_start(recipe: Recipe, checkpoint: Path) -> Recipe:
+    """The recipe of a run that is resumed, with its checkpoint in place of a start model or tokenizer that is gone.
+
+    A checkpoint of adapters does not contain their base weights; without these it is an error.
+    """
+    paths = recipe.model.start, recipe.tokenizer.load
+    every = all_gather([path is not None and not _exists(path) for path in paths])  # processes may differ in this
+    gone = [any(answers) for answers in zip(*every, strict=True)]
+    if gone[0] and needs_base(checkpoint):
+        raise CheckpointError(
+            f"model.start={recipe.model.start} does not exist, and {checkpoint} holds only adapters, which need its "
+            f"weights (SHA-256 {identity_of(checkpoint)['recipe']['model']['start']}). Put it back, or say where it is "
+            f"now: model.start=FOLDER."
+        )
+    if any(gone):
+        on_rank_zero(partial(check, checkpoint))
+    start, load = (str(checkpoint) if is_gone else path for is_gone, path in zip(gone, paths, strict=True))
+    return replace(recipe, model=replace(recipe.model, start=start), tokenizer=replace(recipe.tokenizer, load=load))
+
+
+def _exists(path: str) -> bool:
+    """Whether a folder, a file or a name of the local cache can be opened."""
+    try:
+        find_place(path)
+    except WeightsError:
+        return False
+    return True
+
+
+def _check(recipe: Recipe, job: Job[Any], process: parallel.Process) -> None:
+    job.check()
+    if recipe.model.start is None:
+        check_new(recipe.model, job.head)
+    if process.world > 1 and recipe.run.parallel == "fsdp" and (recipe.model.adapters or not job.keeps_all):
+        raise ValueError("the part that is kept cannot be extracted from sharded weights; set run.parallel=ddp.")
+    if not job.keeps_all and recipe.data.test is not None:
+        raise ValueError(f"what the job {recipe.job} keeps cannot be evaluated on its own; leave out data.test.")
+
+
+def _trainer(
+    recipe: Recipe, model: nn.Module, objective: Objective[Any], examples: Dataset[Any], process: parallel.Process
+) -> Trainer:
+    if recipe.run.recompute:
+        checkpoint_blocks(model)
+    if recipe.run.compile:
+        compile_model(model)
+    wrap = parallel.wrap(recipe.run.parallel, model)
+    loader, optimizers = _loader(recipe, examples, objective, process), make_optimizers(recipe.optimizer, model)
+    return Trainer(model, objective, loader, optimizers, _settings(recipe, process), wrap=wrap)
+
+
+def batch_plan(recipe: Recipe, examples: Dataset[Any], *, shuffle: bool = True) -> BatchPlan:
+    """Which examples are in which batch."""
+    batch, seed = recipe.batch, recipe.run.seed
+    if batch.examples is not None:
+        return FixedPlan(len(examples), batch.examples, seed=seed, shuffle=shuffle)
+    assert batch.tokens is not None
+    if not isinstance(examples, Measured):
+        raise ValueError(
+            f"the job {recipe.job} makes rows of one length: say how many are in a batch with batch.examples, and "
+            f"batch.tokens=null."
+        )
+    return BudgetPlan(examples.lengths, batch.tokens, seed=seed, shuffle=shuffle)
+
+
+def make_optimizers(settings: Optimisation, model: nn.Module) -> list[Optimizer]:
+    """The optimizers of a recipe for a model."""
+    options: Any = {"weight_decay": settings.weight_decay, "betas": tuple(settings.betas), "eps": settings.eps}
+    if settings.kind == "muon":
+        return muon_and_adamw(model, settings.lr, **options)
+    return [adamw(model, settings.lr, **options)]
+
+
+def make_schedule(settings: Optimisation, steps: int) -> Schedule:
+    """The learning-rate schedule of a recipe, for a run of ``steps`` steps."""
+    options = {"warmup": settings.warmup / steps, "start": 0.0}
+    if settings.schedule in ("cosine", "linear"):
+        options["floor"] = settings.floor
+    return schedule(settings.schedule, **options)
+
+
+def _settings(recipe: Recipe, process: parallel.Process) -> Settings:
+    run = recipe.run
+    return Settings(
+        steps=run.steps,
+        accumulate=parallel.micro_batches_per_process(recipe.batch.micro_batches, process.world),
+        clip=recipe.optimizer.clip,
+        precision=run.precision,
+        schedule=make_schedule(recipe.optimizer, run.steps),
+    )
+
+
+def _loader(
+    recipe: Recipe, examples: Dataset[Any], objective: Objective[Any], process: parallel.Process
+) -> Loader[Any, Batch]:
+    return Loader(
+        examples,
+        objective.prepare,
+        batch_plan(recipe, examples),
+        seed=recipe.run.seed,
+        workers=recipe.batch.workers,
+        rank=process.rank,
+        world=process.world,
+    )
+
+
+def _start(recipe: Recipe, job: Job[Any], labels: tuple[str, ...], checkpoint: Path | None) -> StartModel | None:
+    """The model to start from, if there is one; a checkpoint that replaces it has its fingerprint."""
+    folder = recipe.model.start
+    if folder is None:
+        return None
+    is_replaced = checkpoint is not None and folder == str(checkpoint)
+    known = identity_of(Path(folder))["recipe"]["model"]["start"] if is_replaced else None
+    options = StartOptions() if is_replaced else recipe.model.load_options  # a checkpoint is in our own format
+    return start_model(folder, job, labels, options, known)
+
+
+def _identity(recipe: Recipe, parts: dict[str, Records[Any]], start: StartModel | None) -> dict[str, Any]:
+    """What may not change when a run is resumed, as far as it is known before building: recipe, rows, start."""
+    page = to_dict(recipe)
+    for section, names in FREE.items():
+        for name in names:
+            (page[section] if section else page).pop(name)
+    page["tokenizer"]["load"] = recipe.tokenizer.load is not None
+    if start is not None:
+        page["model"]["start"] = start.fingerprint
+    return {
+        "recipe": page,
+        "data": {part: f"{len(rows):,} rows, SHA-256 {rows.fingerprint}" for part, rows in parts.items()},
+    }
+
+
+def _compare(checkpoint: Path | None, identity: dict[str, Any], recipe: Recipe) -> None:
+    """Raise if a checkpoint is of another run; the error names the paths of what differs."""
+    if checkpoint is None:
+        return
+    paths = {"model.start": recipe.model.start, "teacher": recipe.model.teacher, "tokenizer": recipe.tokenizer.load}
+    for part in PARTS:
+        files: Files = getattr(recipe.data, part)
+        sides = (files.source, files.target) if isinstance(files, Aligned) else (files,)
+        names = [name for side in sides for name in ((side,) if isinstance(side, str) else side or ())]
+        paths[f"data.{part}"] = ", ".join(names) or None
+    compare(checkpoint, identity, {name: path for name, path in paths.items() if path is not None})

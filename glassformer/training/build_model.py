@@ -1,0 +1,279 @@
+"""From a recipe to a tokenizer and a model: new ones, or those of a folder to start from (fine-tuning)."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from textwrap import shorten
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from glassformer import hub
+from glassformer.config import Head, LMHead, Model, PretrainingHead, TaskHead, merge, shapes, to_dict
+from glassformer.config.checks import check_choice
+from glassformer.families import lineages
+from glassformer.models.initialise import initialise
+from glassformer.text.special_tokens import style
+from glassformer.text.tokenizer import Tokenizer
+from glassformer.text.training import train_tokenizer
+from glassformer.training.adapters import add_adapters, fingerprint
+from glassformer.training.objectives.examples import read_note
+from glassformer.training.objectives.job import Job, RunContext
+from glassformer.training.reading import Records
+from glassformer.training.recipe import ModelPlan, Recipe, StartOptions
+from glassformer.weights.lineage import Lineage, head_kind
+from glassformer.weights.saving import write_text
+from glassformer.weights.source import find_place
+
+LOAD_DEFAULTS = StartOptions()
+
+
+def make_tokenizer(
+    recipe: Recipe, job: Job[Any], rows: Records[Any], folder: Path, start: hub.Loaded | None
+) -> Tokenizer:
+    """The tokenizer that the recipe names, that of the model to start from, or one trained on the rows.
+
+    A trained one is saved in ``folder`` and read from there the next time.
+    """
+    settings = recipe.tokenizer
+    if settings.load is not None:
+        return Tokenizer.load(find_place(settings.load), kind=recipe.model.load_options.tokenizer_kind)
+    if start is not None:
+        return start.tokenizer
+    special = job.special(rows)
+    source: dict[str, Any] = {
+        "tokenizer": to_dict(settings),
+        "special": [*special],
+        "rows": rows.fingerprint,
+        "job": recipe.job,
+    }
+    source |= {"held out": recipe.data.held_out if recipe.data.valid is None else 0.0}
+    note = folder / "source.json"
+    if read_note(note) != json.loads(json.dumps(source)):
+        note.unlink(missing_ok=True)
+        (job.own_tokenizer(rows) or _train_tokenizer(recipe, job, rows, special)).save(folder)
+        write_text(note, json.dumps(source) + "\n")
+    return Tokenizer.load(folder)
+
+
+def _train_tokenizer(recipe: Recipe, job: Job[Any], rows: Records[Any], special: tuple[str, ...]) -> Tokenizer:
+    settings = recipe.tokenizer
+    if settings.style is None:
+        raise ValueError("a tokenizer must be trained: set tokenizer.style, or tokenizer.load=FOLDER.")
+    return train_tokenizer(
+        job.vocabulary(rows),
+        kind=settings.kind,
+        vocab_size=None if settings.kind == "bytes" else settings.size,
+        special=style(settings.style).with_further(*settings.special, *special),
+        lowercase=settings.lowercase,
+    )
+
+
+def make_facts(
+    recipe: Recipe, job: Job[Any], tokenizer: Tokenizer, labels: Iterable[str], start: hub.Loaded | None
+) -> Model:
+    """The facts of the model that is trained: those of the model to start from, or new ones."""
+    plan = recipe.model
+    if start is not None:
+        facts = start.config
+        if tokenizer.vocab_size > facts.vocab:
+            raise ValueError(
+                f"the tokenizer has {tokenizer.vocab_size} tokens, and the model in {plan.start} has {facts.vocab}; "
+                f"leave out tokenizer.load to use the model's own."
+            )
+    else:
+        facts = new_facts(lineages()[str(plan.lineage)], plan.sizes, job.head, tokenizer, tuple(labels))
+        facts = merge(job.finish(facts), plan.facts, "model.facts")
+    if facts.longest is not None and facts.longest < recipe.batch.length:
+        raise ValueError(
+            f"batch.length={recipe.batch.length} tokens are more than the {facts.longest} positions of the model; "
+            f"lower it, or raise the number of positions in model.sizes."
+        )
+    return facts
+
+
+def new_facts(
+    lineage: Lineage, sizes: Mapping[str, Any], head: str, tokenizer: Tokenizer, labels: tuple[str, ...] = ()
+) -> Model:
+    """Facts of a model of a lineage for the vocabulary of a tokenizer, with the ids of its special tokens."""
+    key_of = {key.path: name for name, key in lineage.keys.items() if key.path is not None}
+    config = {key_of["vocab"]: tokenizer.vocab_size, **sizes}  # as in the lineage's config.json
+    if config[key_of["vocab"]] < tokenizer.vocab_size:
+        raise ValueError(
+            f"model.sizes.{key_of['vocab']}={config[key_of['vocab']]} is less than the {tokenizer.vocab_size} tokens "
+            f"of the vocabulary; leave it out."
+        )
+    roles = ("bos", "eos", "pad")
+    tokens = {role: getattr(tokenizer, role) for role in roles}
+    config |= {key_of[f"tokens.{role}"]: tokens[role] for role in roles if f"tokens.{role}" in key_of}
+    config |= _label_config(labels)
+    start = _start_token(lineage, head, tokens)
+    if "tokens.start" in key_of:
+        config[key_of["tokens.start"]] = start
+    facts = lineage.facts(config, head)
+    missing = {role: number for role, number in tokens.items() if getattr(facts.tokens, role) is None}
+    if facts.family == "encoder-decoder":
+        missing["start"] = start
+    elif facts.family == "encoder":
+        missing = {}
+    return replace(facts, tokens=replace(facts.tokens, **missing))
+
+
+def _label_config(labels: tuple[str, ...]) -> dict[str, Any]:
+    """Labels as a config.json has them, if there are any."""
+    return {"id2label": {str(number): label for number, label in enumerate(labels)}} if labels else {}
+
+
+def _start_token(lineage: Lineage, head: str, tokens: Mapping[str, int | None]) -> int | None:
+    """What a decoder reads first: the token with the same role as in the lineage's published models, or a default."""
+    published = lineage.facts({}, head).tokens
+    same = [
+        role
+        for role in ("pad", "eos", "bos")
+        if published.start is not None and getattr(published, role) == published.start
+    ]
+    return next((tokens[role] for role in (*same, "bos", "pad", "eos") if tokens[role] is not None), None)
+
+
+def check_new(plan: ModelPlan, head: str, **sizes: Any) -> None:
+    """Raise unless a new model can be built from a plan: a lineage with this head that knows all sizes.
+
+    Args:
+        plan: the recipe's section on the model.
+        head: the kind of head.
+        **sizes: in place of those of the plan.
+    """
+    check_choice("model.lineage", str(plan.lineage), lineages())
+    lineage, config = lineages()[str(plan.lineage)], {**plan.sizes, **sizes}
+    check_choice(f"the kind of head of {lineage.name}", head, lineage.heads)
+    reader = lineage.reader(config)
+    try:
+        facts = replace(lineage.read(reader), head=lineage.form(head).head(reader))
+    except (TypeError, ValueError) as error:  # the message is about a config.json
+        raise ValueError(f"model.sizes of {lineage.name}: {str(error).replace('config.json says ', '')}") from error
+    merge(facts, plan.facts, "model.facts")
+    for name in config:
+        check_choice(f"a size of {lineage.name}", name, {*reader.used, *lineage.keys})
+        if name.endswith(("_token_id", "_index")):  # not all of them are keys with a path
+            raise ValueError(f"the size {name}={config[name]!r} comes from the tokenizer; leave it out.")
+
+
+@dataclass(kw_only=True)
+class StartModel(hub.Loaded):
+    """A model to start from. New parts of its head are listed in ``report.fresh`` and initialised by ``make_model``."""
+
+    fingerprint: str  # of the model in its folder, with its own head
+    notes: list[str] = field(default_factory=list)  # to show
+
+
+def start_model(
+    folder: str,
+    job: Job[Any],
+    labels: tuple[str, ...],
+    options: StartOptions = LOAD_DEFAULTS,
+    known: str | None = None,
+) -> StartModel:
+    """The model of a folder with the head that the job needs: its own, with its labels in their order, or a new one.
+
+    ``known``: its fingerprint, if the folder replaces one that is gone; else its weights are hashed.
+    """
+    load_options = options.options()
+    own = hub.load(folder, dtype=torch.float32, **load_options)  # in half precision, updates would round away
+    old, digest = own.config.head, fingerprint(own.model) if known is None else known
+    if job.keeps(old, labels):
+        return StartModel(**vars(own), fingerprint=digest)
+    new = _new_head(own, job, labels)
+    load_options |= {"head": new, "fresh": ["head.*", *options.fresh]}
+    loaded = hub.load(folder, dtype=torch.float32, **load_options)
+    if isinstance(old, TaskHead) and old.labels:  # weights of other labels may fit as well
+        last = "head.out." if head_kind(old) == head_kind(new) else "head."
+        loaded.report.fresh = [name for name in shapes(loaded.config) if name.startswith(last)]
+    else:
+        _copy_head(own, loaded)
+    return StartModel(**vars(loaded), fingerprint=digest, notes=_head_notes(old, loaded))
+
+
+@torch.no_grad()
+def _copy_head(own: hub.Loaded, loaded: hub.Loaded) -> None:
+    """Copy weights of the old head to the new one where both have them under different names."""
+    weights = dict(own.model.named_parameters())
+    for now, before in _common_prefixes(loaded.config.head, own.config.head):
+        for name in [name for name in loaded.report.fresh if name.startswith(now)]:
+            old, new = weights.get(before + name.removeprefix(now)), loaded.model.get_parameter(name)
+            if old is not None and old.shape == new.shape:
+                new.copy_(old)
+                loaded.report.fresh.remove(name)
+
+
+def _common_prefixes(new: Head | None, old: Head | None) -> Iterator[tuple[str, str]]:
+    """Prefixes, in two heads, of the names of weights that do the same; the scores belong to their labels."""
+    for (now, head), (before, other) in product(_parts(new).items(), _parts(old).items()):
+        if isinstance(head, LMHead) and isinstance(other, LMHead):
+            same, part = head.transform == other.transform, ""
+        elif isinstance(head, TaskHead) and isinstance(other, TaskHead):
+            same, part = (head.pool, head.hidden) == (other.pool, other.hidden), "hidden."
+        else:
+            continue
+        if same:
+            yield now + part, before + part
+
+
+def _parts(head: Head | None) -> dict[str, Head | None]:
+    """The heads that a head is made of, by the prefix of their weights."""
+    return {"head.lm.": head.lm, "head.pair.": head.pair} if isinstance(head, PretrainingHead) else {"head.": head}
+
+
+def _head_notes(old: Head | None, loaded: hub.Loaded) -> list[str]:
+    """That a head is new, or parts of it, and why; nothing if all of it was loaded."""
+    new, fresh = loaded.config.head, loaded.report.fresh
+    if not fresh:
+        return []
+    whole = {name for name in shapes(loaded.config) if name.startswith("head.")} == {*fresh}
+    parts = "" if whole else f" in {', '.join(dict.fromkeys(name.rpartition('.')[0] for name in fresh))}"
+    were, are = (shorten(", ".join(getattr(head, "labels", ())), 200, placeholder=" …") for head in (old, new))
+    if head_kind(old) != head_kind(new):
+        return [f"the head is new{parts}: it was {head_kind(old)}, and is {head_kind(new)}"]
+    return [f"the head is new{parts}: its labels were {were}, and are {are}"]
+
+
+def _new_head(own: hub.Loaded, job: Job[Any], labels: tuple[str, ...]) -> Head:
+    """A head for a job: the model's own with other labels, or its lineage's, or a plain one."""
+    kind = job.head
+    if kind == "lm" and own.config.lm is not None:
+        return own.config.lm
+    if isinstance(own.config.head, TaskHead) and own.config.head.task == kind:
+        return replace(own.config.head, labels=labels)
+    if own.lineage is not None and kind in lineages()[own.lineage].heads:
+        lineage = lineages()[own.lineage]
+        config = lineage.config(replace(own.config, head=None)) if "none" in lineage.heads else {}
+        head = lineage.facts({**config, **_label_config(labels)}, kind).head
+        assert head is not None
+        return head
+    pool: Literal["first", "last"] = "last" if own.config.family == "decoder" else "first"
+    plain: dict[str, TaskHead] = {
+        "classify": TaskHead(task="classify", labels=labels, pool=pool),
+        "tag": TaskHead(task="tag", labels=labels),
+        "span": TaskHead(task="span", labels=("start", "end")),
+    }
+    if kind not in plain:
+        raise ValueError(
+            f"the job {job.recipe.job} needs a model with the head {kind}; the one in {own.place} is of the family "
+            f"{own.config.family} with the head {head_kind(own.config.head)}. Start from another, or train another job."
+        )
+    return plain[kind]
+
+
+def make_model(context: RunContext, job: Job[Any], start: hub.Loaded | None) -> nn.Module:
+    """The model with its initial weights, and with adapters if the recipe has them."""
+    plan = context.recipe.model
+    model = job.build(context) if start is None else start.model
+    if start is not None:
+        initialise(model, context.facts, start.report.fresh)  # once more, from the seed of the run
+    if plan.adapters is not None:
+        options = to_dict(plan.adapters)
+        is_task = head_kind(context.facts.head) not in ("lm", "pretraining")  # a language-model head is not new
+        add_adapters(model, **{**options, "targets": tuple(options["targets"])}, also=("head.*",) if is_task else ())
+    return model
