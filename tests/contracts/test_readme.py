@@ -7,7 +7,10 @@ import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
+import pytest
+
 from tests.contracts.rules import REPOSITORY, offenders, source
+from tests.helpers import some_at_once
 
 README = source(REPOSITORY / "README.md")
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
@@ -26,8 +29,10 @@ sys.exit("\\n".join(failed) or 0)
 """
 
 
-def test_python_in_the_documentation_runs() -> None:
-    command, given = [sys.executable, "-W", "error", "-c", RUN], json.dumps(SNIPPETS)
+@pytest.mark.parametrize("pages", some_at_once(("README.md", "docs"), {"README.md"}.__contains__))
+def test_python_in_the_documentation_runs(pages: str) -> None:
+    snippets = {name: code for name, code in SNIPPETS.items() if (name == "README.md") == (pages == "README.md")}
+    command, given = [sys.executable, "-W", "error", "-c", RUN], json.dumps(snippets)
     result = subprocess.run(command, input=given, text=True, capture_output=True, check=False, cwd=REPOSITORY)
     assert result.returncode == 0, result.stderr
 

@@ -78,7 +78,8 @@ def test_marks_that_lie_close_do_not_touch(tmp_path: Path) -> None:
     assert abs(first[0] - second[0]) > 170 or abs(first[1] - second[1]) > 24  # points: as wide and high as the words
 
 
-@pytest.mark.parametrize("ending", ["svg", pytest.param("png", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ["svg", "png"])
 def test_the_same_bytes_every_time(tmp_path: Path, ending: str) -> None:
     """In another process too: nothing depends on the date, on hashes or on what was drawn before."""
     sweep = Sweep("context", (512, 1024))
