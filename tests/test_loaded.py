@@ -95,8 +95,8 @@ def test_one_prompt_gives_one_text(tmp_path: Path) -> None:
 
 def test_misspelt_settings_are_refused(tmp_path: Path) -> None:
     loaded = scripted(tmp_path, " two", after=1)
-    with pytest.raises(ValueError, match=r"got 'tempreature'\. Did you mean 'temperature'"):
-        loaded.generate("a", tempreature=1)  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match=r"got 'temperatures'\. Did you mean 'temperature'"):
+        loaded.generate("a", temperatures=1)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("name", ["generate", "stream", "chat", "translate", "fill", "tag", "answer", "score"])
@@ -134,7 +134,7 @@ import glassformer
 m = glassformer.load("x")
 reveal_type(m.generate("a", temperature=1.0))
 reveal_type(glassformer.generate(m, ["a"], stop="b", eos=[1, "c"]))
-m.generate("a", tempreature=1)
+m.generate("a", temperatures=1)
 m.generate("a", temperature="hot")
 glassformer.stream(m, "a", top_q=1)
 m.fill(["a"], tops=1)

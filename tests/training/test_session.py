@@ -106,7 +106,7 @@ def test_a_recipe_changes_any_fact_of_a_new_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("decoder.placment=post", r"model\.facts\.decoder .*Did you mean 'placement'"),
+        ("decoder.placements=post", r"model\.facts\.decoder .*Did you mean 'placement'"),
         ("decoder.placement=past", r"model\.facts\.decoder\.placement must be one of"),
         ("decoder.layers=many", r"model\.facts\.decoder\.layers must be int, got 'many'"),
         ("decoder.attention.rotary={dim: 4}", r"model\.facts\.decoder\.attention\.rotary lacks length"),
