@@ -349,7 +349,7 @@ def test_what_contradicts_is_refused() -> None:
         generate(model, [[3], [4]], GenerationSettings(temperature=1.0, seed=(1, 2, 3)))
     with pytest.raises(ValueError, match=r"top_beams=3 of beam_size=2 cannot be returned; set beam_size=3"):
         GenerationSettings(beam_size=2, top_beams=3)
-    with pytest.raises(ValueError, match="path"):
+    with types_unchecked(), pytest.raises(ValueError, match="path"):
         generate(model, [[3]], GenerationSettings(), path="quick")
     for chunk in (0, -1):
         with pytest.raises(ValueError, match="chunk"):
