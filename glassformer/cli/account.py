@@ -94,7 +94,7 @@ class Load:
     ] = None
 
     def check(self, *, plans: bool) -> None:
-        """Raise if a word is unknown, or two wishes exclude each other."""
+        """Raise if a word is unknown, or two options exclude each other."""
         check_choice("--dtype", self.dtype, WIDTHS)
         check_choice("--attention", self.attention, get_args(Kernel))
         check_choice("--causal", self.causal, get_args(Causal))
@@ -163,7 +163,7 @@ class Showing:
     ] = False
 
     def check(self, models: list[str], *, plans: bool) -> None:
-        """Raise if two wishes exclude each other."""
+        """Raise if two options exclude each other."""
         if self.as_json and self.as_csv:
             raise InputError("--json and --csv are two ways to print the same; choose one.")
         one_alone = {"--sweep": self.sweep, "--explain": self.explain, "--devices": plans or None}

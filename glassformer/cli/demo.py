@@ -34,7 +34,7 @@ HELD_OUT = 0.05  # share of the text that training never sees
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadOptions:
+class DemoOptions:
     """What the user asked for."""
 
     seconds: float | None
@@ -65,7 +65,7 @@ def demo(
         raise typer.BadParameter("say how long to train once: either --steps or --seconds.")
     set_threads(threads)
     console = Console(highlight=False)
-    wishes = LoadOptions(
+    options = DemoOptions(
         seconds=60.0 if seconds is None and steps is None else seconds,
         steps=steps,
         prompt=prompt,
@@ -74,19 +74,19 @@ def demo(
         seed=seed,
     )
     try:
-        run(console, wishes)
+        run(console, options)
     except KeyboardInterrupt:
         console.print("\n[yellow]Stopped.[/] Nothing was saved.")
         raise typer.Exit(130) from None
 
 
-def run(console: Console, wishes: LoadOptions) -> None:
+def run(console: Console, options: DemoOptions) -> None:
     """Train, then write, on any console: a terminal, a file or a recording one."""
-    model = _train(console, wishes)
-    _write(console, model, wishes)
+    model = _train(console, options)
+    _write(console, model, options)
 
 
-def _train(console: Console, wishes: LoadOptions) -> "Transformer":
+def _train(console: Console, options: DemoOptions) -> "Transformer":
     import numpy as np
     import torch
 
@@ -102,13 +102,13 @@ def _train(console: Console, wishes: LoadOptions) -> "Transformer":
 
     corpus = np.frombuffer(python_documentation(), dtype=np.uint8)
     end = len(corpus) - int(len(corpus) * HELD_OUT)
-    torch.manual_seed(wishes.seed)
+    torch.manual_seed(options.seed)
     model, objective = Transformer(CS336.facts(SIZES, "lm")), NextToken()
 
     def batches(text: "NDArray[np.uint8]") -> "Loader[Tensor, Batch]":
         windows = Windows(text, CONTEXT)
-        plan = FixedPlan(len(windows), BATCH, seed=wishes.seed)
-        return Loader(windows, objective.prepare, plan, seed=wishes.seed)
+        plan = FixedPlan(len(windows), BATCH, seed=options.seed)
+        return Loader(windows, objective.prepare, plan, seed=options.seed)
 
     test = list(islice(batches(corpus[end:]), 4))
     before = evaluate(model, objective, test).loss
@@ -116,7 +116,7 @@ def _train(console: Console, wishes: LoadOptions) -> "Transformer":
         f"A Transformer language model of [bold]{num_parameters(model):,}[/] parameters ({LAYERS} blocks, "
         f"width {WIDTH}, {HEADS} heads) reads {end:,} bytes of Python's documentation, byte by byte.\n"
     )
-    settings = Settings(steps=wishes.steps, seconds=wishes.seconds)
+    settings = Settings(steps=options.steps, seconds=options.seconds)
     trainer = Trainer(model, objective, batches(corpus[:end]), [adamw(model, LEARNING_RATE)], settings)
     steps, tokens, seconds = _show(console, trainer)
     console.print(
@@ -149,17 +149,17 @@ def _show(console: Console, reports: "Iterable[Report]") -> tuple[int, int, floa
     return report.step, report.tokens_seen, seconds
 
 
-def _write(console: Console, model: "Transformer", wishes: LoadOptions) -> None:
+def _write(console: Console, model: "Transformer", options: DemoOptions) -> None:
     """Print the model's bytes as they come: characters of several bytes whole, control characters made harmless."""
     import torch
 
     from glassformer.generation.sampling import write_on
 
     console.print("\nIt writes:\n")
-    console.print(visible(wishes.prompt, keep="\n"), end="", style="bold cyan", markup=False)
-    prompt = torch.tensor(list(wishes.prompt.encode(errors="surrogateescape")))  # any bytes will do
-    stream = write_on(model.eval(), prompt, context_length=CONTEXT, temperature=wishes.temperature, seed=wishes.seed)
+    console.print(visible(options.prompt, keep="\n"), end="", style="bold cyan", markup=False)
+    prompt = torch.tensor(list(options.prompt.encode(errors="surrogateescape")))  # any bytes will do
+    stream = write_on(model.eval(), prompt, context_length=CONTEXT, temperature=options.temperature, seed=options.seed)
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-    for byte in islice(stream, wishes.length):
+    for byte in islice(stream, options.length):
         console.out(visible(decoder.decode(bytes([byte])), keep="\n"), end="", highlight=False)
     console.out(visible(decoder.decode(b"", final=True), keep="\n"), highlight=False)

@@ -156,7 +156,7 @@ tokenizer = typer.Typer(
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadOptions:
+class TrainingOptions:
     """What the vocabulary shall be."""
 
     kind: Annotated[
@@ -203,7 +203,7 @@ class LoadOptions:
 @tokenizer.command("train")
 @verb
 def train(
-    wishes: LoadOptions,
+    options: TrainingOptions,
     reading: Reading,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to write; made if it is not there.")],
     files: Annotated[
@@ -218,21 +218,21 @@ def train(
     _check_folder(out, force)
     began = time.monotonic()
     with _spelt():
-        special = wishes.tokens()
-        corpus = Corpus(find(files, wishes.kind, reading), reading)
-        made = _trained(corpus, wishes, special)
+        special = options.tokens()
+        corpus = Corpus(find(files, options.kind, reading), reading)
+        made = _trained(corpus, options, special)
     made.save(out)
-    _report(made, wishes, out, corpus, time.monotonic() - began)
+    _report(made, options, out, corpus, time.monotonic() - began)
 
 
 tokenizer.command("show")(show)
 
 
-def _trained(corpus: Corpus, wishes: LoadOptions, special: "Special") -> "Tokenizer":
+def _trained(corpus: Corpus, options: TrainingOptions, special: "Special") -> "Tokenizer":
     from glassformer.text.training import train_tokenizer
 
-    kind = cast("Kind", wishes.kind)
-    size = wishes.vocab_size or (None if kind == "bytes" else USUAL_SIZE)
+    kind = cast("Kind", options.kind)
+    size = options.vocab_size or (None if kind == "bytes" else USUAL_SIZE)
     with _bar(corpus) as progress:
 
         def work() -> "Tokenizer":
@@ -241,8 +241,8 @@ def _trained(corpus: Corpus, wishes: LoadOptions, special: "Special") -> "Tokeni
                 kind=kind,
                 vocab_size=size,
                 special=special,
-                lowercase=wishes.lowercase,
-                min_frequency=wishes.min_frequency,
+                lowercase=options.lowercase,
+                min_frequency=options.min_frequency,
                 progress=progress,
             )
 
@@ -306,11 +306,11 @@ def _bar(corpus: Corpus) -> Iterator[Callable[[int], None]]:
         yield progress
 
 
-def _report(made: "Tokenizer", wishes: LoadOptions, out: Path, corpus: Corpus, seconds: float) -> None:
+def _report(made: "Tokenizer", options: TrainingOptions, out: Path, corpus: Corpus, seconds: float) -> None:
     """What was made, and how well it does on the texts' beginning."""
     special = number_of_special(made)
     table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_row("kind", f"{KIND_NAMES[wishes.kind]}, style {wishes.style}")
+    table.add_row("kind", f"{KIND_NAMES[options.kind]}, style {options.style}")
     table.add_row("vocabulary", f"{made.vocab_size:,} tokens, {special:,} of them special")
     if corpus.sample:
         tokens = sum(map(len, made.encode_batch(corpus.sample, special=False)))
@@ -319,11 +319,11 @@ def _report(made: "Tokenizer", wishes: LoadOptions, out: Path, corpus: Corpus, s
         table.add_row("time", f"{seconds:.1f} s for {_bytes(corpus.bytes)} of text")
     typer.echo(f"wrote {out / 'tokenizer.json'}")  # in one piece, however long
     people().print(table)
-    wanted = wishes.vocab_size or (made.vocab_size if wishes.kind == "bytes" else USUAL_SIZE)
+    wanted = options.vocab_size or (made.vocab_size if options.kind == "bytes" else USUAL_SIZE)
     if made.vocab_size < wanted:
         note(
             f"the texts hold pieces for a vocabulary of {made.vocab_size:,}, not of {wanted:,}; "
-            "with more text it can grow" + (", or with a lower --min-frequency." if wishes.min_frequency > 1 else ".")
+            "with more text it can grow" + (", or with a lower --min-frequency." if options.min_frequency > 1 else ".")
         )
     if corpus.tally.bad:
         note(str(corpus.tally))

@@ -158,9 +158,8 @@ def _run(recipe: "Recipe", going: Going, asking: Asking, telling: Telling, told:
     from glassformer.training.malloc import keep_freed_memory
     from glassformer.training.session import Session, StoppedError
 
-    folder = going.out if going.out is not None else Path("runs") / recipe.name
-    device = None if recipe.run.device == "auto" else recipe.run.device
-    with parallel.start(device) as process:
+    folder = going.out if going.out is not None else recipe.default_folder
+    with parallel.start(recipe.run.chosen_device) as process:
         console = people() if process.is_first and not telling.quiet else None
         if asking.print_groups:
             _print_groups(recipe, process)

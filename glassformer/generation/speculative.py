@@ -40,7 +40,7 @@ Proposal = tuple[list[int], Float[Tensor, "G V"] | None]
 
 
 @dataclass
-class RowStats:
+class DraftStats:
     """How many tokens of a draft were accepted, over all texts since it was made."""
 
     proposed: int = 0
@@ -53,7 +53,7 @@ class RowStats:
 class Draft(Protocol):
     """Proposes how a text continues."""
 
-    tally: RowStats
+    tally: DraftStats
 
     def begin(self, settings: GenerationSettings, vocab_size: int, source: Sequence[int] | None) -> None:
         """Start a new text; ``source``: the ids that an encoder-decoder reads."""
@@ -211,7 +211,7 @@ class ModelDraft:
     def __init__(self, model: nn.Module, length: int = 5, *, path: AttentionPath = "sdpa") -> None:
         check_positive(length=length)
         self.model, self.length, self.path = transformer_of(model), length, path
-        self.tally = RowStats()
+        self.tally = DraftStats()
         self._cache: KVCache | None = None
         self._read: list[int] = []  # the ids whose keys and values the cache holds
 
@@ -297,7 +297,7 @@ class PromptLookup:
     def __init__(self, ngram: int = 3, length: int = 10) -> None:
         check_positive(ngram=ngram, length=length)
         self.ngram, self.length = ngram, length
-        self.tally = RowStats()
+        self.tally = DraftStats()
         self._source: list[int] = []
 
     def begin(self, settings: GenerationSettings, vocab_size: int, source: Sequence[int] | None) -> None:

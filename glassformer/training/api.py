@@ -42,14 +42,10 @@ class TrainedRun:
     @cached_property
     def curves(self) -> dict[str, list[tuple[int, float]]]:
         """Losses by step: ``train``, and ``valid`` if there are validation rows."""
-        from glassformer.training.logging.sinks import read_log
+        from glassformer.training.logging.curve import read_curves
 
-        curves: dict[str, list[tuple[int, float]]] = {}
-        for line in read_log(self.folder / "log.jsonl"):
-            part = {"step": "train", "validation": "valid"}.get(line["kind"])
-            if part is not None and line.get("loss") is not None:
-                curves.setdefault(part, []).append((line["step"], line["loss"]))
-        return curves
+        read = read_curves(self.folder / "log.jsonl")
+        return {"train": [*read.train], **({"valid": [*read.validation]} if read.validation else {})}
 
 
 def train(
@@ -80,12 +76,13 @@ def train(
     values: dict[str, Any] = {}
     for name, change in changes.items():
         check_choice("a section of a recipe", name, Changes.__annotations__)
-        section = change if isinstance(change, Mapping) else {"": change}
-        values |= {f"{name}.{key}".rstrip("."): value for key, value in section.items()}
+        if isinstance(change, Mapping):
+            values |= {f"{name}.{key}": value for key, value in change.items()}
+        else:
+            values[name] = change
     settings = read_recipe(recipe, **values)
-    folder = Path("runs") / settings.name if out is None else Path(out)
-    device = None if settings.run.device == "auto" else settings.run.device
-    with parallel.start(device) as process:
+    folder = settings.default_folder if out is None else Path(out)
+    with parallel.start(settings.run.chosen_device) as process:
         console = Console(stderr=True) if progress and process.is_first else None
         outcome = Session(settings, folder, process, Monitor(console, settings.name), resume=resume).train()
     return TrainedRun(folder, outcome.step, outcome.results)

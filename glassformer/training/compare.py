@@ -148,9 +148,11 @@ def _draw_bars(axes: "Axes", title: str, runs: Sequence[RunSummary], values: lis
 def _read_recipe(path: Path) -> dict[str, Any]:
     import yaml
 
+    from glassformer.training.recipe_files import RecipeError, parse_yaml
+
     try:
-        page = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        page = parse_yaml(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, RecipeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a recipe: {str(error).splitlines()[0]}.") from error
     if not isinstance(page, dict):
         raise ValueError(f"{path} is not a recipe: it holds no keys.")

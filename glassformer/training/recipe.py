@@ -6,6 +6,7 @@ state has the default given here.
 
 from dataclasses import dataclass, field
 from math import inf
+from pathlib import Path
 from typing import Any, Literal
 
 from glassformer.config.checks import check_count, check_number, check_positive, check_probability
@@ -197,6 +198,11 @@ class RunPlan:
     checkpoint_every: int = 1000
     keep: int = 3
 
+    @property
+    def chosen_device(self) -> str | None:
+        """The device as ``parallel.start`` takes it: None leaves the choice to it."""
+        return None if self.device == "auto" else self.device
+
     def __post_init__(self) -> None:
         check_positive(
             **{"run.steps": self.steps, "run.checkpoint_every": self.checkpoint_every, "run.keep": self.keep}
@@ -256,6 +262,11 @@ class Recipe:
     tokenizer: Vocabulary = field(default_factory=Vocabulary)
     objective: dict[str, Any] = field(default_factory=dict)  # options of the job
     evaluation: Evaluation = field(default_factory=Evaluation)
+
+    @property
+    def default_folder(self) -> Path:
+        """Where a run goes unless its caller says otherwise."""
+        return Path("runs") / self.name
 
     def __post_init__(self) -> None:
         if self.optimizer.warmup >= self.run.steps:

@@ -121,6 +121,11 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_implicit_resolver(*_NUMBERS)
 
 
+def parse_yaml(text: str) -> Any:
+    """What recipes hold as YAML: 1e-3 is a number, no and yes are strings, a repeated key is an error."""
+    return yaml.load(text, _Loader)
+
+
 def recipe_names() -> list[str]:
     """The recipes of the package."""
     return sorted(entry.name.removesuffix(".yaml") for entry in _HOME.iterdir() if entry.name.endswith(".yaml"))
@@ -208,7 +213,7 @@ def _page(source: str | Path) -> tuple[str, dict[str, Any]]:
         hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(recipe_names())}."
         raise RecipeError(f"no recipe is called {name!r}; a file of your own ends in .yaml. {hint}")
     try:
-        page = yaml.load(text, _Loader)
+        page = parse_yaml(text)
     except (yaml.YAMLError, RecipeError) as error:
         raise RecipeError(f"recipe {name} is not YAML: {error}") from error
     if not isinstance(page, dict):
@@ -224,7 +229,7 @@ def _parsed(change: str) -> tuple[str, Any]:
     if " #" in text or (text and not text.strip()) or text[:1] in ("|", ">", "#"):
         return path, text  # taken literally: YAML would drop white space and comments
     try:
-        value = yaml.load(text, _Loader) if text else None
+        value = parse_yaml(text) if text else None
     except (yaml.YAMLError, RecipeError):
         value = text  # such as a path with a bracket
     if isinstance(value, dict | list) and not text.lstrip().startswith(("{", "[")):

@@ -17,7 +17,7 @@ from glassformer.generation.record import GenerationOutput
 from glassformer.generation.sampling import SeededRNG, draw, probs
 from glassformer.generation.search import Row
 from glassformer.generation.settings import GenerationSettings, settings
-from glassformer.generation.speculative import Draft, ModelDraft, PromptLookup, Proposal, RowStats, accept
+from glassformer.generation.speculative import Draft, DraftStats, ModelDraft, PromptLookup, Proposal, accept
 from glassformer.models.transformer import Transformer
 from tests.helpers import largest_difference, normal, some_at_once, types_unchecked
 from tests.pages import DECODERS, PAGES, PAIRS, built, tokens
@@ -32,7 +32,7 @@ class Parrot:
 
     def __init__(self, *tokens: int, q: torch.Tensor | None = None, obedient: bool = True) -> None:
         self.tokens, self.q, self.obedient = list(tokens), q, obedient
-        self.tally = RowStats()
+        self.tally = DraftStats()
 
     def begin(self, settings: GenerationSettings, vocab_size: int, source: Sequence[int] | None) -> None:
         pass
