@@ -1,0 +1,161 @@
+"""Flow: boxes that open, and the arithmetic of one token in one head against recorded values."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.browser.conftest import OpenPage, Served
+from tests.browser.reference import TINY, decoder_ids, decoder_values, logits, number, numbers, tiny_folder
+from tests.browser.tools import save, settle, state
+
+TEXT = "Once upon a time there was a cat"
+LONG = pytest.mark.slow
+PLACES = ("model", "embed", "stack", "layer", "attention", "ffn", "head")
+
+
+def address(place: str, **more: object) -> str:
+    """The state of Flow at a place."""
+    chosen = {"view": "flow", "text": TEXT, "x.flow.at": place, **more}
+    return "&".join(f"{key}={value}" for key, value in chosen.items())
+
+
+def test_attention_shows_the_models_own_numbers(open_page: OpenPage, served: Callable[..., Served]) -> None:
+    page = open_page("stories", address("attention", layer=2, heads=3, pins=5))
+    loaded = served("stories").subjects[0].loaded
+    name = "decoder.blocks.2.attention"
+    found = decoder_values(loaded, TEXT, [f"{name}.{value}" for value in ("q_rotary", "k_rotary", "weights", "output")])
+    weights = found[f"{name}.weights"][3, 5]
+    products = found[f"{name}.k_rotary"][1] @ found[f"{name}.q_rotary"][3, 5]  # two query heads share a key head
+    rows = page.locator("[data-step=scores] tbody tr")
+    assert rows.count() == decoder_ids(loaded, TEXT).shape[1]
+    assert numbers(rows.locator("td:nth-child(2)").all_text_contents()) == pytest.approx(products.tolist(), abs=1e-2)
+    shown = [number(text.split()[-1]) for text in rows.locator("td:last-child").all_text_contents()]
+    assert shown == pytest.approx(weights.tolist(), abs=6e-4)
+    assert [text == "−∞" for text in rows.locator("td:nth-child(4)").all_text_contents()] == (weights == 0).tolist()
+    assert number(page.locator("[data-step=scores] tfoot td:last-child").text_content()) == pytest.approx(1, abs=1e-3)
+    # The arrow keys move to another coordinate of the output.
+    strip = page.locator("canvas[data-vector=output]")
+    strip.focus()
+    for _ in range(3):
+        strip.press("ArrowRight")
+    assert strip.get_attribute("aria-valuetext") == f"f(x)[3] = {found[f'{name}.output'][5, 3]:.4f}".replace("-", "−")
+
+
+def test_boxes_open_and_close(open_page: OpenPage, served: Callable[..., Served]) -> None:
+    page = open_page("stories", address("model"))
+    account = served("stories").subjects[0].loaded.account(context=decoder_ids_count(served))
+    assert page.locator("tr[data-cost=total]").get_attribute("title").startswith(f"{account.parameters:,} parameters")
+    assert f"{account.flops:,} FLOPs" in page.locator("tr[data-cost=total]").get_attribute("title")
+    best = logits(served("stories").subjects[0].loaded, TEXT)[-1].softmax(-1).max()
+    assert f"{100 * float(best):.1f} %" in page.locator("[role=listitem]").first.text_content()
+    page.locator("[data-box=stack-decoder]").click()
+    settle(page)
+    page.locator("[data-box=layer-1]").press("Enter")
+    settle(page)
+    assert (state(page)["x.flow.at"], state(page)["layer"]) == ("layer", "1")
+    page.locator("[data-box=ffn]").press("Enter")
+    settle(page)
+    assert page.locator(".flow-path button").all_text_contents() == [
+        "stories",
+        "Decoder",
+        "Layer 1",
+        "Feed-forward network",
+    ]
+    page.locator(".flow-path [aria-current]").press("Escape")
+    settle(page)
+    assert state(page)["x.flow.at"] == "layer"
+    page.locator(".flow-path button").first.click()
+    settle(page)
+    assert "x.flow.at" not in state(page)
+
+
+def decoder_ids_count(served: Callable[..., Served]) -> int:
+    """How many tokens the text has."""
+    return decoder_ids(served("stories").subjects[0].loaded, TEXT).shape[1]
+
+
+@LONG
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("model", ["stories", "en-zh", "mlm-en", "ner-en"])
+def test_every_place_of_every_family(open_page: OpenPage, model: str, place: str, tmp_path: Path) -> None:
+    narrow = open_page(model, f"view=flow&x.flow.at={place}&lang=zh&theme=dark", viewport={"width": 390, "height": 844})
+    assert narrow.evaluate("document.documentElement.scrollWidth") <= 390
+    page = open_page(model, f"view=flow&x.flow.at={place}")
+    assert page.locator(".flow-stage").get_attribute("data-place") == place
+    assert page.locator(".flow-missing").count() == 0
+    assert page.locator(".error:visible").count() == 0
+    assert save(page, "svg", tmp_path).read_text(encoding="utf-8").startswith("<svg")
+    assert save(page, "png", tmp_path).stat().st_size > 2000
+
+
+@LONG
+@pytest.mark.parametrize("kind", TINY)
+def test_every_build_is_drawn_for_what_it_is(
+    open_page: OpenPage, kind: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tiny_folder(kind, tmp_path_factory.getbasetemp())
+    for place in PLACES:
+        page = open_page(folder, f"view=flow&x.flow.at={place}")
+        assert page.locator(".flow-stage").get_attribute("data-place") == place
+        assert page.locator(".error:visible").count() == 0
+        if place == "layer":
+            boxes = page.locator(".flow-stage [data-box]").evaluate_all("all => all.map((box) => box.dataset.box)")
+            inner = [box for box in boxes if not box.startswith("norm-")]
+            more = {"buckets": ["attention", "cross", "ffn"], "convolution": ["attention", "ffn", "convolution"]}
+            assert inner == more.get(kind, ["attention", "ffn"])
+            norms = len(boxes) - len(inner)
+            assert norms == (1 if kind == "parallel" else len(inner))
+        if place == "stack" and kind == "shared":
+            assert "used 12 times" in page.locator(".flow-stage svg").text_content()
+        page.close()
+
+
+@LONG
+def test_a_convolution_is_drawn_beside_the_first_layer(
+    open_page: OpenPage, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tiny_folder("convolution", tmp_path_factory.getbasetemp())
+    page = open_page(folder, "view=flow&x.flow.at=layer&layer=0")
+    assert "3 neighbouring tokens, GELU" in page.locator("[data-box=convolution]").text_content()
+    assert page.locator("[data-box=norm-convolution]").count() == 1
+    page = open_page(folder, "view=flow&x.flow.at=layer&layer=1")
+    assert page.locator("[data-box=ffn]").count() == 1
+    assert page.locator("[data-box=convolution]").count() == 0
+    page = open_page(folder, "view=flow&x.flow.at=stack")
+    assert "convolution" in page.locator("[data-box=layer-0]").text_content()
+    assert "convolution" not in page.locator("[data-box=layer-1]").text_content()
+    assert page.locator("tr[data-cost=convolution]").count() == 1
+
+
+@LONG
+def test_the_feed_forward_network_and_post_norm(open_page: OpenPage, served: Callable[..., Served]) -> None:
+    import torch
+
+    from glassformer.inspect.record import record
+
+    page = open_page("mlm-en", "view=flow&text=A [MASK] barks.&x.flow.at=ffn&layer=1&pins=2")
+    subject = served("mlm-en").subjects[0]
+    loaded = subject.loaded
+    ids = torch.tensor([loaded.tokenizer.encode("A [MASK] barks.")])
+    with (
+        torch.inference_mode(),
+        record(loaded.model, ["encoder.blocks.1.output", "encoder.blocks.1.ffn.hidden"]) as trace,
+    ):
+        loaded.model(ids)
+    hidden = trace["encoder.blocks.1.ffn.hidden"][0, 2]
+    strongest = page.locator("tr[data-neuron]")
+    assert int(strongest.first.get_attribute("data-neuron")) == int(hidden.abs().argmax())
+    assert number(strongest.first.locator("td").last.text_content()) == pytest.approx(
+        float(hidden[hidden.abs().argmax()]), abs=1e-3
+    )
+    end = page.locator("canvas[data-vector=post_norm-out]")
+    end.focus()
+    end.press("Home")
+    end.press("ArrowRight")
+    after = float(trace["encoder.blocks.1.output"][0, 2, 1])
+    assert number(end.get_attribute("aria-valuetext").partition("=")[2]) == pytest.approx(after, abs=1e-3)
+    # A token that is chosen here is the one that the other views show.
+    page.locator(".flow-token").nth(3).click()
+    settle(page)
+    assert state(page)["pins"] == "3"
