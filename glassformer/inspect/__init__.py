@@ -1,1 +1,1 @@
-"""Looking at models from outside: what they hold and what they cost."""
+"""Inspecting models: facts, parts, parameters and cost."""

@@ -1,14 +1,15 @@
-"""The page of facts of whatever a user names: a published model, a folder, a file. Folders are read without torch."""
+"""The facts of a published model, of a model folder, or of a file of weights. Folders are read without torch."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from glassformer.config import Model
-from glassformer.config.checks import check_choice
+from glassformer import pretrained
+from glassformer.config import ModelConfig
+from glassformer.config.checks import Setting, SettingError, check_choice
 from glassformer.families import lineage_of, preset
 from glassformer.weights.lineage import Lineage, choose_kind, choose_own_head
-from glassformer.weights.reader import OWN_CONFIG, ConfigError, naming, read_config, read_own
+from glassformer.weights.reader import OWN_CONFIG, ConfigError, prefix_errors, read_config, read_own
 
 
 class Choices(TypedDict, total=False):
@@ -19,36 +20,45 @@ class Choices(TypedDict, total=False):
     allow_pickle: bool
 
 
-def facts_of(name: str | Path, **choices: Unpack[Choices]) -> Model:
-    """The facts of a published model, of a model's folder, or of a GGUF or llama2.c file."""
+def facts_of(name: str | Path, **choices: Unpack[Choices]) -> ModelConfig:
+    """Return the facts of a published or shipped model, of a model's folder, or of a GGUF or llama2.c file."""
     if not isinstance(name, str | Path):
-        raise TypeError(f"a model is named by a text or a path, or described by a config.Model; got {name!r:.80}.")
-    place = Path(name)
-    if len(place.parts) > 1 and not place.exists():
-        raise ValueError(f"there is no folder or file {place}; published models are listed by: glassformer info.")
-    if place.is_file():
-        return _facts_of_file(place, choices)
-    if not place.is_dir():
-        facts = preset(str(name))
+        raise TypeError(f"a model is a name, a path or a config.ModelConfig; got {name!r:.80}.")
+    path = pretrained.resolve(name)
+    if len(path.parts) > 1 and not path.exists():
+        raise ValueError(f"there is no folder or file {path}; published models are listed by: glassformer info.")
+    # A file.
+    if path.is_file():
+        return _facts_of_file(path, choices)
+    # A published model, by its name.
+    if not path.is_dir():
+        try:
+            facts = preset(str(name))
+        except ValueError as error:
+            raise ValueError(f"{error} Shipped models: {', '.join(pretrained.names())}.") from None
         if choices.get("lineage") is not None:
-            raise ValueError(f"{name} is a published model, whose lineage is known; leave lineage out.")
+            template = "{} is a published model, whose lineage is fixed; leave out {}."
+            raise SettingError(template, str(name), Setting("lineage"))
         return _with_head(facts, choices)
-    with naming(place, ConfigError):
-        if (place / OWN_CONFIG).is_file():
-            return _with_head(read_own(read_config(place / OWN_CONFIG)), choices)
-        config = read_config(place / "config.json")
-        lineage, kind = _chosen(config, choices)
+    if not any((path / config).is_file() for config in (OWN_CONFIG, "config.json")) and any(path.glob("*.bin")):
+        return _facts_of_file(path, choices)  # a llama2.c file is enough
+    # A folder, in our own format or Hugging Face's.
+    with prefix_errors(path, ConfigError):
+        if (path / OWN_CONFIG).is_file():
+            return _with_head(read_own(read_config(path / OWN_CONFIG)), choices)
+        config = read_config(path / "config.json")
+        lineage, kind = _lineage_and_head(config, choices)
         return lineage.facts(config, kind)
 
 
-def _with_head(facts: Model, choices: Choices) -> Model:
-    """Facts that name their own head; another one can only be none."""
+def _with_head(facts: ModelConfig, choices: Choices) -> ModelConfig:
+    """Return facts that name their head; it can be removed, not replaced."""
     kind = choices.get("head")
     return facts if kind is None else choose_own_head(facts, kind)
 
 
-def _chosen(config: Mapping[str, Any], choices: Choices) -> tuple[Lineage, str]:
-    """Lineage and kind of head: as asked for, or as the config.json states."""
+def _lineage_and_head(config: Mapping[str, Any], choices: Choices) -> tuple[Lineage, str]:
+    """Return lineage and kind of head: as chosen, or as in the config.json."""
     lineage, kind = lineage_of(config, choices.get("lineage")), choices.get("head")
     if kind is None:
         return lineage, choose_kind(lineage, config)
@@ -56,17 +66,17 @@ def _chosen(config: Mapping[str, Any], choices: Choices) -> tuple[Lineage, str]:
     return lineage, kind
 
 
-def _facts_of_file(path: Path, choices: Choices) -> Model:
-    """The facts that a file of weights states; these are not read, but for whether the head is tied."""
-    from glassformer.weights.convert import settle_tie
+def _facts_of_file(path: Path, choices: Choices) -> ModelConfig:
+    """Return the facts in a file of weights, or in the only one of a folder; weights tell whether the head is tied."""
+    from glassformer.weights.convert import untie_if_different
     from glassformer.weights.files import WeightsError
     from glassformer.weights.source import open_source
 
     with (
         open_source(path, allow_pickle=choices.get("allow_pickle", False)) as source,
-        naming(path, ConfigError, WeightsError),
+        prefix_errors(path, ConfigError, WeightsError),
     ):
         if source.is_ours:
             return _with_head(read_own(source.config), choices)
-        lineage, kind = _chosen(source.config, choices)
-        return settle_tie(lineage, lineage.facts(source.config, kind), kind, source.shapes, source.read)
+        lineage, kind = _lineage_and_head(source.config, choices)
+        return untie_if_different(lineage, lineage.facts(source.config, kind), kind, source.weights)

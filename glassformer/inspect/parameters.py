@@ -1,7 +1,7 @@
-"""Counting the parameters of a built model, each stored number once.
+"""Counts the parameters of a model, tied ones once.
 
-Counters that add up ``p.numel()`` count tied weights twice as soon as the tie is a shared storage and not one shared
-object; this one asks the storage.
+A sum of ``p.numel()`` counts tied weights twice if they share a storage but not the tensor object; this compares
+storages.
 """
 
 from collections import defaultdict
@@ -14,18 +14,18 @@ from glassformer.nn.linear import Embedding
 
 
 def num_parameters(model: nn.Module, embeddings: bool = True) -> int:
-    """Numbers stored for the parameters of ``model``, shared ones once.
+    """Return number of parameters of ``model``, shared ones once.
 
-    ``embeddings=False`` leaves out token and position tables, and with them a head that is tied to one.
+    ``embeddings=False`` excludes token and position embeddings, and a head that is tied to one of them.
     """
-    total = _stored_numbers(model.parameters())
+    total = _stored_elements(model.parameters())
     if embeddings:
         return total
-    return total - _stored_numbers(m.weight for m in model.modules() if isinstance(m, Embedding | nn.Embedding))
+    return total - _stored_elements(m.weight for m in model.modules() if isinstance(m, Embedding | nn.Embedding))
 
 
-def _stored_numbers(tensors: Iterable[Tensor]) -> int:
-    """How many places of memory the tensors occupy together."""
+def _stored_elements(tensors: Iterable[Tensor]) -> int:
+    """Return number of elements in memory that the tensors cover together."""
     views: dict[int, set[tuple[int, torch.Size, tuple[int, ...]]]] = defaultdict(set)
     for tensor in tensors:
         if tensor.numel():
@@ -35,14 +35,15 @@ def _stored_numbers(tensors: Iterable[Tensor]) -> int:
 
 
 def _covered(views: set[tuple[int, torch.Size, tuple[int, ...]]]) -> int:
-    """Places that at least one of several views into the same storage covers."""
+    """Return number of elements that several views of the same storage cover together."""
     ends = [
         offset + sum((n - 1) * step for n, step in zip(shape, stride, strict=True)) for offset, shape, stride in views
     ]
     first, last = min(offset for offset, _, _ in views), max(ends)
     [(_, shape, _), *others] = views
-    if not others and shape.numel() == last + 1 - first:  # one tensor without gaps: the usual case
+    if not others and shape.numel() == last + 1 - first:  # a single tensor without gaps: the usual case
         return shape.numel()
+    # Overlapping views: mark the elements of each.
     covered = torch.zeros(last + 1 - first, dtype=torch.bool)
     for offset, shape, stride in views:
         covered.as_strided(shape, stride, offset - first).fill_(True)

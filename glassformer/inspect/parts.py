@@ -1,4 +1,4 @@
-"""A model as a tree of its parts, from the facts alone: what each is and how many parameters it holds."""
+"""A model as a tree of parts, from the facts alone: a description and the number of parameters of each."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,16 +14,16 @@ from glassformer.config import (
     EmbeddingHead,
     FeedForward,
     LMHead,
-    Model,
+    ModelConfig,
     Stack,
     TaskHead,
     buffers,
     shapes,
 )
 from glassformer.config.positions import ScoreBias
-from glassformer.text.visible import counted
+from glassformer.text.plain_text import counted
 
-# Words for every kind; one that has none here is a KeyError, not a wrong description.
+# A kind without a description is a KeyError, not a wrong description.
 NORMS = {"layer": "LayerNorm", "rms": "RMSNorm"}
 PLACEMENTS = {
     "pre": "pre-norm",
@@ -35,78 +35,79 @@ PLACEMENTS = {
 
 @dataclass
 class Part:
-    """One part: its name, what the facts say of it, its parameters (of one copy) and its own parts."""
+    """One part: its name, a description, its parameters (of one copy) and its inner parts."""
 
     name: str
-    says: str = ""
+    description: str = ""
     parameters: int = 0
-    times: int = 1  # copies with weights of their own
+    copies: int = 1  # with separate weights
     parts: list["Part"] = field(default_factory=list)
 
 
-def part_tree(model: Model) -> Part:
-    """The whole model as a tree; the blocks of a stack, which are all alike, as one part with its number."""
-    root = Part("model", f"{model.family}, width {model.width:,}, vocabulary {model.vocab:,}")
-    said = dict(_said(model))
-    for name, shape in shapes(model).items():
+def part_tree(config: ModelConfig) -> Part:
+    """Return the whole model as a tree; the equal blocks of a stack are one part with a number of copies."""
+    root = Part("model", f"{config.family}, width {config.width:,}, vocabulary {config.vocab:,}")
+    descriptions = dict(_descriptions(config))
+    for name, shape in shapes(config).items():
         path = name.split(".")
-        if name in buffers(model) or (path[1:2] == ["blocks"] and path[2] != "0"):
-            continue  # no parameter, or like the first
-        _grow(root, path, prod(shape), said)
-    for stack_name, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
+        if name in buffers(config) or (path[1:2] == ["blocks"] and path[2] != "0"):
+            continue  # no parameter, or equal to the first block
+        _add_weight(root, path, prod(shape), descriptions)
+    for stack_name, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
         if stack is not None:
             _repeat(root, stack_name, stack.unique_layers or stack.layers)
-    if "head" in said and not any(part.name == "head" for part in root.parts):
-        root.parts.append(Part("head", said["head"]))  # it has no weights of its own, but it is there
+    if "head" in descriptions and not any(part.name == "head" for part in root.parts):
+        root.parts.append(Part("head", descriptions["head"]))  # a head without weights
     return root
 
 
-def _grow(root: Part, path: list[str], size: int, said: dict[str, str]) -> None:
-    """Add one weight to the part it belongs to; weight and bias are not parts but numbers of their module."""
+def _add_weight(root: Part, path: list[str], size: int, descriptions: dict[str, str]) -> None:
+    """Add one weight to all parts on its path; ``weight`` and ``bias`` belong to their module and are no parts."""
     root.parameters += size
     part = root
-    walked: list[str] = []
-    for step in path[:-1] if path[-1] in ("weight", "bias") and len(path) > 2 else path:
-        if step == "0" and walked[-1:] == ["blocks"]:
+    names: list[str] = []
+    for name in path[:-1] if path[-1] in ("weight", "bias") and len(path) > 2 else path:
+        if name == "0" and names[-1:] == ["blocks"]:
             continue
-        walked.append(step)
-        known = next((child for child in part.parts if child.name == step), None)
-        if known is None:
-            known = Part(step, said.get(".".join(walked), ""))
-            part.parts.append(known)
-        known.parameters += size
-        part = known
+        names.append(name)
+        child = next((child for child in part.parts if child.name == name), None)
+        if child is None:
+            child = Part(name, descriptions.get(".".join(names), ""))
+            part.parts.append(child)
+        child.parameters += size
+        part = child
 
 
-def _repeat(root: Part, stack_name: str, times: int) -> None:
+def _repeat(root: Part, stack_name: str, copies: int) -> None:
+    """Count all blocks of a stack instead of one."""
     stack = next(part for part in root.parts if part.name == stack_name)
     blocks = next(part for part in stack.parts if part.name == "blocks")
-    blocks.times = times
-    root.parameters += blocks.parameters * (times - 1)
-    stack.parameters += blocks.parameters * (times - 1)
+    blocks.copies = copies
+    root.parameters += blocks.parameters * (copies - 1)
+    stack.parameters += blocks.parameters * (copies - 1)
 
 
-def _said(model: Model) -> Iterator[tuple[str, str]]:
-    """What the facts say of each part, in a few words."""
-    norm = NORMS[model.norm.kind] + (" (1 + gain)" if model.norm.offset else "")
-    yield "embed", _embed(model.embed)
-    for name, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
+def _descriptions(config: ModelConfig) -> Iterator[tuple[str, str]]:
+    """Yield path and short description of each part."""
+    norm = NORMS[config.norm.kind] + (" (1 + gain)" if config.norm.offset else "")
+    yield "embed", _embed(config.embed)
+    for name, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
         if stack is None:
             continue
-        yield name, _stack(stack, norm, model.norm.eps)
+        yield name, _stack(stack, norm, config.norm.eps)
         yield f"{name}.blocks.attention", _attention(stack.attention)
         yield f"{name}.blocks.cross", "to the encoder's output"
-        yield f"{name}.blocks.ffn", _feed_forward(stack.ffn, model.width)
-    head = model.head
+        yield f"{name}.blocks.ffn", _feed_forward(stack.ffn, config.width)
+    head = config.head
     if isinstance(head, LMHead):
-        yield "head", ("reads the embedding table" if head.tied else "a matrix of its own") + _if(head.transform)
+        yield "head", ("tied to the embedding table" if head.tied else "a separate matrix") + _transform(head.transform)
     if isinstance(head, TaskHead):
         yield "head", f"{head.task}: {counted(len(head.labels), 'label')}, pools {head.pool or 'nothing'}"
     if isinstance(head, EmbeddingHead):
         yield "head", f"{head.pool} of the vectors"
 
 
-def _if(activation: str | None) -> str:
+def _transform(activation: str | None) -> str:
     return "" if activation is None else f" after a transform ({activation})"
 
 
@@ -122,7 +123,7 @@ def _stack(facts: Stack, norm: str, eps: float) -> str:
     words = [counted(facts.layers, "layer"), PLACEMENTS[facts.placement]]
     words += [f"{norm} ε {eps:g}", "causal" if facts.causal else "both ways"]
     if facts.unique_layers is not None:
-        words.append(f"{facts.unique_layers} with weights of their own")
+        words.append(f"{facts.unique_layers} with separate weights")
     return ", ".join(words)
 
 
@@ -156,7 +157,7 @@ def _score_bias(facts: ScoreBias) -> str:
         case Disentangled():
             return "disentangled positions"
         case unknown:
-            raise TypeError(f"there are no words for {type(unknown).__name__} as score_bias.")
+            raise TypeError(f"there is no description of {type(unknown).__name__} as score_bias.")
 
 
 def _feed_forward(facts: FeedForward, width: int) -> str:

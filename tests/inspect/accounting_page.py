@@ -1,6 +1,6 @@
-"""Runs the commands of docs/accounting.md and puts what they print below them.
+"""Runs the commands of docs/accounting.md and writes their output below them.
 
-``python -m tests.inspect.accounting_page`` writes the page and its pictures anew; with a folder, into that.
+``python -m tests.inspect.accounting_page`` rewrites the page and its plots; with a folder as argument, into that.
 """
 
 import re
@@ -19,8 +19,8 @@ BLOCK = re.compile(r"```console\n\$ (glassformer .*)\n(?:.*\n)*?```")
 
 
 def refreshed(page: str, pictures: Path) -> str:
-    """The page with the output of every command; pictures are written to a folder."""
-    return BLOCK.sub(lambda found: f"```console\n$ {found[1]}\n{output(found[1], pictures)}```", page)
+    """The page with the output of every command; plots are written to a folder."""
+    return BLOCK.sub(lambda match: f"```console\n$ {match[1]}\n{output(match[1], pictures)}```", page)
 
 
 def output(command: str, pictures: Path) -> str:

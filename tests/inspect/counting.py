@@ -1,9 +1,9 @@
-"""What a model really does, seen from below: matrix products that reach PyTorch's kernels, tensors that autograd
-keeps. Nothing here knows the account: only real tensors are looked at.
+"""Records what a real model does, independently of the account: matrix products that reach PyTorch's kernels, and
+tensors that autograd saves.
 
-A product has a matrix in it. What a norm adds up are squares, number by number: ``linalg.vecdot`` of many vectors
-arrives here as ``mul`` and ``sum`` and is no product. Were it ever to arrive as a product of two vectors, or anything
-else as a kernel that multiplies and is not known here, ``REFUSED`` stops the test instead of leaving it out.
+The squares of a norm are no matrix product: ``linalg.vecdot`` of many vectors is dispatched as ``mul`` and ``sum``. If
+it is ever dispatched as a product of two vectors, or any other unknown kernel multiplies, ``REFUSED`` fails the test
+instead of ignoring it.
 """
 
 from collections import Counter
@@ -16,12 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from glassformer.config import Model, change
+from glassformer.config import ModelConfig, change
 from glassformer.families import preset
 
 
-class Multiplied(NamedTuple):
-    """``times`` products (m × n) · (n × p) that one kernel was asked for."""
+class MatrixProduct(NamedTuple):
+    """``times`` products (m × n) · (n × p) of one kernel call."""
 
     m: int
     n: int
@@ -33,54 +33,57 @@ class Multiplied(NamedTuple):
         return 2 * self.m * self.n * self.p * self.times
 
 
-def _product(a: Tensor, b: Tensor, *_: Any) -> list[Multiplied]:
+def _product(a: Tensor, b: Tensor, *_: Any) -> list[MatrixProduct]:
     """(… m n) · (… n p)."""
     *times, m, n = a.shape
-    return [Multiplied(m, n, b.shape[-1], *times)]
+    return [MatrixProduct(m, n, b.shape[-1], *times)]
 
 
-def _added_product(added: Tensor, a: Tensor, b: Tensor, *_: Any) -> list[Multiplied]:
+def _added_product(added: Tensor, a: Tensor, b: Tensor, *_: Any) -> list[MatrixProduct]:
     del added
     return _product(a, b)
 
 
-def _matrix_vector(matrix: Tensor, vector: Tensor) -> list[Multiplied]:
+def _matrix_vector(matrix: Tensor, vector: Tensor) -> list[MatrixProduct]:
     assert vector.ndim == 1
-    return [Multiplied(*matrix.shape, 1)]
+    return [MatrixProduct(*matrix.shape, 1)]
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> list[Multiplied]:
-    """A fused kernel: the scores, and the average of the values."""
+def _attention(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> list[MatrixProduct]:
+    """A fused kernel: the scores, and the weighted sum of the values."""
     batch, heads, queries, width = q.shape
-    keys, wide = v.shape[-2:]
+    keys, value_width = v.shape[-2:]
     assert keys == k.shape[-2]
-    return [Multiplied(queries, width, keys, batch * heads), Multiplied(queries, keys, wide, batch * heads)]
+    return [
+        MatrixProduct(queries, width, keys, batch * heads),
+        MatrixProduct(queries, keys, value_width, batch * heads),
+    ]
 
 
-def _attention_back(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> list[Multiplied]:
-    """Its way back: the scores again, then the gradients of weights, values, queries and keys."""
+def _attention_backward(gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> list[MatrixProduct]:
+    """Its backward pass: the scores recomputed, then the gradients of probabilities, values, queries and keys."""
     batch, heads, queries, width = q.shape
-    keys, wide = v.shape[-2:]
-    assert (gradient.shape[-1], k.shape[-2]) == (wide, keys)
+    keys, value_width = v.shape[-2:]
+    assert (gradient.shape[-1], k.shape[-2]) == (value_width, keys)
     shapes = (
         (queries, width, keys),
-        (queries, wide, keys),
-        (keys, queries, wide),
+        (queries, value_width, keys),
+        (keys, queries, value_width),
         (queries, keys, width),
         (keys, queries, width),
     )
-    return [Multiplied(*shape, batch * heads) for shape in shapes]
+    return [MatrixProduct(*shape, batch * heads) for shape in shapes]
 
 
 _FUSED = ("flash_attention_for_cpu", "flash_attention", "efficient_attention", "cudnn_attention")
-COUNTED: Mapping[str, Callable[..., list[Multiplied]]] = {
+COUNTED: Mapping[str, Callable[..., list[MatrixProduct]]] = {
     "mm": _product,
     "bmm": _product,
     "mv": _matrix_vector,
     "addmm": _added_product,
     "baddbmm": _added_product,
     **{f"_scaled_dot_product_{kind}": _attention for kind in _FUSED},
-    **{f"_scaled_dot_product_{kind}_backward": _attention_back for kind in _FUSED},
+    **{f"_scaled_dot_product_{kind}_backward": _attention_backward for kind in _FUSED},
 }
 COMPOSED = {"matmul", "linear", "einsum", "scaled_dot_product_attention", "linalg_vecdot"}
 REFUSED = {
@@ -91,59 +94,59 @@ REFUSED = {
 
 
 class Products(TorchDispatchMode):
-    """Inside, every matrix product that is dispatched is written down, those of a backward pass too."""
+    """Inside, every dispatched matrix product is recorded, also in the backward pass."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[Multiplied] = []
+        self.recorded: list[MatrixProduct] = []
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
         name = op.overloadpacket.__name__
-        if name in COMPOSED:  # in inference mode, what is made of other operations arrives in one piece
+        if name in COMPOSED:  # in inference mode, composite operators are not decomposed
             with self:
                 return op.decompose(*args, **(kwargs or {}))
-        assert name not in REFUSED, f"{name} multiplies, and nobody counts it"
+        assert name not in REFUSED, f"{name} multiplies and is not counted"
         if name in COUNTED:
-            self.found += COUNTED[name](*args)
+            self.recorded += COUNTED[name](*args)
         return op(*args, **(kwargs or {}))
 
     @property
     def flops(self) -> int:
-        return sum(product.flops for product in self.found)
+        return sum(product.flops for product in self.recorded)
 
     @property
     def shapes(self) -> Counter[tuple[int, int, int]]:
         """How many products there are of each shape (m, n, p)."""
         shapes: Counter[tuple[int, int, int]] = Counter()
-        for product in self.found:
+        for product in self.recorded:
             shapes[product[:3]] += product.times
         return shapes
 
 
-class Kept:
-    """Inside, every tensor that autograd keeps for the way back is written down: each storage once.
+class SavedTensors:
+    """Inside, every tensor that autograd saves for the backward pass is recorded: each storage once.
 
     Args:
-        there: tensors that were there before: weights and inputs.
-        pieces: modules of each of whose calls it is written down what was kept in it.
-        inputs: the tensors that such a call is given.
+        existing: tensors allocated before: weights and inputs.
+        layers: modules whose calls are recorded separately.
+        inputs: maps the arguments of such a call to its input tensors.
     """
 
     def __init__(
         self,
-        there: Sequence[Tensor],
-        pieces: Sequence[nn.Module] = (),
+        existing: Sequence[Tensor],
+        layers: Sequence[nn.Module] = (),
         inputs: Callable[[Any, Any], Sequence[Tensor]] | None = None,
     ) -> None:
-        self._there = {_storage_id(tensor) for tensor in there}
-        self._alive: list[Tensor] = []  # so that no storage takes the place of another
+        self._existing = {_storage_id(tensor) for tensor in existing}
+        self._alive: list[Tensor] = []  # so that no storage is reused
         self.sizes: dict[int, int] = {}
-        self.pieces: list[set[int]] = []
-        self.beside: set[int] = set()  # kept outside the pieces, or given to one of them
-        self._now = self.beside
-        self._hooks = [piece.register_forward_pre_hook(self._enter, with_kwargs=True) for piece in pieces]
-        self._hooks += [piece.register_forward_hook(self._leave) for piece in pieces]
+        self.layers: list[set[int]] = []
+        self.outside: set[int] = set()  # saved outside the layers, and their inputs
+        self._current = self.outside
+        self._hooks = [layer.register_forward_pre_hook(self._enter, with_kwargs=True) for layer in layers]
+        self._hooks += [layer.register_forward_hook(self._leave) for layer in layers]
         self._inputs = inputs
         self._saving = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
 
@@ -157,79 +160,79 @@ class Kept:
             hook.remove()
 
     def ignore(self, tensor: Tensor) -> None:
-        """Count a tensor among those that were there before."""
+        """Treat a tensor as allocated before."""
         self._alive.append(tensor)
-        self._there.add(_storage_id(tensor))
+        self._existing.add(_storage_id(tensor))
 
     def _pack(self, tensor: Tensor) -> Tensor:
-        self._note(tensor, self._now)
+        self._record(tensor, self._current)
         return tensor
 
-    def _note(self, tensor: Tensor, where: set[int]) -> None:
+    def _record(self, tensor: Tensor, numbers: set[int]) -> None:
         number = _storage_id(tensor)
-        if number not in self._there:
+        if number not in self._existing:
             self._alive.append(tensor)
             self.sizes[number] = tensor.untyped_storage().nbytes()
-            where.add(number)
+            numbers.add(number)
 
     def _enter(self, _: nn.Module, args: Any, kwargs: Any) -> None:
         assert self._inputs is not None
         for tensor in self._inputs(args, kwargs):
-            self._note(tensor, self.beside)
-        self._now = set()
-        self.pieces.append(self._now)
+            self._record(tensor, self.outside)
+        self._current = set()
+        self.layers.append(self._current)
 
     def _leave(self, *_: Any) -> None:
-        self._now = self.beside
+        self._current = self.outside
 
     @property
     def nbytes(self) -> int:
-        """Of all that is kept. Not to be asked if inputs of pieces are noted: they are not all kept."""
+        """Total size. Not available if inputs of layers are recorded: not all of them are saved."""
         assert self._inputs is None
         return sum(self.sizes.values())
 
     @property
     def checkpointed(self) -> int:
-        """Of what lies beside the pieces, their inputs included, and of the rest of the largest piece."""
-        rest = max(sum(self.sizes[number] for number in piece - self.beside) for piece in self.pieces)
-        return sum(self.sizes[number] for number in self.beside) + rest
+        """Size outside the layers, with their inputs, plus the inside of the largest layer."""
+        largest = max(sum(self.sizes[number] for number in layer - self.outside) for layer in self.layers)
+        return sum(self.sizes[number] for number in self.outside) + largest
 
 
 def _storage_id(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-# ---- what is counted: models and what they are given
+# ---- models and their inputs
 
 
-def inputs(facts: Model, batch: int, tokens: int, source: int) -> dict[str, Tensor]:
-    """Ids for any family: ``source`` of them for an encoder that a decoder looks at."""
+def inputs(facts: ModelConfig, batch: int, tokens: int, source: int) -> dict[str, Tensor]:
+    """Ids for any family: ``source`` of them for the encoder of an encoder-decoder."""
     if facts.family != "encoder-decoder":
         return {"ids": torch.randint(facts.vocab, (batch, tokens))}
     return {"ids": torch.randint(facts.vocab, (batch, source)), "target": torch.randint(facts.vocab, (batch, tokens))}
 
 
-def loss(answer: Any, kept: Kept | None = None) -> Tensor:
-    """Cross-entropy of the last axis of every answer, all targets 0; they are inputs, and not ``kept``."""
+def loss(output: Any, saved: SavedTensors | None = None) -> Tensor:
+    """Cross-entropy of the last axis of every output, all targets 0; they are inputs, not ``saved``."""
     total = torch.zeros(())
-    for one in answer if isinstance(answer, tuple) else (answer,):
-        flat = one.reshape(-1, one.shape[-1])
+    for logits in output if isinstance(output, tuple) else (output,):
+        flat = logits.reshape(-1, logits.shape[-1])
         targets = torch.zeros(len(flat), dtype=torch.long, device=flat.device)
-        if kept is not None:
-            kept.ignore(targets)
+        if saved is not None:
+            saved.ignore(targets)
         total = F.cross_entropy(flat, targets) + total.to(flat)
     return total
 
 
 def without_dropout(facts: Any) -> Any:
-    """The same page of facts with every share of dropout 0."""
+    """The same facts with every dropout 0."""
     return rewritten(facts, lambda name, value: 0.0 if name.endswith("dropout") else value)
 
 
 def rewritten(facts: Any, rule: Callable[[str, Any], Any]) -> Any:
-    """A page of facts with a rule for single facts, by name and value, applied everywhere."""
+    """Apply a rule to every fact, by name and value."""
     if isinstance(facts, tuple):
-        return tuple(rewritten(one, rule) for one in facts)
+        return tuple(rewritten(item, rule) for item in facts)
     if not is_dataclass(facts) or isinstance(facts, type):
         return facts
     parts = {field.name: getattr(facts, field.name) for field in fields(facts)}
@@ -242,8 +245,8 @@ SMALL: dict[str, int] = {
 }  # fmt: skip
 
 
-def small(facts: Model) -> Model:
-    """A published page of facts in small: three layers of width 64, windows of 24 tokens, all else as it was."""
+def small(facts: ModelConfig) -> ModelConfig:
+    """Published facts in small: three layers of width 64, windows of 24 tokens, all else as it was."""
     stack = facts.decoder or facts.encoder
     assert stack is not None
     head = stack.attention.head_dim
@@ -257,12 +260,12 @@ def small(facts: Model) -> Model:
             return tuple(24 if isinstance(window, int) else window for window in value)
         return SMALL[name] if name in SMALL and isinstance(value, int) and value else value
 
-    page = rewritten(without_dropout(facts), rule)
-    assert isinstance(page, Model)
-    return page
+    config = rewritten(without_dropout(facts), rule)
+    assert isinstance(config, ModelConfig)
+    return config
 
 
-def shallow(name: str) -> Model:
+def shallow(name: str) -> ModelConfig:
     """A published model with few layers: four of each kind of window, all else as it was."""
     facts = preset(name)
     for side in ("encoder", "decoder"):

@@ -17,13 +17,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from glassformer import Transformer, TransformerLM, account, hub, preset
 from glassformer.config import change
-from glassformer.inspect.account import Product, Rule, Work, register_rule
+from glassformer.inspect.account import OperatorRule, Product, Work, register_rule
 from glassformer.inspect.account import rules as known_rules
-from glassformer.inspect.account.hardware import own
+from glassformer.inspect.account.hardware import OPTIMIZER, custom_hardware, time_on
 from glassformer.inspect.account.rules import UnknownOperatorError
-from glassformer.inspect.account.timing import OPTIMIZER, time_on
 from glassformer.training.adapters import add_adapters
-from tests.inspect.counting import Kept
+from tests.configs import CONFIGS
+from tests.inspect.counting import SavedTensors
 from tests.inspect.levels import peak
 
 B, T, S, D, H, FF = 2, 10, 14, 64, 4, 128
@@ -56,7 +56,7 @@ def test_torch_transformer(is_training: bool) -> None:
     module, inputs = transformer().train(is_training), (torch.randn(B, S, D), torch.randn(B, T, D))
     forward, trained = account(module, inputs), account(module, inputs, mode="train")
     assert forward.flops == trained.forward_flops == by_hand() == counted_by_torch(deepcopy(module), *inputs)
-    assert forward.parameters == sum(one.numel() for one in module.parameters())
+    assert forward.parameters == sum(weight.numel() for weight in module.parameters())
     assert module.training is is_training
     layer = forward.find("encoder.layers.0.self_attn")
     assert {part.name: part.flops for part in layer.parts if part.flops} == {
@@ -68,7 +68,7 @@ def test_torch_transformer(is_training: bool) -> None:
     assert set(forward.shares()) == {"projections", "attention", "ffn"}
 
 
-def test_a_mask_whose_numbers_decide() -> None:
+def test_a_mask_whose_values_matter() -> None:
     """Whether it is causal is read off the numbers of the mask, which are known."""
     mask = nn.Transformer.generate_square_subsequent_mask(T)
     inputs = {"src": torch.randn(B, S, D), "tgt": torch.randn(B, T, D), "tgt_mask": mask}
@@ -76,7 +76,7 @@ def test_a_mask_whose_numbers_decide() -> None:
 
 
 class After(nn.Module):
-    """A linear map, and any function after it."""
+    """A linear layer, and any function after it."""
 
     def __init__(self, function: Callable[..., Any], width: int = 8) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ ATTEND, LINEAR = 2 * B * T * T * D, 2 * B * T * D * D
 
 @pytest.mark.parametrize("fused", [True, False], ids=["fused", "formula"])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_attention_of_ones_own(dropout: float, fused: bool) -> None:
+def test_custom_attention(dropout: float, fused: bool) -> None:
     module, x = OwnAttention(dropout, fused=fused), torch.randn(B, T, D)
     trained = account(module, x, mode="train")
     assert trained.forward_flops == 4 * LINEAR + 2 * ATTEND == counted_by_torch(module, x)
@@ -124,20 +124,20 @@ def test_attention_of_ones_own(dropout: float, fused: bool) -> None:
     assert account(module.eval(), x).flops == account(module.train(), x).flops == trained.forward_flops
 
 
-def test_what_a_fused_kernel_with_dropout_keeps() -> None:
+def test_what_a_fused_kernel_with_dropout_saves() -> None:
     """Queries, keys and values, which are one tensor, the result, and a number for each query and head."""
-    kept = BYTES * (3 * B * T * D + B * T * D + B * H * T)
+    saved = BYTES * (3 * B * T * D + B * T * D + B * H * T)
     with_dropout, without = (account(OwnAttention(p), torch.randn(B, T, D), mode="train") for p in (0.1, 0.0))
-    assert with_dropout.memory.activations == without.memory.activations == kept
+    assert with_dropout.memory.activations == without.memory.activations == saved
 
 
-def test_what_a_dropout_by_formula_keeps_is_a_byte_for_each_number() -> None:
+def test_dropout_by_formula_saves_a_byte_per_element() -> None:
     """Against a real pass, which keeps a factor of four bytes."""
     module, x = OwnAttention(0.1, fused=False), torch.randn(B, T, D)
-    with Kept([*module.parameters(), x]) as kept:
+    with SavedTensors([*module.parameters(), x]) as saved:
         module(x)
     dropped = B * H * T * T
-    assert account(module, x, mode="train").memory.activations == kept.nbytes - (BYTES - 1) * dropped
+    assert account(module, x, mode="train").memory.activations == saved.nbytes - (BYTES - 1) * dropped
 
 
 def test_memory_of_a_deep_network() -> None:
@@ -190,13 +190,13 @@ class Residual(nn.Module):
 
 
 @pytest.mark.parametrize("again", [None, "plain", "reentrant"])
-def test_memory_of_residuals_that_run_again(again: str | None) -> None:
-    """To the byte, but that a real pass notes numbers of its own beside the tensors."""
+def test_memory_of_checkpointed_residuals(again: str | None) -> None:
+    """To the byte; a real pass saves numbers besides the tensors."""
     module, x = Residual(again), torch.randn(64, 16)
     assert 0 <= level(module, x) - accounted_level(module, x) <= 100
-    with Kept([*module.parameters(), x]) as kept:
+    with SavedTensors([*module.parameters(), x]) as saved:
         module(x)
-    assert account(module, x, mode="train").memory.activations == kept.nbytes
+    assert account(module, x, mode="train").memory.activations == saved.nbytes
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_memory_of_residuals_that_run_again(again: str | None) -> None:
         lambda y: y.max(0).values,
     ],
 )
-def test_memory_of_gradients_that_are_added_up_or_filled_in(function: Callable[[Tensor], Tensor]) -> None:
+def test_memory_of_accumulated_and_filled_gradients(function: Callable[[Tensor], Tensor]) -> None:
     module, x = After(function), torch.randn(512, 8)
     assert accounted_level(module, x) == level(module, x)
 
@@ -224,7 +224,7 @@ def test_formulas_of_autograd_that_add(name: str) -> None:
 
 
 @pytest.mark.parametrize("again", ["plain", "reentrant"])
-def test_what_runs_again_is_recomputed(again: str) -> None:
+def test_checkpointed_work_is_recomputed(again: str) -> None:
     """All of it, or without the last product, whose result nobody needs; neither is it counted as backward."""
     x, widths = torch.randn(32, 16), 16 * 64
     once, twice = (account(Residual(how), x, mode="train") for how in (None, again))
@@ -256,7 +256,7 @@ class Own(nn.Module):
         return Doubled.apply(x, self.weight)
 
 
-def test_a_backward_pass_of_ones_own_belongs_to_its_module() -> None:
+def test_a_custom_backward_belongs_to_its_module() -> None:
     trained = account(nn.Sequential(nn.Linear(8, 8), Own()), torch.randn(3, 8), mode="train")
     assert {part.path: part.backward_flops for part in trained.root.parts if part.backward_flops} == {
         "0": 384,
@@ -271,7 +271,7 @@ class Expert(nn.Module):
         self.out = nn.Linear(16, 64)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.out(sum(one(x).tanh() for one in self.inner)).sigmoid()[:, :16].exp()
+        return self.out(sum(layer(x).tanh() for layer in self.inner)).sigmoid()[:, :16].exp()
 
 
 class Stacked(nn.Module):
@@ -285,13 +285,13 @@ class Stacked(nn.Module):
         return x
 
 
-def test_lists_of_layers_inside_layers() -> None:
-    """What is kept by each layer of the outer list is one piece; its calls are counted apart from the inner ones."""
+def test_nested_module_lists() -> None:
+    """What is saved by each layer of the outer list is one piece; its calls are counted apart from the inner ones."""
     stacked, x = Stacked(), torch.randn(10, 16)
     trained = account(stacked, x, mode="train")
-    with Kept([*stacked.parameters(), x], list(stacked.layers), lambda args, _: args) as kept:
+    with SavedTensors([*stacked.parameters(), x], list(stacked.layers), lambda args, _: args) as saved:
         stacked(x)
-    assert trained.memory.checkpointed == kept.checkpointed < trained.memory.activations
+    assert trained.memory.checkpointed == saved.checkpointed < trained.memory.activations
     assert {part.path: part.calls for part in trained.root.walk() if part.calls} == {
         "layers": 3, "layers.0.inner": 2, "layers.1.inner": 2, "layers.2.inner": 2,
     }  # fmt: skip
@@ -307,10 +307,10 @@ def test_pooling() -> None:
 def test_convolutions() -> None:
     x = torch.randn(2, 6, 9, 11, requires_grad=True)
     for kind in (nn.Conv2d, nn.ConvTranspose2d):
-        made = kind(6, 4, (3, 5), stride=2, padding=1)
+        convolution = kind(6, 4, (3, 5), stride=2, padding=1)
         with FlopCounterMode(display=False) as counter:
-            made(x).sum().backward()
-        assert account(made, x, mode="train").flops == counter.get_total_flops()
+            convolution(x).sum().backward()
+        assert account(convolution, x, mode="train").flops == counter.get_total_flops()
     grouped = account(nn.Conv2d(6, 4, (3, 5), stride=2, padding=1, groups=2), x, mode="train")
     assert grouped.flops == 3 * 2 * (2 * 4 * 5 * 5) * (3 * 3 * 5)  # 4 × 5 × 5 numbers, each of 3 channels and 15 places
 
@@ -322,8 +322,12 @@ def test_frozen_weights_have_no_gradients() -> None:
     assert trained.backward_flops == 2 * 3 * 8 * 8
     assert trained.memory.gradients == (8 * 8 + 8) * BYTES
     assert (trained.parameters, trained.trainable_parameters) == (2 * 72, 72)
-    updated = next(one for one in time_on(trained, own(flops=1e12, bandwidth=1e12)).work if one.name == OPTIMIZER)
-    assert updated.bytes == 72 * BYTES * (2 + 4 + 1)  # the weight and two means, read and written; the gradient, read
+    updated = next(
+        operation
+        for operation in time_on(trained, custom_hardware(flops=1e12, bandwidth=1e12)).work
+        if operation.name == OPTIMIZER
+    )
+    assert updated.bytes == 72 * BYTES * (2 + 4 + 1)  # the weight and two moments, read and written; the gradient, read
 
 
 def test_adapters_alone_are_trained() -> None:
@@ -331,7 +335,7 @@ def test_adapters_alone_are_trained() -> None:
     model = Transformer(facts, "meta")
     add_adapters(model, rank=2)
     trained = account(model, context=4)
-    assert trained.trainable_parameters == sum(one.numel() for one in model.parameters() if one.requires_grad)
+    assert trained.trainable_parameters == sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     assert 0 < trained.trainable_parameters < trained.parameters
 
 
@@ -343,30 +347,30 @@ def test_the_module_stays_as_it_was() -> None:
     assert torch.equal(torch.get_rng_state(), drawn)
     assert all(torch.equal(state[name], value) for name, value in module.state_dict().items())
     assert {name: set(vars(one)) for name, one in module.named_modules()} == before
-    assert not any(one._forward_hooks or one._forward_pre_hooks for one in module.modules())
-    assert all(one.grad is None for one in module.parameters())
+    assert not any(child._forward_hooks or child._forward_pre_hooks for child in module.modules())
+    assert all(weight.grad is None for weight in module.parameters())
     module(x)  # and it runs on real tensors
 
 
 def test_a_weight_from_outside_is_refused() -> None:
-    """A forward that holds the module itself and not its copy would leave gradients without numbers there."""
+    """A forward that captures the module itself and not its copy would leave fake gradients in it."""
     module, x = Scans(), torch.ones(5, 4)
     module.inner.forward = lambda x: F.linear(x, module.weight.t())  # type: ignore[method-assign]
-    with pytest.raises(ValueError, match="the part 'inner' uses the weight 'weight' of the model itself"):
+    with pytest.raises(ValueError, match="the part 'inner' uses the weight 'weight' of the original model"):
         account(module, x, mode="train")
     assert module.weight.grad is None
     assert account(module, x).flops == 2 * 5 * 4 * 6
 
 
 def test_several_threads_at_a_time() -> None:
-    module, inputs, found = transformer(), (torch.randn(B, S, D), torch.randn(B, T, D)), []
-    threads = [threading.Thread(target=lambda: found.append(account(module, inputs).flops)) for _ in range(3)]
-    for one in threads:
-        one.start()
+    module, inputs, flops = transformer(), (torch.randn(B, S, D), torch.randn(B, T, D)), []
+    threads = [threading.Thread(target=lambda: flops.append(account(module, inputs).flops)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
     real = module.eval()(*inputs)
-    for one in threads:
-        one.join()
-    assert found == [by_hand()] * 3
+    for thread in threads:
+        thread.join()
+    assert flops == [by_hand()] * 3
     assert real.shape == (B, T, D)
 
 
@@ -397,7 +401,7 @@ def test_an_operator_without_a_rule_is_named(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(UnknownOperatorError, match=remedy):
         account(module, x)
     monkeypatch.setattr(known_rules, "_RULES", dict(known_rules._RULES))
-    rule = Rule("product", work=lambda a, b, out: Work((Product(len(a), len(b), b.shape[1]),), 0, out.numel()))
+    rule = OperatorRule("product", work=lambda a, b, out: Work((Product(len(a), len(b), b.shape[1]),), 0, out.numel()))
     register_rule(torch.ops.glassformer_tests.scan, rule)
     counted = account(module, x)
     assert (counted.flops, counted.root.elementwise) == (2 * 5 * 4 * 6, 5 * 6)
@@ -442,7 +446,7 @@ def test_a_size_that_depends_on_inputs_is_known(function: Callable[..., Tensor])
     assert account(module, inputs).flops == 2 * 3 * 8 * 8 + 2 * 2 * 8 * 5
 
 
-def test_numbers_after_many_steps() -> None:
+def test_values_after_many_operators() -> None:
     def function(y: Tensor) -> Tensor:
         count = torch.zeros((), dtype=torch.long)
         for _ in range(700):
@@ -458,11 +462,11 @@ class Answer:
     more: dict[str, Tensor]
 
 
-def test_dictionaries_and_dataclasses_of_ones_own() -> None:
+def test_custom_dictionaries_and_dataclasses() -> None:
     module = After(lambda y: Answer(y, {"again": y * 2}))
     counted = account(module, UserDict(x=torch.ones(3, 8)), mode="train")
     assert (counted.batch, counted.context, counted.flops) == (3, 8, 2 * 2 * 3 * 8 * 8)
-    with pytest.raises(ValueError, match="returns, a str, depends"):
+    with pytest.raises(ValueError, match="output of this module, a str, depends"):
         account(After(lambda _: "text"), torch.ones(3, 8), mode="train")
 
 
@@ -500,7 +504,7 @@ def test_a_padding_mask_in_evaluation() -> None:
     assert encoder.use_nested_tensor
 
 
-def test_a_form_in_two_vectors_and_distances() -> None:
+def test_bilinear_forms_and_distances() -> None:
     x, y = torch.randn(3, 8, requires_grad=True), torch.randn(3, 7, requires_grad=True)
     trained = account(nn.Bilinear(8, 7, 4), (x, y), mode="train")
     assert (trained.forward_flops, trained.backward_flops) == (2 * 3 * 4 * 8 * 7, 3 * 2 * 3 * 4 * 8 * 7)
@@ -531,18 +535,18 @@ def test_bags_of_embeddings() -> None:
 
 def test_products_of_different_types_are_refused() -> None:
     for module in (nn.Linear(8, 8), nn.Linear(8, 8, bias=False)):
-        with pytest.raises(TypeError, match=r"multiplies numbers of float16 and float32 .*\.to\(dtype\)"):
+        with pytest.raises(TypeError, match=r"multiplies float16 and float32 .*\.to\(dtype\)"):
             account(module.half(), torch.randn(3, 8))
 
 
 def test_models_of_this_library(tmp_path) -> None:
-    facts = change(change(preset("gpt2"), "decoder.layers", 2), "vocab", 64)
+    facts = CONFIGS["gpt2"]
     model = Transformer(facts)
     hub.save(model, tmp_path)
     expected = account(facts, batch=2, context=9)
-    for one in (model, hub.load(tmp_path), tmp_path):
-        found = account(one, batch=2, context=9)
-        assert (found.flops, found.root.bytes_moved, found.memory) == (
+    for subject in (model, hub.load(tmp_path), tmp_path):
+        counted = account(subject, batch=2, context=9)
+        assert (counted.flops, counted.root.bytes_moved, counted.memory) == (
             expected.flops, expected.root.bytes_moved, expected.memory,
         )  # fmt: skip
     narrow = account(Transformer(facts, dtype=torch.bfloat16), context=9)
@@ -554,18 +558,21 @@ def test_models_of_this_library(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ask", "message"),
+    ("make", "message"),
     [
-        (lambda: account(nn.Linear(2, 2)), "with the inputs of its forward"),
+        (lambda: account(nn.Linear(2, 2)), "needs the inputs of its forward"),
         (lambda: account(nn.Linear(2, 2), torch.ones(1, 2), batch=3), "leave out batch"),
         (lambda: account(nn.Linear(2, 2), torch.ones(1, 2), mode="decode"), "needs a Transformer of this library"),
         (lambda: account(nn.Linear(2, 2), torch.ones(1, 2), causal="exact"), "causal='dense'"),
         (lambda: account(nn.Linear(2, 2), torch.ones(1, 2), dtype="float16"), r"module.to\(torch.float16\)"),
         (lambda: account(nn.Linear(2, 2), ()), "inputs has none"),
-        (lambda: account(nn.Linear(2, 2).to(torch.float8_e4m3fn), torch.ones(1, 2)), "of float8_e4m3fn, and accounts"),
+        (
+            lambda: account(nn.Linear(2, 2).to(torch.float8_e4m3fn), torch.ones(1, 2)),
+            "is float8_e4m3fn; an account needs",
+        ),
         (lambda: account(nn.ReLU(), torch.ones(1, 2), mode="train"), "use mode='forward'"),
     ],
 )
-def test_what_cannot_be_accounted_for(ask, message: str) -> None:
+def test_unsupported_accounts_are_refused(make, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        ask()
+        make()

@@ -33,10 +33,10 @@ def test_a_machine():
 
 
 @pytest.mark.usefixtures("tiny")
-def test_only_what_is_asked_for_is_measured(monkeypatch):
+def test_only_the_requested_dtype_is_measured(monkeypatch):
     seen = []
     best = measure._best_product
-    monkeypatch.setattr(measure, "_best_product", lambda *given: seen.append(given[2]) or best(*given))
+    monkeypatch.setattr(measure, "_best_product", lambda *args: seen.append(args[2]) or best(*args))
     assert list(measure_machine("float16", "cpu").flops) == ["float16"]
     assert set(seen) == {torch.float16}
 
@@ -47,7 +47,7 @@ def test_float32_is_measured_in_full_and_the_choice_restored(monkeypatch, chosen
     during = []
     best = measure._best_product
     monkeypatch.setattr(
-        measure, "_best_product", lambda *given: during.append(torch.get_float32_matmul_precision()) or best(*given)
+        measure, "_best_product", lambda *args: during.append(torch.get_float32_matmul_precision()) or best(*args)
     )
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(chosen)
@@ -91,18 +91,18 @@ def test_the_size_is_chosen_for_the_time(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "device", "said"),
+    ("dtype", "device", "message"),
     [
         ("float64", "cpu", "dtype must be one of"),
         ("float8", "cpu", "float8 products are not measured"),
         ("tf32", "cpu", "tf32 is a mode of GPUs and cannot be measured on cpu"),
-        ("float32", "abacus", "device must be cpu, cuda or a GPU by its number such as cuda:1, got 'abacus'"),
+        ("float32", "abacus", "device must be cpu, cuda or a GPU by its index such as cuda:1, got 'abacus'"),
         ("float32", "meta", "only cpu and cuda can be measured, got 'meta'"),
-        ("float32", "cuda:99", r"'cuda:99' cannot be measured: torch sees \d+ GPUs here"),
+        ("float32", "cuda:99", r"'cuda:99' cannot be measured: torch sees \d+ GPUs\. .* device='cpu'\.$"),
     ],
 )
-def test_what_cannot_be_measured(dtype, device, said):
-    with pytest.raises(ValueError, match=said):
+def test_unsupported_measurements_are_refused(dtype, device, message):
+    with pytest.raises(ValueError, match=message):
         measure_machine(dtype, device)
 
 
@@ -114,9 +114,9 @@ def test_a_step_is_timed_by_its_median(monkeypatch):
     assert len(calls) == 6  # five that are timed, after one that is not
 
 
-def test_a_step_lasts_from_its_start_until_the_device_has_finished(monkeypatch):
+def test_a_step_is_timed_until_the_device_is_synchronized(monkeypatch):
     events = []
-    monkeypatch.setattr(measure, "_finish", lambda _: events.append("finished"))
+    monkeypatch.setattr(measure, "_synchronize", lambda _: events.append("finished"))
     monkeypatch.setattr(measure, "perf_counter", lambda: events.append("clock") or float(len(events)))
     assert measure_step(lambda: events.append("run"), repeats=1) == 3.0  # from the third event to the sixth
     assert events == ["run", "finished", "clock", "run", "finished", "clock"]

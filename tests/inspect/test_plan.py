@@ -5,7 +5,7 @@ from math import ceil, inf, nan
 
 import pytest
 
-from glassformer.inspect.account.hardware import hardware, own
+from glassformer.inspect.account.hardware import custom_hardware, hardware
 from glassformer.inspect.account.plan import TrainingFacts, compute_optimal_tokens, plan
 from tests.helpers import types_unchecked
 
@@ -17,10 +17,10 @@ FACTS = TrainingFacts(
     gradient_bytes=2000,
     optimizer_bytes=12_000,
     activation_bytes=800,
-    piece_bytes=200,
+    unit_bytes=200,
     tokens_per_batch=300,
 )
-DEVICE = own(flops=10_000, bandwidth=1, memory=16_000)
+DEVICE = custom_hardware(flops=10_000, bandwidth=1, memory=16_000)
 
 
 def planned(facts=FACTS, **changes):
@@ -28,75 +28,75 @@ def planned(facts=FACTS, **changes):
 
 
 def test_data_parallel_memory():
-    made = planned(parallel="ddp")
-    assert (made.weight_bytes, made.gradient_bytes, made.optimizer_bytes) == (2000, 2000, 12_000)
-    assert (made.gathered_bytes, made.activation_bytes) == (0, 800)
-    assert made.memory_per_device == 16_800
-    assert made.fits is False
+    training = planned(parallel="ddp")
+    assert (training.weight_bytes, training.gradient_bytes, training.optimizer_bytes) == (2000, 2000, 12_000)
+    assert (training.gathered_bytes, training.activation_bytes) == (0, 800)
+    assert training.memory_per_device == 16_800
+    assert training.fits is False
 
 
 def test_fully_sharded_memory():
-    made = planned(parallel="fsdp")
-    assert (made.weight_bytes, made.gradient_bytes, made.optimizer_bytes) == (500, 500, 3000)
-    assert made.gathered_bytes == 400  # two pieces
-    assert made.activation_bytes == 800
-    assert made.memory_per_device == 5200
-    assert made.fits is True
+    training = planned(parallel="fsdp")
+    assert (training.weight_bytes, training.gradient_bytes, training.optimizer_bytes) == (500, 500, 3000)
+    assert training.gathered_bytes == 400  # two units
+    assert training.activation_bytes == 800
+    assert training.memory_per_device == 5200
+    assert training.fits is True
 
 
 def test_tensor_parallel_memory():
-    made = planned(parallel="tensor")
-    assert (made.weight_bytes, made.gradient_bytes, made.optimizer_bytes) == (500, 500, 3000)
-    assert (made.gathered_bytes, made.activation_bytes) == (0, 200)
-    assert made.memory_per_device == 4200
+    training = planned(parallel="tensor")
+    assert (training.weight_bytes, training.gradient_bytes, training.optimizer_bytes) == (500, 500, 3000)
+    assert (training.gathered_bytes, training.activation_bytes) == (0, 200)
+    assert training.memory_per_device == 4200
 
 
-def test_how_the_ways_compare():
+def test_kinds_of_parallelism_compared():
     ddp, fsdp, tensor = (planned(parallel=way).memory_per_device for way in ("ddp", "fsdp", "tensor"))
     assert tensor < fsdp < ddp
     assert len({planned(parallel=way, devices=1).memory_per_device for way in ("ddp", "fsdp", "tensor")}) == 1
     more = [planned(parallel="fsdp", devices=n).memory_per_device for n in (2, 4, 8, 1000)]
     assert more == sorted(more, reverse=True)
-    assert more[-1] > 800 + 400  # activations and gathered pieces stay, however many devices there are
+    assert more[-1] > 800 + 400  # activations and gathered units stay, however many devices there are
     assert planned(parallel="ddp", devices=1000).memory_per_device == ddp
 
 
 def test_memory_fits_to_the_byte():
-    assert planned(hardware=own(flops=1, bandwidth=1, memory=16_800)).fits is True
-    assert planned(hardware=own(flops=1, bandwidth=1, memory=16_799)).fits is False
-    unknown = planned(hardware=own(flops=1, bandwidth=1))
+    assert planned(hardware=custom_hardware(flops=1, bandwidth=1, memory=16_800)).fits is True
+    assert planned(hardware=custom_hardware(flops=1, bandwidth=1, memory=16_799)).fits is False
+    unknown = planned(hardware=custom_hardware(flops=1, bandwidth=1))
     assert unknown.fits is None
     assert "memory left" not in [line.what for line in unknown.lines()]
 
 
 def test_time():
     """4 devices × 10,000 FLOP/s × 0.3 = 12,000 FLOP/s, which are 2 tokens a second."""
-    made = planned(mfu=0.3, tokens=432_000)
-    assert made.tokens_per_second == pytest.approx(2)
-    assert made.total_flops == 2_592_000_000
-    assert made.days == pytest.approx(2.5)
-    assert made.device_hours == pytest.approx(240)
-    assert made.steps == 1440
-    assert made.seconds_per_step == pytest.approx(150)
+    training = planned(mfu=0.3, tokens=432_000)
+    assert training.tokens_per_second == pytest.approx(2)
+    assert training.total_flops == 2_592_000_000
+    assert training.days == pytest.approx(2.5)
+    assert training.device_hours == pytest.approx(240)
+    assert training.steps == 1440
+    assert training.seconds_per_step == pytest.approx(150)
     assert planned(tokens=301).steps == 2
     assert planned(tokens=300).steps == 1
 
 
-def test_a_published_run_is_of_the_right_size():
+def test_a_published_run():
     """Llama 1, 65 billion parameters: 1.4 trillion tokens took 1,022,362 GPU-hours of A100 80GB and about 21 days."""
     facts = replace(FACTS, parameters=65_200_000_000, flops_per_token=6 * 65.2e9)
-    made = plan(facts, devices=2048, hardware=hardware("a100 sxm 80gb"), dtype="bfloat16", tokens=1.4e12, mfu=0.47)
-    assert made.device_hours == pytest.approx(1_022_362, rel=0.03)
-    assert made.days == pytest.approx(21, rel=0.03)
+    training = plan(facts, devices=2048, hardware=hardware("a100 sxm 80gb"), dtype="bfloat16", tokens=1.4e12, mfu=0.47)
+    assert training.device_hours == pytest.approx(1_022_362, rel=0.03)
+    assert training.days == pytest.approx(21, rel=0.03)
 
 
-def test_tokens_without_a_number_are_twenty_for_each_parameter():
+def test_tokens_default_to_twenty_per_parameter():
     assert planned().tokens == compute_optimal_tokens(1000) == 20_000
     assert compute_optimal_tokens(70_000_000_000) == 1_400_000_000_000  # Chinchilla
     assert compute_optimal_tokens(1000, tokens_per_parameter=25.5) == 25_500
-    by_rule, given = ({line.what: line for line in planned(tokens=n).lines()}["tokens"] for n in (None, 20_000))
+    by_rule, chosen = ({line.what: line for line in planned(tokens=n).lines()}["tokens"] for n in (None, 20_000))
     assert by_rule.formula == "parameters × tokens per parameter = 1,000 × 20"
-    assert given.formula == "as given = 20,000"
+    assert chosen.formula == "as set = 20,000"
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp", "tensor"])
@@ -105,8 +105,8 @@ def test_tokens_without_a_number_are_twenty_for_each_parameter():
     [{}, {"devices": 1}, {"tokens": 1.4e12 / 7, "mfu": 0.123}, {"hardware": hardware("h100 sxm"), "tokens": 3e14}],
 )
 def test_every_formula_gives_its_value(parallel, changes):
-    made = planned(parallel=parallel, **changes)
-    lines = made.lines()
+    training = planned(parallel=parallel, **changes)
+    lines = training.lines()
     for line in lines:
         names, numbers = line.formula.split(" = ")
         for sign, python in ((",", ""), ("×", "*"), ("−", "-"), ("⌈", "ceil("), ("⌉", ")")):
@@ -116,18 +116,24 @@ def test_every_formula_gives_its_value(parallel, changes):
         assert line.unit
     shown = {line.what: line.value for line in lines}
     assert len(shown) == len(lines)
-    assert shown["memory per device"] == made.memory_per_device
-    assert (shown["memory left"] >= 0) is made.fits
-    assert ("gathered weights" in shown) is (made.gathered_bytes > 0)
-    times = (made.tokens_per_second, made.steps, made.seconds_per_step, made.days, made.device_hours)
+    assert shown["memory per device"] == training.memory_per_device
+    assert (shown["memory left"] >= 0) is training.fits
+    assert ("gathered weights" in shown) is (training.gathered_bytes > 0)
+    times = (
+        training.tokens_per_second,
+        training.steps,
+        training.seconds_per_step,
+        training.days,
+        training.device_hours,
+    )
     assert tuple(shown[what] for what in ("throughput", "steps", "time per step", "time", "device-hours")) == times
-    assert shown["total FLOPs"] == made.total_flops
+    assert shown["total FLOPs"] == training.total_flops
 
 
 def test_formulas_are_written_out():
     lines = {line.what: line for line in planned(parallel="fsdp", mfu=0.3).lines()}
     assert lines["weights"] == ("weights", "weight_bytes / devices = 2,000 / 4", 500, "bytes")
-    assert lines["gathered weights"].formula == "pieces in flight × piece_bytes = 2 × 200"
+    assert lines["gathered weights"].formula == "units in flight × unit_bytes = 2 × 200"
     assert lines["throughput"].formula == "devices × peak × mfu / flops_per_token = 4 × 10,000 × 0.3 / 6,000"
     assert lines["memory left"].formula == "memory of your device − memory per device = 16,000 − 5,200"
     whole = {line.what: line.formula for line in planned(parallel="ddp").lines()}
@@ -142,7 +148,7 @@ def test_mfu_is_a_share(mfu):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"devices": 0}, "devices must be at least 1, got 0"),
         ({"parallel": "fdsp"}, "parallel must be one of ddp, fsdp, tensor; got 'fdsp'. Did you mean 'fsdp'"),
@@ -152,30 +158,30 @@ def test_mfu_is_a_share(mfu):
         ({"tokens": inf}, "tokens must be a finite number above 0"),
     ],
 )
-def test_nonsense_is_refused(changes, said):
-    with types_unchecked(), pytest.raises(ValueError, match=said):
+def test_nonsense_is_refused(changes, message):
+    with types_unchecked(), pytest.raises(ValueError, match=message):
         planned(**changes)
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "said"),
+    ("field", "value", "message"),
     [
         ("parameters", 0, "parameters must be at least 1"),
         ("tokens_per_batch", 0, "tokens_per_batch must be at least 1"),
         ("flops_per_token", 0, "flops_per_token must be a finite number above 0"),
         ("weight_bytes", -1, "weight_bytes must be a finite number of at least 0, got -1"),
         ("optimizer_bytes", nan, "optimizer_bytes must be a finite number of at least 0, got nan"),
-        ("piece_bytes", -1, "piece_bytes must be a finite number of at least 0, got -1"),
+        ("unit_bytes", -1, "unit_bytes must be a finite number of at least 0, got -1"),
     ],
 )
-def test_impossible_facts_are_refused(field, value, said):
-    with pytest.raises(ValueError, match=said):
+def test_impossible_facts_are_refused(field, value, message):
+    with pytest.raises(ValueError, match=message):
         replace(FACTS, **{field: value})
 
 
 def test_wrong_types_are_refused():
     with types_unchecked():
-        with pytest.raises(TypeError, match="devices must be a whole number"):
+        with pytest.raises(TypeError, match="devices must be an integer"):
             planned(devices=2.5)
         with pytest.raises(ValueError, match="weight_bytes must be a finite number of at least 0, got '2 GB'"):
             replace(FACTS, weight_bytes="2 GB")

@@ -16,16 +16,33 @@ CASES: list[Case] = [
 ]
 
 
-def _lineage(case: Case) -> str:
-    return re.split("For|(With)?LMHead|(Encoder)?Model", case.architecture)[0]
+def lineage_of_case(case: Case) -> str:
+    """The name of the lineage in the name of the reference's class."""
+    return re.split("For|(With)?LMHead|(Encoder)?ModelConfig", case.architecture)[0]
 
 
 def _answer(case: Case) -> str:
-    return f"{case.architecture.removeprefix(_lineage(case))} {case.answer}"
+    return f"{case.architecture.removeprefix(lineage_of_case(case))} {case.answer}"
 
 
 # The first of each lineage and the first of each kind of answer. `make parity` measures all of them in every type.
-FIRST: set[str] = {case.id for kind in (_lineage, _answer) for case in {kind(c): c for c in reversed(CASES)}.values()}
+FIRST: set[str] = {
+    case.id for kind in (lineage_of_case, _answer) for case in {kind(c): c for c in reversed(CASES)}.values()
+}
+
+# Those with the most different mechanisms: each position scheme, placement, pattern of attention and family is in it.
+FEW: set[str] = {
+    "bert-BertForMaskedLM", "deberta_v2-DebertaV2ForMaskedLM", "bigbird-BigBirdForMaskedLM", "xlm-XLMWithLMHeadModel",
+    "gpt2-GPT2LMHeadModel", "gpt-neo-GPTNeoForCausalLM", "gpt-j-GPTJForCausalLM", "bloom-BloomForCausalLM",
+    "llama-LlamaForCausalLM", "qwen3-Qwen3ForCausalLM", "t5-T5ForConditionalGeneration",
+    "bart-BartForConditionalGeneration",
+}  # fmt: skip
+assert FEW <= FIRST
+
+
+def a_few_of(cases: list[Case]) -> list[ParameterSet]:
+    """The cases as parameters of a test: a few at once, the others with the long tests."""
+    return some_at_once(cases, lambda case: case.id in FEW)
 
 
 def one_of_each(cases: list[Case]) -> list[ParameterSet]:

@@ -1,7 +1,7 @@
 """Tiny BLOOM models. The reference computes slopes and softmax in float32, and finds positions by the mask itself.
 
 Its mask in float64 is an infinity to that softmax, so that padding before a row gives NaN everywhere. There each row is
-asked for alone; ``test_alibi.py`` compares padding on the left in float32.
+selected alone; ``test_alibi.py`` compares padding on the left in float32.
 """
 
 from functools import partial

@@ -1,7 +1,7 @@
 """Tiny Llama, Mistral, Qwen 2.5, Qwen 3 and Gemma models.
 
 The reference takes its norms and angles in float32; its eager path gives NaN under left padding in float64, so its
-SDPA path is asked.
+SDPA path is used.
 """
 
 from collections.abc import Mapping
@@ -85,7 +85,7 @@ CASES = [
     case("llama-linear", "LlamaForCausalLM", {**WIDE, "rope_parameters": LINEAR}),
     case("llama-smooth", "LlamaForCausalLM", {**WIDE, "rope_parameters": SMOOTH}),
     case("llama-yarn", "LlamaForCausalLM", {**WIDE, "rope_parameters": YARN}),
-    case("llama-yarn-said", "LlamaForCausalLM", {**WIDE, "rope_parameters": {**YARN, "attention_factor": 0.7}}),
+    case("llama-yarn-factor", "LlamaForCausalLM", {**WIDE, "rope_parameters": {**YARN, "attention_factor": 0.7}}),
     case(
         "llama-yarn-scales",
         "LlamaForCausalLM",

@@ -16,18 +16,18 @@ import transformers
 
 from glassformer.config import (
     InputPosition,
-    Model,
+    ModelConfig,
     Norm,
     Rotary,
     RotaryScaling,
     change,
+    get_fact,
     leaves,
-    look,
     shapes,
 )  # fmt: skip
 from glassformer.config.parts import ACTIVATION_NAMES, PLACEMENTS
 from glassformer.models.transformer import Transformer
-from tests.pages import score_biases
+from tests.configs import score_biases
 from tests.parity.cases import CASES
 from tests.parity.harness import Case, Pair
 
@@ -45,7 +45,7 @@ SILENT = {
     "init.by_inputs": "where training starts",
     "tokens.bos": "for generating text",
     "tokens.eos": "for generating text",
-    "tokens.pad": "for generating text; padding is said by the mask",
+    "tokens.pad": "for generating text; the mask states the padding",
     "tokens.start": "for generating text",
     "task": "names the answer; its shape follows from the other facts",
     "labels": "names; their number shapes weights",
@@ -84,7 +84,7 @@ def other_values(path: str, value: Any) -> Iterator[Any]:
     elif name in ("activation", "transform", "hidden") and isinstance(value, str):
         yield from (activation for activation in ACTIVATION_NAMES if activation != value)
     elif name == "biases":
-        yield "".join(letter for letter in "qkvo" if letter not in value) or "qk"
+        yield "".join(projection for projection in "qkvo" if projection not in value) or "qk"
     elif name == "terms":
         yield value[:1] if len(value) > 1 else ("p2c",) if value == ("c2p",) else ("c2p",)
     elif name == "windows":
@@ -131,38 +131,38 @@ def parts(facts: Any, where: str = "") -> Iterator[tuple[str, Any]]:
             yield from parts(value, path)
 
 
-def is_idle(model: Model, path: str) -> str | None:
+def is_idle(facts: ModelConfig, path: str) -> str | None:
     """Why a fact plays no part in this one model; None if it does."""
     owner, _, name = path.rpartition(".")
-    if name == "layout" and look(model, f"{owner}.kind") == "learned":
+    if name == "layout" and get_fact(facts, f"{owner}.kind") == "learned":
         return "a learned table has no layout"
-    if name == "kv_heads" and look(model, f"{owner}.heads") == 1:
+    if name == "kv_heads" and get_fact(facts, f"{owner}.heads") == 1:
         return "one head has one key/value head"
-    if name == "bias" and look(model, f"{owner}.labels", None) == ():
+    if name == "bias" and get_fact(facts, f"{owner}.labels", None) == ():
         return "without labels there are no scores to add a bias to"
-    if name in ("low", "high", "original_length") and look(model, f"{owner}.kind") == "linear":
+    if name in ("low", "high", "original_length") and get_fact(facts, f"{owner}.kind") == "linear":
         return "linear scaling treats all frequencies alike"
-    if name == "bias" and isinstance(norm := look(model, owner), Norm) and norm.kind == "rms":
+    if name == "bias" and isinstance(norm := get_fact(facts, owner), Norm) and norm.kind == "rms":
         return "RMSNorm has no bias"
-    terms = look(model, f"{owner}.terms", None)  # of disentangled attention
-    if name == "max_distance" and terms is not None and not look(model, f"{owner}.buckets"):
+    terms = get_fact(facts, f"{owner}.terms", None)  # of disentangled attention
+    if name == "max_distance" and terms is not None and not get_fact(facts, f"{owner}.buckets"):
         return "one row per distance has no farthest bucket"
-    if name == "key_bias" and ("c2p" not in (terms or ()) or look(model, f"{owner}.shared_projections")):
+    if name == "key_bias" and ("c2p" not in (terms or ()) or get_fact(facts, f"{owner}.shared_projections")):
         return "positions have no projection as keys to which it could belong"
     if name == "shared_projections" and terms == ():
         return "positions pass through no projection at all"
     return None
 
 
-def flipped(model: Model, path: str, value: Any) -> Model | None:
-    """The page with another value, or None where no such page can be."""
+def flipped(facts: ModelConfig, path: str, value: Any) -> ModelConfig | None:
+    """The config with another value, or None where no such config can be."""
     try:
-        return change(model, path, value)
+        return change(facts, path, value)
     except (ValueError, TypeError):
         return None
 
 
-def notices(pair: Pair, facts: Model) -> bool:
+def notices(pair: Pair, facts: ModelConfig) -> bool:
     """Whether the comparison sees that the facts are not those of the reference."""
     if shapes(facts) != shapes(pair.ours.config):
         return True  # the weights do not fit

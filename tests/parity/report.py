@@ -1,5 +1,7 @@
 """``make parity``: the largest difference from Hugging Face for every lineage and precision, as docs/parity.md.
 
+The viewer shows these numbers, too (``badges``).
+
 Exits with 1 if one is past its bound.
 """
 
@@ -17,6 +19,7 @@ import transformers
 from rich.console import Console
 from rich.table import Table
 
+from tests.parity import badges
 from tests.parity.cases import CASES
 from tests.parity.harness import BOUNDS, Case, Pair
 
@@ -49,10 +52,10 @@ def main() -> int:
     lines = ["| model | class | bound | no padding | right | left | float32 | bfloat16 |", "|" + "---|" * 8]
     failures = 0
     for case in CASES:
-        found = measure(case)
+        gaps = measure(case)
         limits = [case.bound] * len(SIDES) + list(BOUNDS.values())
-        failures += sum(not gap <= limit for gap, limit in zip(found, limits, strict=True))
-        cells = [case.name, case.architecture, f"{case.bound:g}", *(f"{gap:.0e}" for gap in found)]
+        failures += sum(not gap <= limit for gap, limit in zip(gaps, limits, strict=True))
+        cells = [case.name, case.architecture, f"{case.bound:g}", *(f"{gap:.0e}" for gap in gaps)]
         table.add_row(*cells)
         lines.append(f"| {' | '.join(cells)} |")
     Console(width=140).print(table)
@@ -60,6 +63,7 @@ def main() -> int:
     bounds = {str(dtype).removeprefix("torch."): bound for dtype, bound in BOUNDS.items()}
     page = INTRODUCTION.format(**bounds) + "\n".join(lines) + f"\n\nMade by `make parity` with {versions} on the CPU.\n"
     PAGE.write_text(page, encoding="utf-8")
+    badges.write()
     print(f"{len(CASES)} models, {failures} differences past their bound; wrote {PAGE}")
     return int(failures > 0)
 

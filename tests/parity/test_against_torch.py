@@ -209,7 +209,7 @@ def test_scaled_dot_product_attention(dtype, path, axes, masked, scale):
     mask = None
     if masked:
         mask = normal(*leading, 4, 5, seed=3) < 0.5
-        mask[..., 0] = True  # the reference is not asked about a query that sees nothing
+        mask[..., 0] = True  # the reference has no answer for a query that sees nothing
 
     def ours(q, k, v):
         return gf.scaled_dot_product_attention(q, k, v, mask, scale=scale, path=path)

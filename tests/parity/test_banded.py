@@ -10,44 +10,34 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from glassformer.config import Model, count
+from glassformer.config import ModelConfig, count
 from glassformer.families import lineages, preset
 from glassformer.families.gpt3 import GPT3
 from glassformer.models.transformer import Transformer
 from glassformer.nn.cache import KVCache
-from glassformer.weights.allocate import allocate
-from glassformer.weights.convert import Held, copy_weights, plan, to_theirs
+from glassformer.weights.convert import to_theirs
 from tests.helpers import PATHS, largest_difference, randomise
-from tests.parity.harness import pad_rows, rows
+from tests.parity.harness import from_weights, pad_rows, rows
 
 BAND, LAYERS, HEADS, LENGTHS = 4, 4, 3, (9, 13, 5)
 SIZES = {"vocab_size": 61, "n_embd": 24, "n_layer": LAYERS, "n_head": HEADS, "n_positions": 40}
-SAID = {**SIZES, "d_head": 10, "band": BAND}
+KEYS = {**SIZES, "d_head": 10, "band": BAND}
 BOUND = 1e-12
 each_path = pytest.mark.parametrize("path", PATHS)
 
 
-def facts(**said: int) -> Model:
-    return GPT3.facts({**SAID, **said}, "lm")
+def facts(**keys: int) -> ModelConfig:
+    return GPT3.facts({**KEYS, **keys}, "lm")
 
 
-def loaded(page: Model, weights: dict[str, Tensor]) -> Transformer:
+def loaded(config: ModelConfig, weights: dict[str, Tensor]) -> Transformer:
     """Our model from weights under GPT-2's names."""
-    model = Transformer(page).eval()
-    found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    copy_weights(
-        plan(GPT3, page, "lm", found),
-        page,
-        Held(weights),
-        allocate(model, next(iter(weights.values())).dtype, torch.device("cpu")),
-        found,
-    )
-    return model
+    return from_weights(GPT3, config, "lm", weights)
 
 
-def some_weights(page: Model) -> dict[str, Tensor]:
-    model = randomise(Transformer(page).double())
-    return {name: tensor.detach() for name, tensor in to_theirs(GPT3, page, "lm", model.state_dict()).items()}
+def some_weights(config: ModelConfig) -> dict[str, Tensor]:
+    model = randomise(Transformer(config).double())
+    return {name: tensor.detach() for name, tensor in to_theirs(GPT3, config, "lm", model.state_dict()).items()}
 
 
 def formula(weights: dict[str, Tensor], ids: Tensor) -> Tensor:
@@ -117,10 +107,10 @@ def test_published_sizes() -> None:
     """Table 2.1's parameters, to the digits it gives; see the lineage file for the size whose heads do not fit them."""
     billions = {"small": 0.125, "medium": 0.356, "large": 0.760, "2.7b": 2.65, "6.7b": 6.66, "13b": 12.9, "175b": 175}
     for name, expected in billions.items():
-        page = preset(f"gpt3-{name}")
-        assert count(page) / 1e9 == pytest.approx(expected, rel=0.01)
-        assert page.longest == 2048
-        assert page.decoder is not None
-        assert page.decoder.attention.windows == (None, 256)
+        config = preset(f"gpt3-{name}")
+        assert count(config) / 1e9 == pytest.approx(expected, rel=0.01)
+        assert config.max_length == 2048
+        assert config.decoder is not None
+        assert config.decoder.attention.windows == (None, 256)
     assert lineages()["gpt3"].model_type is None
     assert len(GPT3.sizes) == 8

@@ -6,13 +6,13 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import glassformer as gf
-from glassformer.config import Model, count
+from glassformer.config import ModelConfig, count
 from glassformer.families import preset
 from glassformer.families.cs336 import CS336
 from glassformer.models.transformer import Transformer
-from glassformer.weights.allocate import allocate
-from glassformer.weights.convert import Held, copy_weights, plan, to_theirs
+from glassformer.weights.convert import to_theirs
 from tests.helpers import PATHS, interleave_rows, largest_difference, randomise
+from tests.parity.harness import from_weights
 
 VOCAB, CONTEXT, WIDTH, LAYERS, HEADS, HIDDEN, THETA = 50, 24, 24, 3, 3, 40, 500.0
 SAID = {
@@ -28,21 +28,13 @@ IDS = torch.randint(VOCAB, (3, CONTEXT), generator=torch.Generator().manual_seed
 each_path = pytest.mark.parametrize("path", PATHS)
 
 
-def facts() -> Model:
+def facts() -> ModelConfig:
     return CS336.facts(SAID, "lm")
 
 
 def loaded(weights: dict[str, Tensor]) -> Transformer:
     """Our model from weights under the course's names."""
-    page = facts()
-    model = Transformer(page).eval()
-    found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    planned = plan(CS336, page, "lm", found)
-    assert planned.spare == {}
-    copy_weights(
-        planned, page, Held(weights), allocate(model, next(iter(weights.values())).dtype, torch.device("cpu")), found
-    )
-    return model
+    return from_weights(CS336, facts(), "lm", weights)
 
 
 def course_model() -> gf.TransformerLM:

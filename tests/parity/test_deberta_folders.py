@@ -42,7 +42,7 @@ def test_absolute_positions_serve_a_mask_decoder_and_are_passed_over_without_one
     spare = {"mask_predictions.dense.weight": torch.zeros(2, 2)} if "v2" in case.name else {}
     save_file({**load_file(file), name: table, **spare}, file, {"format": "pt"})
     plain = hub.load(tmp_path)
-    assert set(plain.report.spare) == {name, *spare}
+    assert set(plain.report.unused) == {name, *spare}
     ids = rows(LENGTHS, 1)[0][None]
     assert torch.equal(plain.model(ids), pair.ours(ids))
     head = LMHead(transform="gelu", bias=True, mask_decoder=MaskDecoder(length=LONGEST))

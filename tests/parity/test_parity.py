@@ -40,9 +40,9 @@ def test_round_trip_is_bitwise(case: Case, tmp_path: Path) -> None:
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before if name not in case.unused)
     tokens, targets = pair.inputs()
-    given = {"input_ids": tokens[0][None], **({} if targets is None else {"decoder_input_ids": targets[0][None]})}
+    inputs = {"input_ids": tokens[0][None], **({} if targets is None else {"decoder_input_ids": targets[0][None]})}
     with torch.no_grad():
-        answers = [their_answer(case, model(**given)) for model in (theirs, back)]
+        answers = [their_answer(case, model(**inputs)) for model in (theirs, back)]
     for one, other in zip(*(x if isinstance(x, tuple) else (x,) for x in answers), strict=True):
         assert torch.equal(one, other)
     assert again.config == loaded.config

@@ -1,4 +1,4 @@
-"""Folders of encoder-decoders as they are found: copies of one table, heads that their config cannot describe."""
+"""Folders of encoder-decoders as published: copies of one table, heads that their config cannot describe."""
 
 import json
 from pathlib import Path
@@ -21,10 +21,10 @@ T5_10 = Case("t5", "T5ForConditionalGeneration", SMALL, left="as is", bound=FLOA
 T5_11 = Case("t5-1.1", "T5ForConditionalGeneration", LATER, left="as is", bound=FLOAT32_INSIDE)
 
 
-def edit_config(folder: Path, **said: Any) -> None:
+def edit_config(folder: Path, **keys: Any) -> None:
     """Write keys into config.json; those that are None are taken out."""
     path = folder / "config.json"
-    config = json.loads(path.read_text()) | said
+    config = json.loads(path.read_text()) | keys
     path.write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
 
 
@@ -100,7 +100,9 @@ def test_the_encoder_alone(tmp_path: Path) -> None:
     theirs.save_pretrained(tmp_path)
     loaded = hub.load(tmp_path, head="encoder")
     assert loaded.config.family == "encoder"
-    assert set(loaded.report.spare) == {name for name in load_file(tmp_path / "model.safetensors") if "decoder" in name}
+    assert set(loaded.report.unused) == {
+        name for name in load_file(tmp_path / "model.safetensors") if "decoder" in name
+    }
     ids = torch.arange(5, 12)[None]
     with torch.no_grad():
         assert (loaded.model(ids) - theirs.encoder(ids).last_hidden_state).abs().max() <= FLOAT32_INSIDE

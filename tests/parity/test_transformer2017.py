@@ -8,13 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from glassformer.config import Model
+from glassformer.config import ModelConfig
 from glassformer.families import lineages
 from glassformer.models.transformer import Transformer
-from glassformer.weights.allocate import allocate
-from glassformer.weights.convert import Held, copy_weights, plan, to_theirs
+from glassformer.weights.convert import to_theirs
 from tests.helpers import randomise
-from tests.parity.harness import EXACT, LENGTHS, TARGET_LENGTHS, VOCAB, pad_rows, rows
+from tests.parity.harness import EXACT, LENGTHS, TARGET_LENGTHS, VOCAB, from_weights, pad_rows, rows
 
 LINEAGE = lineages()["transformer2017"]
 SMALL = {
@@ -37,25 +36,25 @@ VARIANTS: dict[str, dict[str, Any]] = {
 class Reference(nn.Module):
     """What a course builds around ``torch.nn.Transformer``: embeddings, positions and logits."""
 
-    def __init__(self, said: dict[str, Any]) -> None:
+    def __init__(self, keys: dict[str, Any]) -> None:
         super().__init__()
-        width = said["d_model"]
-        options = {key: said[key] for key in ("dim_feedforward", "layer_norm_eps")}
-        options |= {"batch_first": True, "norm_first": said.get("norm_first", False), "dropout": 0.0}
-        norms = [nn.LayerNorm(width, eps=said["layer_norm_eps"]) if said.get("final_norm") else None for _ in "ab"]
+        width = keys["d_model"]
+        options = {key: keys[key] for key in ("dim_feedforward", "layer_norm_eps")}
+        options |= {"batch_first": True, "norm_first": keys.get("norm_first", False), "dropout": 0.0}
+        norms = [nn.LayerNorm(width, eps=keys["layer_norm_eps"]) if keys.get("final_norm") else None for _ in "ab"]
         encoder = nn.TransformerEncoder(
-            nn.TransformerEncoderLayer(width, said["nhead"], **options),
-            said["num_encoder_layers"],
+            nn.TransformerEncoderLayer(width, keys["nhead"], **options),
+            keys["num_encoder_layers"],
             norms[0],
             enable_nested_tensor=False,
         )
         decoder = nn.TransformerDecoder(
-            nn.TransformerDecoderLayer(width, said["nhead"], **options), said["num_decoder_layers"], norms[1]
+            nn.TransformerDecoderLayer(width, keys["nhead"], **options), keys["num_decoder_layers"], norms[1]
         )
         self.inner = nn.Transformer(
-            width, said["nhead"], custom_encoder=encoder, custom_decoder=decoder, batch_first=True
+            width, keys["nhead"], custom_encoder=encoder, custom_decoder=decoder, batch_first=True
         )
-        self.embedding = nn.Embedding(said["vocab_size"], width)
+        self.embedding = nn.Embedding(keys["vocab_size"], width)
 
     def embed(self, ids: Tensor, mask: Tensor) -> Tensor:
         """√width · vector + sines and cosines, by the formula of the paper, one number at a time."""
@@ -86,19 +85,15 @@ class Reference(nn.Module):
         return {"embedding.weight": self.embedding.weight, **self.inner.state_dict()}
 
 
-def load(facts: Model, weights: dict[str, Tensor], kind: str = "lm") -> Transformer:
-    found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    model = Transformer(facts)
-    room = allocate(model, torch.float64, torch.device("cpu"))
-    copy_weights(plan(LINEAGE, facts, kind, found), facts, Held(weights), room, found)
-    return model.eval()
+def load(facts: ModelConfig, weights: dict[str, Tensor], kind: str = "lm") -> Transformer:
+    return from_weights(LINEAGE, facts, kind, weights)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_same_numbers_as_torch(variant: str) -> None:
-    said = {**SMALL, **VARIANTS[variant]}
-    reference = randomise(Reference(said).double()).eval()
-    ours = load(LINEAGE.facts(said, "lm"), reference.weights())
+    keys = {**SMALL, **VARIANTS[variant]}
+    reference = randomise(Reference(keys).double()).eval()
+    ours = load(LINEAGE.facts(keys, "lm"), reference.weights())
     target, target_mask = pad_rows(rows(TARGET_LENGTHS, 2), "right")
     for side in ("right", "left"):
         ids, mask = pad_rows(rows(LENGTHS, 1), side)

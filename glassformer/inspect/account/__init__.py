@@ -1,4 +1,4 @@
-"""What a model costs to hold, run, train and serve, part by part: it is run on tensors without memory, and counted."""
+"""The cost of running, training and serving a model, part by part, counted by running it on fake tensors."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -8,13 +8,13 @@ from glassformer.inspect.account.counts import Product as Product
 from glassformer.inspect.account.counts import Work as Work
 
 if TYPE_CHECKING:
-    from glassformer.inspect.account.rules import Rule as Rule
+    from glassformer.inspect.account.rules import OperatorRule as OperatorRule
     from glassformer.inspect.account.rules import register_rule as register_rule
 
 
 def __getattr__(name: str) -> Any:
-    """Rules need torch, which is imported when somebody asks for them."""
-    if name in ("Rule", "register_rule"):
+    """Import the rules, which need torch, on first use."""
+    if name in ("OperatorRule", "register_rule"):
         from glassformer.inspect.account import rules
 
         return getattr(rules, name)

@@ -1,4 +1,4 @@
-"""``account``: parameters, matrix products, element-wise work and memory of one model under one load."""
+"""``account``: parameters, matrix products, element-wise operations and memory of one model under one workload."""
 
 import re
 from collections.abc import Iterable
@@ -6,22 +6,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
-from glassformer.config import Model
+from glassformer.config import ModelConfig
 from glassformer.config.checks import check_choice, check_positive
-from glassformer.inspect.account.load import Kernel, Load, Mode
+from glassformer.config.options import AttentionPath
+from glassformer.inspect.account.counts import ExactPairs, Mode, Workload
 from glassformer.inspect.account.memory import Memory, Optimizer, memory_of
-from glassformer.inspect.account.pairs import ExactPairs
-from glassformer.inspect.account.tree import Part, build_tree, find_part
+from glassformer.inspect.account.tree import PartCost, build_tree, find_part
 
 if TYPE_CHECKING:
     from torch import nn
 
     from glassformer.hub import Loaded
-    from glassformer.inspect.account.subject import Subject
-    from glassformer.inspect.account.trace import Inputs, Trace
+    from glassformer.inspect.account.trace import Inputs, OpTrace
 
-WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}  # bytes of a number
-USUAL_CONTEXT = 512  # for a model whose positions never end
+WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}  # bytes per element
+DEFAULT_CONTEXT = 512  # for a model without a longest position
 GROUPS = {
     "projections": (
         "q", "k", "v", "o", "position_q", "position_k", "q_proj", "k_proj", "v_proj", "o_proj", "in_proj", "out_proj",
@@ -36,104 +35,104 @@ Causal = Literal["dense", "exact"]
 
 @dataclass(frozen=True)
 class Account:
-    """What one model costs under one load; see ``account``."""
+    """The cost of one model under one workload; see ``account``."""
 
     name: str
-    config: Model | None  # None: a module that is not of this library
-    load: Load
-    follows: bool  # nobody said how long the source is: it is as long as the context
+    config: ModelConfig | None  # None: a module that is not of this library
+    workload: Workload
+    source_follows: bool  # no source length was set: it equals the context
     dtype: str
     causal: Causal
     optimizer: Optimizer
-    root: Part
+    root: PartCost
     memory: Memory
-    trainable_parameters: int  # numbers that training changes
+    trainable_parameters: int
 
     @property
     def batch(self) -> int:
-        """Rows."""
-        return self.load.batch
+        """Sequences."""
+        return self.workload.batch
 
     @property
     def context(self) -> int:
-        """Tokens in each row."""
-        return self.load.context
+        """Tokens per sequence."""
+        return self.workload.context
 
     @property
     def source(self) -> int:
-        """Tokens that an encoder-decoder's encoder reads."""
-        return self.load.source
+        """Tokens that the encoder of an encoder-decoder reads."""
+        return self.workload.source
 
     @property
     def mode(self) -> Mode:
         """What is run."""
-        return self.load.mode
+        return self.workload.mode
 
     @property
-    def attention(self) -> Kernel:
+    def attention(self) -> AttentionPath:
         """How attention is computed."""
-        return self.load.attention
+        return self.workload.attention
 
     @property
     def has_source(self) -> bool:
-        """Whether it is an encoder-decoder."""
+        """Whether the model is an encoder-decoder."""
         return self.config is not None and self.config.family == "encoder-decoder"
 
     @property
     def parameters(self) -> int:
-        """Numbers that are stored, each once."""
+        """Number of parameters, shared ones once."""
         return self.root.parameters
 
     @property
     def forward_flops(self) -> int:
-        """Of all matrix products of one pass from inputs to answer."""
+        """FLOPs of the matrix products of the forward pass."""
         return self.root.flops
 
     @property
     def backward_flops(self) -> int:
-        """Of the products of the backward pass; 0 unless it is trained."""
+        """FLOPs of the matrix products of the backward pass; 0 unless ``mode="train"``."""
         return self.root.backward_flops
 
     @property
     def recomputed_flops(self) -> int:
-        """Of products that a fused kernel does again in the backward pass instead of storing their results."""
+        """FLOPs of products that a fused kernel recomputes in the backward pass instead of storing their results."""
         return self.root.recomputed
 
     @property
     def flops(self) -> int:
-        """Of one pass, or one training step; what is only computed again is not counted."""
+        """FLOPs of one pass, or one training step, without recomputation."""
         return self.forward_flops + self.backward_flops
 
     @property
     def memory_bytes(self) -> int:
-        """What is held from one pass to the next: weights, and gradients, optimizer states or cache by the mode."""
-        return self.memory.held
+        """Memory resident between passes: weights and, by mode, gradients, optimizer states or KV cache."""
+        return self.memory.resident
 
     @property
     def bytes_per_number(self) -> int:
-        """Of a weight and, as a rule, of an activation."""
+        """Bytes of a weight and, as a rule, of an activation."""
         return WIDTHS[self.dtype]
 
     @property
     def tokens(self) -> int:
-        """Tokens that one pass answers."""
+        """Tokens that one pass computes outputs for."""
         return self.batch * (1 if self.mode == "decode" else self.context)
 
     def shares(self) -> dict[str, int]:
-        """FLOPs by kind of work: projections, attention, ffn, head, and whatever else multiplies."""
+        """Forward FLOPs by kind of work: projections, attention, ffn, head, and any other part with products."""
         return _by_kind(self.root.walk())
 
     def layer_shares(self) -> dict[str, int]:
-        """The same for the layers alone: without embedding, head and what else stands beside the layers."""
+        """Return the same for the layers alone, without embeddings, head and other parts outside the layers."""
         return _by_kind(part for part in self.root.walk() if is_in_layers(part.path))
 
-    def find(self, path: str) -> Part:
-        """A part by its path, or by the end of it; the error for an unknown one names the nearest."""
+    def find(self, path: str) -> PartCost:
+        """Return a part by its path, or by the end of it; the error for an unknown part suggests the closest ones."""
         return find_part(self.root, path)
 
 
 def account(
-    model: "Model | str | Path | nn.Module | Loaded",
+    model: "ModelConfig | str | Path | nn.Module | Loaded",
     inputs: "Inputs | None" = None,
     *,
     batch: int = 1,
@@ -141,131 +140,163 @@ def account(
     source: int | None = None,
     dtype: Dtype | None = None,
     mode: Mode = "forward",
-    attention: Kernel = "fused",
+    attention: AttentionPath = "sdpa",
     causal: Causal = "dense",
     optimizer: Optimizer = "adamw",
 ) -> Account:
-    """Count what a model costs, by running it on tensors that have shapes and no memory.
+    """Count the cost of a model by running it on fake tensors, which have shapes and no memory.
 
     Args:
         model: facts, the name of a published model, a model's folder or file, a model of this library, or any
             ``torch.nn.Module``.
         inputs: for a module that is not of this library, what its ``forward`` is called with: a tensor, several in a
             sequence, or a dictionary by name. They take the place of ``batch``, ``context`` and ``source``.
-        batch: rows.
-        context: tokens in each row; as many as the model's positions allow unless given. In ``decode`` the new token
-            is the last of them and the others lie in the cache.
-        source: tokens that an encoder-decoder's encoder reads; as many as ``context`` unless given.
-        dtype: of weights and activations; float32, or that of a module, unless given.
-        mode: ``forward``, one pass; ``train``, a pass, cross-entropy (for a module of one's own: none), the backward
-            pass and the optimizer, dropout as a GPU computes it; ``decode``, one new token with a cache.
-        attention: ``fused`` kernels write no scores down, ``eager`` does; linear maps, LayerNorms and activations
-            follow (``Transformer.fused``). A module of one's own computes it as it does.
-        causal: ``dense`` counts the product of every query and key, as papers do and as a masked product costs;
-            ``exact`` only pairs that see each other, which is what a causal kernel does.
-        optimizer: ``adamw`` keeps two numbers per weight in its type, ``adamw-master`` besides them a copy of the
-            weight, all in float32, ``adamw-8bit`` two bytes per weight; ``none`` nothing.
+        batch: sequences per batch.
+        context: tokens per sequence; by default as many as the model has positions. When decoding, the last of them is
+            the new token and the others are in the cache.
+        source: tokens per sequence for the encoder of an encoder-decoder; by default as many as ``context``.
+        dtype: type of weights and activations; by default that of a module, else float32.
+        mode: ``forward``, one pass; ``train``, a pass, cross-entropy (for a torch module of your own: none), the
+            backward pass and the optimizer, dropout as a GPU computes it; ``decode``, one new token with a cache.
+        attention: attention implementation: fused kernels that never materialise the scores (``sdpa``), or the plain
+            formula, which does (``eager``); linear layers, LayerNorms and activations follow. A module of your own
+            computes attention its own way.
+        causal: count all query-key pairs, as papers do (``dense``), or only unmasked ones, as kernels do (``exact``).
+        optimizer: memory of the optimizer. ``adamw``: two numbers per weight, in its dtype; ``adamw-master``: these and
+            a copy of the weight, all in float32; ``adamw-8bit``: two bytes per weight; ``none``: nothing.
     """
     check_choice("mode", mode, get_args(Mode))
-    check_choice("attention", attention, get_args(Kernel))
+    check_choice("attention", attention, get_args(AttentionPath))
     check_choice("causal", causal, get_args(Causal))
     check_choice("optimizer", optimizer, get_args(Optimizer))
     if dtype is not None:
         check_choice("dtype", dtype, WIDTHS)
-    from glassformer.inspect.account.subject import subject_of
+    from glassformer.inspect.account.trace import sizes_of, trace_model, trace_module
 
-    subject = subject_of(model, dtype)
-    asked = Asked(mode, attention, causal, optimizer)
-    if subject.config is None or inputs is not None:
-        if (batch, context, source) != (1, None, None) and inputs is not None:
-            raise ValueError("inputs have a batch and a length of their own; leave out batch, context and source.")
-        return _of_module(subject, subject.inputs_of(inputs, batch, context), asked)
+    subject = _resolve(model, dtype)
     facts = subject.config
-    context = context if context is not None else facts.longest or USUAL_CONTEXT
-    follows = source is None or facts.family != "encoder-decoder"
-    source = context if source is None or follows else source
-    check_positive(batch=batch, context=context, source=source)
-    if mode == "decode" and facts.decoder is None:
-        raise ValueError("mode='decode' is the next token of a decoder, and this model has none; use 'forward'.")
-    return _of_model(subject, Load(batch, context, source, mode, attention), asked, follows=follows)
-
-
-class Asked(NamedTuple):
-    """What is asked besides the sizes."""
-
-    mode: Mode
-    attention: Kernel
-    causal: Causal
-    optimizer: Optimizer
-
-
-def _of_model(subject: "Subject", load: Load, asked: Asked, *, follows: bool) -> Account:
-    """A Transformer of this library, at these sizes."""
-    from glassformer.inspect.account.trace import kv_cache_per_token, trace_model
-
-    assert subject.config is not None
-    trace = trace_model(subject.transformer, load)
-    exact = ExactPairs(subject.config, load, trace.recorder.ops) if asked.causal == "exact" else None
-    per_token = kv_cache_per_token(subject.config, subject.dtype)
-    return _account(subject, load, asked, trace, exact=exact, follows=follows, kv_cache_per_token=per_token)
-
-
-def _of_module(subject: "Subject", inputs: "Inputs", asked: Asked) -> Account:
-    """Any module, with these inputs."""
-    from glassformer.inspect.account.trace import sizes_of, trace_module
-
-    if asked.causal == "exact":
-        raise ValueError("which pairs see each other is known of models of this library alone; say causal='dense'.")
-    batch, context = sizes_of(inputs)
-    load = Load(batch, context, context, asked.mode, asked.attention)
-    return _account(subject, load, asked, trace_module(subject.module, inputs, asked.mode))
+    if facts is None or inputs is not None:
+        # A custom module, or custom inputs: the sizes are those of the inputs.
+        if (batch, context, source) != (1, None, None) and inputs is not None:
+            raise ValueError("inputs already have a batch and a length; leave out batch, context and source.")
+        if causal == "exact":
+            raise ValueError("causal='exact' needs a model of this library, whose masks are known; use causal='dense'.")
+        inputs = _default_inputs(subject.module, batch, context) if inputs is None else inputs
+        workload = Workload(*sizes_of(inputs), mode, attention)
+        return _account(subject, workload, trace_module(subject.module, inputs, mode), causal, optimizer)
+    # A Transformer of this library: the sizes are arguments.
+    context = (facts.max_length or DEFAULT_CONTEXT) if context is None else context
+    source_follows = source is None or facts.family != "encoder-decoder"
+    workload = Workload(batch, context, context if source is None or source_follows else source, mode, attention)
+    check_positive(batch=batch, context=context, source=workload.source)
+    trace = trace_model(subject.module, workload)  # type: ignore[arg-type]
+    return _account(subject, workload, trace, causal, optimizer, source_follows=source_follows)
 
 
 def _account(
-    subject: "Subject",
-    load: Load,
-    asked: Asked,
-    trace: "Trace",
+    subject: "AccountedModule",
+    workload: Workload,
+    trace: "OpTrace",
+    causal: Causal,
+    optimizer: Optimizer,
     *,
-    exact: ExactPairs | None = None,
-    follows: bool = True,
-    kv_cache_per_token: int = 0,
+    source_follows: bool = True,
 ) -> Account:
+    """Build the account of a trace."""
+    exact = None
+    if causal == "exact" and subject.config is not None:
+        exact = ExactPairs(subject.config, workload, trace.recorder.ops)
     weights = {name: weight.shape for name, weight in trace.weights.items()}
     return Account(
         subject.name,
         subject.config,
-        load,
-        follows,
+        workload,
+        source_follows,
         subject.dtype,
-        asked.causal,
-        asked.optimizer,
+        causal,
+        optimizer,
         build_tree(trace.recorder.ops, weights, trace.modules, exact),
-        memory_of(trace, load, asked.optimizer, kv_cache_per_token),
-        sum(one.numel for one in trace.weights.values() if one.is_trained),
+        memory_of(trace, workload, optimizer),
+        sum(weight.numel for weight in trace.weights.values() if weight.is_trained),
     )
 
 
-def _by_kind(parts: Iterable[Part]) -> dict[str, int]:
-    """FLOPs of the products of one forward pass, by kind of work."""
-    found: dict[str, int] = {}
+class AccountedModule(NamedTuple):
+    """The module that is accounted for, its name and, for a Transformer of this library, its facts."""
+
+    name: str
+    module: "nn.Module"
+    dtype: str
+    config: ModelConfig | None = None
+
+
+def _resolve(model: "ModelConfig | str | Path | nn.Module | Loaded", dtype: str | None) -> AccountedModule:
+    """Return the module to account for; one that is described by facts is built on the meta device."""
+    import torch
+    from torch import nn
+
+    from glassformer.models.transformer import Transformer
+
+    if isinstance(model, ModelConfig | str | Path):
+        from glassformer.inspect.facts import facts_of
+
+        facts = model if isinstance(model, ModelConfig) else facts_of(model)
+        name, dtype = "model" if isinstance(model, ModelConfig) else str(model), dtype or "float32"
+        return AccountedModule(name, Transformer(facts, "meta", getattr(torch, dtype)), dtype, facts)
+    module = model if isinstance(model, nn.Module) else _loaded_module(model)
+    # The dtype of a module is that of its first floating-point parameter, float32 if it has none.
+    floating = (weight.dtype for weight in module.parameters() if weight.is_floating_point())
+    module_dtype = str(next(floating, torch.float32)).removeprefix("torch.")
+    if dtype is not None and dtype != module_dtype:
+        raise ValueError(f"this module is {module_dtype}, not {dtype}; convert it with module.to(torch.{dtype}).")
+    if module_dtype not in WIDTHS:
+        raise ValueError(f"this module is {module_dtype}; an account needs {', '.join(WIDTHS)}. Convert it with .to().")
+    config = module.config if isinstance(module, Transformer) else None
+    return AccountedModule(type(module).__name__, module, module_dtype, config)
+
+
+def _loaded_module(model: "Loaded") -> "nn.Module":
+    from glassformer.hub import Loaded
+
+    if not isinstance(model, Loaded):
+        raise TypeError(f"model must be a name, a path, facts, a loaded model or a torch.nn.Module; got {model!r:.80}.")
+    return model.model
+
+
+def _default_inputs(module: "nn.Module", batch: int, context: int | None) -> "Inputs":
+    """Return token ids (batch, context) for a TransformerLM; other modules need explicit inputs."""
+    import torch
+
+    from glassformer.models.course import TransformerLM
+
+    if not isinstance(module, TransformerLM):
+        raise ValueError(
+            f"an account of a {type(module).__name__} needs the inputs of its forward: account(module, inputs), with "
+            f"a tensor, several of them, or a dictionary by name."
+        )
+    return torch.zeros(batch, context or module.context_length, dtype=torch.long)
+
+
+def _by_kind(parts: Iterable[PartCost]) -> dict[str, int]:
+    """Forward FLOPs by kind of work."""
+    flops: dict[str, int] = {}
     for part in parts:
         if part.products:
             kind = kind_of(part.path)
-            found[kind] = found.get(kind, 0) + sum(one.flops for one in part.products)
-    return found
+            flops[kind] = flops.get(kind, 0) + sum(product.flops for product in part.products)
+    return flops
 
 
 def is_in_layers(path: str) -> bool:
-    """Whether a part is inside one of a list of layers."""
+    """Whether a part is inside a layer of a module list."""
     return re.search(r"(^|\.)\d+\.", path) is not None
 
 
 def kind_of(path: str) -> str:
-    """The kind of work that a part does: its group, or what it is called inside the layers, else what it belongs to."""
+    """Return the kind of work of a part: its group; else, inside the layers, its name; else its top-level part."""
     names = [name for name in path.split(".") if name != "product" and not name.isdigit()] or [path]
     first, last = names[0], names[-1]
-    group = next((group for group, known in GROUPS.items() if last in known), None)
+    group = next((group for group, members in GROUPS.items() if last in members), None)
     if group is not None or is_in_layers(path):
         return group or last
     return {"target_embed": "embed", "encoder": last, "decoder": last}.get(first, first)

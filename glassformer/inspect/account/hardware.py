@@ -1,32 +1,51 @@
-"""What devices can do at best, as their makers publish it: arithmetic, memory traffic, memory. Standard library only.
+"""Published peak FLOP/s and bandwidth of devices, and the roofline: the least time of an account on a device.
 
-Every arithmetic peak is *dense*. Makers like to print the figure for matrices of which half the numbers are zero
-(2:4 sparsity), which is twice as high and which no ordinary matrix product reaches; where only that one is printed,
-half of it is taken here and the source says so. Consumer cards are listed with float32 accumulation, as training needs.
-``float32`` means plain float32 arithmetic; ``tf32`` is the mode that rounds its inputs to 10 bits of mantissa.
+Standard library only.
 
-Gigabytes and gigabytes per second are read as 10⁹ bytes, unless the maker writes GiB. Most devices have a few per cent
-more memory than that; about as much is taken by the driver and the libraries.
+Every arithmetic peak is *dense*. Vendors like to print the peak for matrices with 2:4 sparsity, which is twice as high
+and which no ordinary matrix product reaches; where only that is printed, the table has half of it and the source says
+so. Consumer cards are listed with float32 accumulation, as training needs. ``float32`` means plain float32 arithmetic;
+``tf32`` is the mode that rounds its inputs to 10 bits of mantissa. Gigabytes and gigabytes per second are 10⁹ bytes,
+unless the vendor writes GiB. Most devices have a few per cent more memory than that; the driver and the libraries take
+about as much.
+
+Roofline (Williams, Waterman, Patterson 2009, "Roofline: an insightful visual performance model for multicore
+architectures"): arithmetic and memory traffic overlap, so the slower of the two sets the time::
+
+    seconds = max(FLOPs / peak, bytes / bandwidth)
+
+Which one it is depends on the arithmetic intensity of the operation, FLOPs / bytes, and on the ridge point of the
+device, peak / bandwidth: below the ridge the operation is memory-bound, above it compute-bound. The estimate is a lower
+bound without launch overhead, caches and kernels that miss the peak.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from math import fsum, isfinite
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from glassformer.config.checks import check_choice, check_number
+from glassformer.config.checks import Setting, SettingError, check_choice, check_number
 
+if TYPE_CHECKING:
+    from glassformer.inspect.account.account import Account
+    from glassformer.inspect.account.tree import PartCost
+
+OPTIMIZER = "optimizer"
+KERNEL = "kernel"
+IN_KERNEL = ("scores", "weighted_sum", KERNEL)
 DTYPES = ("float32", "tf32", "float16", "bfloat16", "float8")
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """One device: its peaks, and who says so."""
+    """One device: its peaks and their source."""
 
     name: str
     flops: Mapping[str, float]  # dtype → dense peak of matrix products, FLOP/s
     bandwidth: float  # bytes/s between the device's memory and its cores
-    memory: float | None  # bytes; None: not known
-    source: str  # where the figures come from
+    memory: float | None  # bytes; None: unknown
+    source: str
 
     def __post_init__(self) -> None:
         if not self.flops:
@@ -39,174 +58,228 @@ class Hardware:
             check_number(memory=self.memory)
 
     def peak(self, dtype: str) -> float:
-        """Dense peak in FLOP/s of matrix products in ``dtype``."""
+        """Return dense peak in FLOP/s of matrix products in ``dtype``."""
         check_choice("dtype", dtype, DTYPES)
         if dtype not in self.flops:
             raise ValueError(
                 f"{self.name} has no peak for {dtype}: its source gives {', '.join(self.flops)}. "
-                "Choose one of these, or give your own figures."
+                "Choose one of these, or pass your own peaks."
             )
         return self.flops[dtype]
 
 
 def hardware(name: str) -> Hardware:
-    """A device of the table, whatever the case, spaces and hyphens of its name: ``hardware("a100-sxm-80gb")``.
+    """Return a device of the table, whatever the case, spaces and hyphens of its name: ``hardware("a100-sxm-80gb")``.
 
-    Half a name is not enough: an H100 for PCIe is another device than an H100 SXM.
+    A prefix is not enough: an H100 for PCIe is another device than an H100 SXM.
     """
-    found = _SHORT.get(_short(name))
-    if found is not None:
-        return found
-    near = beginning_with(name) or [_SHORT[one] for one in get_close_matches(_short(name), _SHORT, n=1)]
-    hint = f" Did you mean {' or '.join(repr(one.name) for one in near)}?" if near else ""
-    raise ValueError(
-        f"no figures are known for the device {name!r}.{hint} Known: {', '.join(HARDWARE)}. For another device, give "
-        "your own figures (FLOP/s and bytes/s)."
+    key = _key(name)
+    if key in _BY_KEY:
+        return _BY_KEY[key]
+    close = hardware_with_prefix(name) or [_BY_KEY[match] for match in get_close_matches(key, _BY_KEY, n=1)]
+    hint = f" Did you mean {' or '.join(repr(device.name) for device in close)}?" if close else ""
+    raise SettingError(
+        "the device {} is not in the table.{} Known: {}. For another device, set {} (FLOP/s) and {} (bytes/s).",
+        repr(name),
+        hint,
+        ", ".join(HARDWARE),
+        Setting("flops"),
+        Setting("bandwidth"),
     )
 
 
-def beginning_with(name: str) -> list[Hardware]:
-    """The devices of the table whose names begin so, whatever the case, spaces and hyphens."""
-    short = _short(name)
-    return [one for known, one in _SHORT.items() if short and known.startswith(short)]
+def hardware_with_prefix(prefix: str) -> list[Hardware]:
+    """Return the devices of the table whose names start with ``prefix``, whatever the case, spaces and hyphens."""
+    key = _key(prefix)
+    return [device for name, device in _BY_KEY.items() if key and name.startswith(key)]
 
 
-def own(*, flops: float | Mapping[str, float], bandwidth: float, memory: float | None = None) -> Hardware:
-    """A device of your own figures: FLOP/s, bytes/s, bytes. A single number of FLOP/s stands for every dtype."""
+def custom_hardware(*, flops: float | Mapping[str, float], bandwidth: float, memory: float | None = None) -> Hardware:
+    """Return a device that is not in the table.
+
+    Args:
+        flops: peak FLOP/s of matrix products; one number for all dtypes, or one for each.
+        bandwidth: bytes/s of its memory.
+        memory: bytes of its memory.
+    """
     if not isinstance(flops, Mapping):
         check_number(flops=flops)
         flops = dict.fromkeys(DTYPES, flops)
     return Hardware("your device", flops, bandwidth, memory, "your own figures")
 
 
-def _short(name: str) -> str:
-    return "".join(letter for letter in name.lower() if letter.isalnum())
+def _key(name: str) -> str:
+    return "".join(character for character in name.lower() if character.isalnum())
 
 
-_HALVED = "tensor-core figures halved, being printed with sparsity"
+# ---- the roofline
 
+
+class Operation(NamedTuple):
+    """One operation: its FLOPs, and the bytes it moves to and from memory."""
+
+    name: str
+    flops: float
+    bytes: float
+
+
+class Estimate(NamedTuple):
+    """The least time of one operation, and what bounds it."""
+
+    name: str
+    seconds: float  # the larger of the next two
+    compute_seconds: float  # FLOPs / peak
+    memory_seconds: float  # bytes / bandwidth
+    bound: Literal["compute", "memory"]  # which of them is larger; compute at the ridge point, where they are equal
+
+
+def roofline(operations: Iterable[Operation], device: Hardware, dtype: str) -> list[Estimate]:
+    """Return the least time of each operation on a device in ``dtype``."""
+    peak = device.peak(dtype)
+    return [_estimate(operation, peak, device.bandwidth) for operation in operations]
+
+
+def _estimate(operation: Operation, peak: float, bandwidth: float) -> Estimate:
+    for name, amount in (("flops", operation.flops), ("bytes", operation.bytes)):
+        if not (isfinite(amount) and amount >= 0):
+            raise ValueError(f"{name} of {operation.name!r} must be a finite number of at least 0, got {amount!r}.")
+    compute, memory = operation.flops / peak, operation.bytes / bandwidth
+    bound: Literal["compute", "memory"] = "compute" if compute >= memory else "memory"
+    return Estimate(operation.name, max(compute, memory), compute, memory, bound)
+
+
+def total_seconds(estimates: Iterable[Estimate]) -> float:
+    """Return the time of all operations, one after the other."""
+    return fsum(estimate.seconds for estimate in estimates)
+
+
+def ridge_point(device: Hardware, dtype: str) -> float:
+    """peak / bandwidth in FLOPs per byte: the arithmetic intensity from which operations are compute-bound."""
+    return device.peak(dtype) / device.bandwidth
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The least time of every operation of an account on one device; ``work`` and ``estimates`` have the same order."""
+
+    hardware: Hardware
+    dtype: str
+    tokens: int
+    work: list[Operation]
+    estimates: list[Estimate]
+
+    @property
+    def seconds(self) -> float:
+        """One operation after the other."""
+        return total_seconds(self.estimates)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Upper bound of the throughput."""
+        return self.tokens / self.seconds
+
+    @property
+    def ridge(self) -> float:
+        """Ridge point in FLOPs per byte."""
+        return ridge_point(self.hardware, self.dtype)
+
+    @property
+    def compute_share(self) -> float:
+        """The share of the time in compute-bound operations; the rest is memory-bound."""
+        return total_seconds(estimate for estimate in self.estimates if estimate.bound == "compute") / self.seconds
+
+    @property
+    def bound(self) -> str:
+        """What bounds most of the time."""
+        return "compute" if self.compute_share >= 0.5 else "memory"
+
+
+def time_on(account: "Account", device: Hardware) -> Timing:
+    """Return the least time of an account on a device.
+
+    Each part is one operation, and so is a fused kernel, which multiplies twice and moves its data once. A training
+    step is the forward pass, the traced backward pass, and the optimizer, which reads weights, gradients and its states
+    and writes weights and states.
+    """
+    work = _operations(account)
+    return Timing(device, account.dtype, account.tokens, work, roofline(work, device, account.dtype))
+
+
+def _operations(account: "Account") -> list[Operation]:
+    """Return the work of each part without its inner parts, forward and, in training, backward."""
+    kernels = {part.path.removesuffix(f".{KERNEL}") for part in account.root.walk() if part.name == KERNEL}
+    operations: dict[str, Operation] = {}
+    for part in account.root.walk():
+        # The products of a fused kernel are part of the kernel.
+        parent, _, name = part.path.rpartition(".")
+        path = f"{parent}.{KERNEL}" if name in IN_KERNEL and parent in kernels else part.path
+        known = operations.get(path, Operation(path, 0, 0))
+        flops = sum(_exclusive(part, field) for field in ("flops", "backward_flops", "recomputed"))
+        size = sum(_exclusive(part, field) for field in ("bytes_moved", "backward_bytes"))
+        operations[path] = Operation(path, known.flops + flops, known.bytes + size)
+    if account.mode == "train":
+        gradients, states = (
+            account.memory.gradients,
+            account.memory.optimizer,
+        )  # trained weights: as many bytes as grads
+        operations[OPTIMIZER] = Operation(OPTIMIZER, 0, 2 * (gradients + states) + gradients)
+    return [operation for operation in operations.values() if operation.flops or operation.bytes]
+
+
+def _exclusive(part: "PartCost", field: str) -> int:
+    """Return an amount of a part without its inner parts."""
+    total: int = getattr(part, field)
+    return total - sum(getattr(inner, field) for inner in part.parts)
+
+
+# ---- the table of devices
+
+_HALVED = "tensor-core figures halved (the datasheet quotes them with sparsity)"
+_DEVICES: tuple[tuple[str, tuple[float | None, ...], float, float, str], ...] = (
+    # name, TFLOP/s in float32, tf32, float16, bfloat16, float8, bytes/s, bytes, source
+    ("V100 SXM2 32GB", (15.7, None, 125, None, None), 900e9, 32e9,
+     "NVIDIA V100 Tensor Core GPU datasheet, January 2020"),
+    ("T4", (8.1, None, 65, None, None), 320e9, 16e9,
+     "NVIDIA T4 datasheet, March 2019; bandwidth from the T4 product brief (256 bits at 10 Gbit/s)"),
+    ("A100 SXM 40GB", (19.5, 156, 312, 312, None), 1555e9, 40e9,
+     "NVIDIA A100 Tensor Core GPU Architecture, whitepaper, 2020"),
+    ("A100 SXM 80GB", (19.5, 156, 312, 312, None), 2039e9, 80e9,
+     "NVIDIA A100 Tensor Core GPU datasheet, June 2021"),
+    ("H100 SXM", (66.9, 494.7, 989.4, 989.4, 1978.9), 3.35e12, 80e9,
+     "NVIDIA H100 Tensor Core GPU Architecture, whitepaper, 2022; bandwidth from the H100 datasheet"),
+    ("H200 SXM", (67, 494.5, 989.5, 989.5, 1979), 4.8e12, 141e9,
+     f"NVIDIA H200 Tensor Core GPU datasheet, 2024; {_HALVED}"),
+    ("B200", (75, 1100, 2250, 2250, 4500), 7.7e12, 180e9,
+     f"NVIDIA Blackwell datasheet, one GPU of an HGX B200, 2025; {_HALVED}"),
+    ("L4", (30.3, 60, 121, 121, 242.5), 300e9, 24e9,
+     f"NVIDIA L4 Tensor Core GPU datasheet, 2023; {_HALVED}"),
+    ("L40S", (91.6, 183, 362.05, 362.05, 733), 864e9, 48e9,
+     "NVIDIA L40S datasheet, 2023"),
+    ("RTX 3090", (35.6, 35.6, 71, 71, None), 936e9, 24e9,
+     "NVIDIA Ampere GA102 GPU Architecture, whitepaper v2.0, 2021; float32 accumulation"),
+    ("RTX 4090", (82.6, 82.6, 165.2, 165.2, 330.3), 1008e9, 24e9,
+     "NVIDIA Ada GPU Architecture, whitepaper, 2022; float32 accumulation"),
+    ("MI300X", (163.4, 653.7, 1307.4, 1307.4, 2614.9), 5.3e12, 192e9,
+     "AMD Instinct MI300X Accelerator data sheet, December 2023"),
+    ("Apple M1 Max", (10.4, None, None, None, None), 400e9, 64e9,
+     "Apple, presentation and press release of 18 October 2021: 32-core GPU, largest memory, unified"),
+    ("Apple M2", (3.6, None, None, None, None), 100e9, 24e9,
+     "Apple, presentation and press release of 6 June 2022: 10-core GPU, largest memory, unified"),
+    ("TPU v4", (None, None, None, 275, None), 1200e9, 32 * 2**30,
+     "Google Cloud documentation, one chip: https://cloud.google.com/tpu/docs/v4"),
+    ("TPU v5e", (None, None, None, 197, None), 819e9, 16e9,
+     "Google Cloud documentation, one chip: https://cloud.google.com/tpu/docs/v5e"),
+    ("TPU v5p", (None, None, None, 459, None), 2765e9, 95e9,
+     "Google Cloud documentation, one chip: https://cloud.google.com/tpu/docs/v5p"),
+)  # fmt: skip
 HARDWARE: dict[str, Hardware] = {
-    one.name: one
-    for one in (
-        Hardware(
-            "V100 SXM2 32GB",
-            {"float32": 15.7e12, "float16": 125e12},
-            bandwidth=900e9,
-            memory=32e9,
-            source="NVIDIA V100 Tensor Core GPU datasheet, January 2020",
-        ),
-        Hardware(
-            "T4",
-            {"float32": 8.1e12, "float16": 65e12},
-            bandwidth=320e9,
-            memory=16e9,
-            source="NVIDIA T4 datasheet, March 2019; bandwidth from the T4 product brief (256 bits at 10 Gbit/s)",
-        ),
-        Hardware(
-            "A100 SXM 40GB",
-            {"float32": 19.5e12, "tf32": 156e12, "float16": 312e12, "bfloat16": 312e12},
-            bandwidth=1555e9,
-            memory=40e9,
-            source="NVIDIA A100 Tensor Core GPU Architecture, whitepaper, 2020",
-        ),
-        Hardware(
-            "A100 SXM 80GB",
-            {"float32": 19.5e12, "tf32": 156e12, "float16": 312e12, "bfloat16": 312e12},
-            bandwidth=2039e9,
-            memory=80e9,
-            source="NVIDIA A100 Tensor Core GPU datasheet, June 2021",
-        ),
-        Hardware(
-            "H100 SXM",
-            {"float32": 66.9e12, "tf32": 494.7e12, "float16": 989.4e12, "bfloat16": 989.4e12, "float8": 1978.9e12},
-            bandwidth=3.35e12,
-            memory=80e9,
-            source="NVIDIA H100 Tensor Core GPU Architecture, whitepaper, 2022; bandwidth from the H100 datasheet",
-        ),
-        Hardware(
-            "H200 SXM",
-            {"float32": 67e12, "tf32": 494.5e12, "float16": 989.5e12, "bfloat16": 989.5e12, "float8": 1979e12},
-            bandwidth=4.8e12,
-            memory=141e9,
-            source=f"NVIDIA H200 Tensor Core GPU datasheet, 2024; {_HALVED}",
-        ),
-        Hardware(
-            "B200",
-            {"float32": 75e12, "tf32": 1100e12, "float16": 2250e12, "bfloat16": 2250e12, "float8": 4500e12},
-            bandwidth=7.7e12,
-            memory=180e9,
-            source=f"NVIDIA Blackwell datasheet, one GPU of an HGX B200, 2025; {_HALVED}",
-        ),
-        Hardware(
-            "L4",
-            {"float32": 30.3e12, "tf32": 60e12, "float16": 121e12, "bfloat16": 121e12, "float8": 242.5e12},
-            bandwidth=300e9,
-            memory=24e9,
-            source=f"NVIDIA L4 Tensor Core GPU datasheet, 2023; {_HALVED}",
-        ),
-        Hardware(
-            "L40S",
-            {"float32": 91.6e12, "tf32": 183e12, "float16": 362.05e12, "bfloat16": 362.05e12, "float8": 733e12},
-            bandwidth=864e9,
-            memory=48e9,
-            source="NVIDIA L40S datasheet, 2023",
-        ),
-        Hardware(
-            "RTX 3090",
-            {"float32": 35.6e12, "tf32": 35.6e12, "float16": 71e12, "bfloat16": 71e12},
-            bandwidth=936e9,
-            memory=24e9,
-            source="NVIDIA Ampere GA102 GPU Architecture, whitepaper v2.0, 2021; float32 accumulation",
-        ),
-        Hardware(
-            "RTX 4090",
-            {"float32": 82.6e12, "tf32": 82.6e12, "float16": 165.2e12, "bfloat16": 165.2e12, "float8": 330.3e12},
-            bandwidth=1008e9,
-            memory=24e9,
-            source="NVIDIA Ada GPU Architecture, whitepaper, 2022; float32 accumulation",
-        ),
-        Hardware(
-            "MI300X",
-            {"float32": 163.4e12, "tf32": 653.7e12, "float16": 1307.4e12, "bfloat16": 1307.4e12, "float8": 2614.9e12},
-            bandwidth=5.3e12,
-            memory=192e9,
-            source="AMD Instinct MI300X Accelerator data sheet, December 2023",
-        ),
-        Hardware(
-            "Apple M1 Max",
-            {"float32": 10.4e12},
-            bandwidth=400e9,
-            memory=64e9,
-            source="Apple, presentation and press release of 18 October 2021: 32-core GPU, largest memory, unified",
-        ),
-        Hardware(
-            "Apple M2",
-            {"float32": 3.6e12},
-            bandwidth=100e9,
-            memory=24e9,
-            source="Apple, presentation and press release of 6 June 2022: 10-core GPU, largest memory, unified",
-        ),
-        Hardware(
-            "TPU v4",
-            {"bfloat16": 275e12},
-            bandwidth=1200e9,
-            memory=32 * 2**30,
-            source="Google Cloud documentation, one chip: https://cloud.google.com/tpu/docs/v4",
-        ),
-        Hardware(
-            "TPU v5e",
-            {"bfloat16": 197e12},
-            bandwidth=819e9,
-            memory=16e9,
-            source="Google Cloud documentation, one chip: https://cloud.google.com/tpu/docs/v5e",
-        ),
-        Hardware(
-            "TPU v5p",
-            {"bfloat16": 459e12},
-            bandwidth=2765e9,
-            memory=95e9,
-            source="Google Cloud documentation, one chip: https://cloud.google.com/tpu/docs/v5p",
-        ),
+    name: Hardware(
+        name,
+        {dtype: float(round(peak * 1e12)) for dtype, peak in zip(DTYPES, peaks, strict=True) if peak is not None},
+        bandwidth,
+        memory,
+        source,
     )
+    for name, peaks, bandwidth, memory, source in _DEVICES
 }
-_SHORT = {_short(name): one for name, one in HARDWARE.items()}
+_BY_KEY = {_key(name): device for name, device in HARDWARE.items()}

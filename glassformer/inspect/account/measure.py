@@ -1,6 +1,8 @@
-"""What this machine can do: its best matrix product and its best copy, measured; and the time of a step.
+"""Benchmarks this machine (FLOP/s of matrix products, memory bandwidth), and the time of an account's step on it.
 
-The two figures are the axes of the roofline, for the machine one sits at. Torch is imported when something is measured.
+The two peaks are the axes of the roofline. Torch is imported when something is measured.
+
+Shapes: ``B`` batch, ``T`` tokens, ``S`` tokens of the source.
 """
 
 import os
@@ -12,53 +14,64 @@ from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from glassformer.config.checks import check_choice, check_positive
+from glassformer.config.checks import Setting, SettingError, check_choice, check_positive
 from glassformer.inspect.account.hardware import DTYPES, Hardware
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
-PRODUCT_SECONDS = 0.1  # long enough that starting it does not count
+    from glassformer.inspect.account.account import Account
+    from glassformer.models.transformer import Transformer
+    from glassformer.nn.attention import AttentionPath
+
+Step = Callable[[], object]
+
+PRODUCT_SECONDS = 0.1  # long enough that launch overhead does not count
 REPEATS = 10
-CPU_BUDGET = 2**30  # bytes that a measurement may hold in main memory
+CPU_BUDGET = 2**30  # bytes of main memory that a measurement may use
 LARGEST_COPY = 2**30  # bytes: beyond every cache
 
 
 def measure_machine(dtype: str = "float32", device: str | None = None) -> Hardware:
-    """Peak of matrix products in ``dtype`` and memory bandwidth of this machine, in a few seconds.
+    """Return peak of matrix products in ``dtype`` and memory bandwidth of this machine, in a few seconds.
 
     FLOP/s: the best of several products of two square matrices, large enough that one takes about a tenth of a second.
-    Bytes/s: the best of several copies, what is read and what is written both counted. ``device`` is "cpu", "cuda" or
-    "cuda:1"; without it, the GPU where there is one. Only ``dtype`` is measured: 16-bit products are slow on most
-    CPUs, and some virtual machines that promise matrix instructions stop the process at the first of them.
+    Bytes/s: the best of several copies, read and write both counted. ``device`` is "cpu", "cuda" or "cuda:1"; by
+    default the GPU if there is one. Only ``dtype`` is measured: 16-bit products are slow on most CPUs, and some virtual
+    machines that claim to support matrix instructions crash on the first of them.
     """
     import torch
 
     check_choice("dtype", dtype, DTYPES)
-    where = _device(device)
+    target = _device(device)
     if dtype == "float8":
-        raise ValueError("float8 products are not measured: they need scales. Measure bfloat16, or look the peak up.")
-    if dtype == "tf32" and where.type != "cuda":
-        raise ValueError(f"tf32 is a mode of GPUs and cannot be measured on {where}: measure float32.")
-    budget = _budget(where)
+        raise ValueError(
+            "float8 products are not measured: they need scales. Measure bfloat16, or use a published peak."
+        )
+    if dtype == "tf32" and target.type != "cuda":
+        raise ValueError(f"tf32 is a mode of GPUs and cannot be measured on {target}: measure float32.")
+    # FLOP/s: the fastest product of large square matrices.
+    budget = _budget(target)
     with _precision("high" if dtype == "tf32" else "highest"):
         stored = torch.float32 if dtype == "tf32" else getattr(torch, dtype)
-        size = _product_size(stored, where, budget)
-        flops = _best_product(size, REPEATS, stored, where)
+        size = _product_size(stored, target, budget)
+        flops = _best_product(size, REPEATS, stored, target)
+    # Bytes/s: the fastest copy.
     copied = min(LARGEST_COPY, budget // 4)
-    bandwidth = _best_copy(copied, REPEATS, where)
-    threads = f", threads: {torch.get_num_threads()}" if where.type == "cpu" else ""
+    bandwidth = _best_copy(copied, REPEATS, target)
+    threads = f", threads: {torch.get_num_threads()}" if target.type == "cpu" else ""
     source = (
         f"measured: best of {REPEATS} {dtype} products of {size:,} × {size:,} matrices and of {REPEATS} copies of "
         f"{copied / 2**20:,.0f} MiB, read and write counted; torch {torch.__version__}{threads}"
     )
-    return Hardware(f"this machine: {_name(where)}", {dtype: flops}, bandwidth, _memory(where), source)
+    return Hardware(f"this machine: {_name(target)}", {dtype: flops}, bandwidth, _memory(target), source)
 
 
 def measure_step(run: Callable[[], object], repeats: int = 5) -> float:
-    """Median seconds of ``run()``, after one call that is not timed: the first one also compiles and allocates.
+    """Return median seconds of ``run()`` after one warm-up call, which also compiles and allocates.
 
-    Where CUDA is in use, the time lasts until the current GPU has finished.
+    If CUDA is in use, the time includes a synchronisation with the current GPU.
     """
     import torch
 
@@ -69,17 +82,17 @@ def measure_step(run: Callable[[], object], repeats: int = 5) -> float:
 
 
 def processor() -> str:
-    """The name of the CPU."""
-    described = Path("/proc/cpuinfo")
-    if described.is_file():
-        for line in described.read_text(encoding="utf-8", errors="replace").splitlines():
+    """Return the name of the CPU."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
 
 
 def main_memory() -> int | None:
-    """Bytes of main memory; None where the system does not say."""
+    """Return bytes of main memory; None if the system does not tell."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -87,7 +100,7 @@ def main_memory() -> int | None:
 
 
 def _device(name: str | None) -> "torch.device":
-    """The device of that name, if it can be measured here."""
+    """Return the device of that name; raises if it cannot be measured."""
     import torch
 
     if name is None:
@@ -95,12 +108,13 @@ def _device(name: str | None) -> "torch.device":
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise ValueError(f"device must be cpu, cuda or a GPU by its number such as cuda:1, got {name!r}.") from error
+        raise ValueError(f"device must be cpu, cuda or a GPU by its index such as cuda:1, got {name!r}.") from error
     if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"only cpu and cuda can be measured, got {name!r}. For another device, give your own figures.")
+        raise ValueError(f"only cpu and cuda can be measured, got {name!r}. For another device, pass your own peaks.")
     count = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= count:
-        raise ValueError(f"{name!r} cannot be measured: torch sees {count} GPUs here. Measure the CPU: device='cpu'.")
+        template = f"{{}} cannot be measured: torch sees {count} GPUs. Measure the CPU: {{}}."
+        raise SettingError(template, repr(name), Setting("device", "cpu"))
     return device
 
 
@@ -117,7 +131,7 @@ def _memory(device: "torch.device") -> int | None:
 
 
 def _budget(device: "torch.device") -> int:
-    """Bytes that a measurement may hold: a quarter of what is free on a GPU."""
+    """Return bytes that a measurement may use: a quarter of the free memory of a GPU."""
     import torch
 
     return CPU_BUDGET if device.type == "cpu" else torch.cuda.mem_get_info(device)[0] // 4
@@ -125,7 +139,7 @@ def _budget(device: "torch.device") -> int:
 
 @contextmanager
 def _precision(name: str) -> Iterator[None]:
-    """Products of float32 in full ("highest") or as tf32 ("high"), whatever the program has chosen for itself."""
+    """Set the precision of float32 products, "highest" or tf32 ("high"), and restore it afterwards."""
     import torch
 
     before = torch.get_float32_matmul_precision()
@@ -137,17 +151,20 @@ def _precision(name: str) -> Iterator[None]:
 
 
 def _product_size(dtype: "torch.dtype", device: "torch.device", budget: int, seconds: float = PRODUCT_SECONDS) -> int:
-    """Side of square matrices whose product takes about ``seconds``, the three of them within ``budget`` bytes."""
+    """Return size of square matrices whose product takes about ``seconds``.
+
+    All three matrices fit in ``budget`` bytes.
+    """
     largest = int((budget / 3 / dtype.itemsize) ** 0.5)
     size = min(256, largest)
     while size < largest:
-        took = 2 * size**3 / _best_product(size, 2, dtype, device)
-        if took >= seconds / 8:  # near enough to reckon from: twice the side is eight times the work
-            size = int(size * (seconds / took) ** (1 / 3))
+        elapsed = 2 * size**3 / _best_product(size, 2, dtype, device)
+        if elapsed >= seconds / 8:  # close enough to extrapolate: twice the size is eight times the work
+            size = int(size * (seconds / elapsed) ** (1 / 3))
             break
         size *= 2
     size = min(size, largest)
-    return size // 64 * 64 or size  # kernels are at their best with multiples of their tiles
+    return size // 64 * 64 or size  # kernels are fastest for multiples of their tiles
 
 
 def _best_product(size: int, repeats: int, dtype: "torch.dtype", device: "torch.device") -> float:
@@ -160,31 +177,127 @@ def _best_product(size: int, repeats: int, dtype: "torch.dtype", device: "torch.
 
 
 def _best_copy(size: int, repeats: int, device: "torch.device") -> float:
-    """Bytes/s of the fastest of ``repeats`` copies of ``size`` bytes, which are read once and written once."""
+    """Bytes/s of the fastest of ``repeats`` copies of ``size`` bytes, each read once and written once."""
     import torch
 
-    source = torch.ones(size // 4, device=device)  # written, for memory that never was may not be read from memory
+    source = torch.ones(
+        size // 4, device=device
+    )  # ones, not empty: pages that were never written may not be read from memory
     target = torch.zeros_like(source)
     return 2 * source.nbytes / _fastest(lambda: target.copy_(source), repeats, device)
 
 
 def _fastest(run: Callable[[], object], repeats: int, device: "torch.device") -> float:
-    """Seconds of the fastest of ``repeats`` calls, after one that is not timed."""
+    """Return seconds of the fastest of ``repeats`` calls, after one warm-up call."""
     run()
     return min(_seconds(run, device) for _ in range(repeats))
 
 
 def _seconds(run: Callable[[], object], device: "torch.device") -> float:
-    """Seconds of one call, until the device has finished."""
-    _finish(device)
+    """Return seconds of one call, including synchronisation of the device."""
+    _synchronize(device)
     start = perf_counter()
     run()
-    _finish(device)
+    _synchronize(device)
     return perf_counter() - start
 
 
-def _finish(device: "torch.device") -> None:
+def _synchronize(device: "torch.device") -> None:
     import torch
 
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+# ---- a step of an account
+
+
+def measure_account(account: "Account", *, device: str | None = None, repeats: int = 3) -> float:
+    """Return median time of the pass, training step or decoding step of an account, with random weights.
+
+    ``device`` defaults to the GPU if there is one. A training step is forward, cross-entropy, backward and AdamW.
+    Attention runs as in the account (``sdpa`` or ``eager``).
+    """
+    import torch
+
+    from glassformer.models.transformer import Transformer
+
+    if account.config is None:
+        raise ValueError(f"{account.name} is no Transformer of this library; time it with measure.measure_step.")
+    if account.mode == "train" and account.optimizer != "adamw":
+        raise ValueError(f"a step is run with optimizer='adamw', and this account has {account.optimizer!r}.")
+    target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    _check_memory(account, target)
+    model = Transformer(account.config, target, getattr(torch, account.dtype))
+    tokens = account.source if account.config.decoder is None else account.context
+    ids = torch.zeros(account.batch, tokens, dtype=torch.long, device=target)  # (B, T)
+    source = torch.zeros(account.batch, account.source, dtype=torch.long, device=target)  # (B, S)
+    path = account.attention
+    model.fused = path == "sdpa"
+    make_step = {"forward": _forward_step, "train": _training_step, "decode": _decoding_step}[account.mode]
+    return measure_step(make_step(model, ids, source, path), repeats)
+
+
+def _check_memory(account: "Account", device: "torch.device") -> None:
+    import torch
+
+    available = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else main_memory()
+    if available is not None and account.memory.peak > available:
+        raise ValueError(
+            f"{account.name} needs {account.memory.peak / 1e9:.1f} GB to run, and {device} has {available / 1e9:.1f} "
+            f"GB. Take a smaller batch or context, or a narrower dtype."
+        )
+
+
+def _logits(model: "Transformer", ids: "Tensor", source: "Tensor", path: "AttentionPath") -> "Tensor":
+    """Return the output of the model for every token: (B, T, vocabulary or labels)."""
+    is_encoder_decoder = model.config.family == "encoder-decoder"
+    output = model(source, target=ids, path=path) if is_encoder_decoder else model(ids, path=path)
+    logits: Tensor = output[0] if isinstance(output, tuple) else output
+    return logits
+
+
+def _forward_step(model: "Transformer", ids: "Tensor", source: "Tensor", path: "AttentionPath") -> Step:
+    import torch
+
+    model.eval()
+    return torch.inference_mode()(lambda: _logits(model, ids, source, path))
+
+
+def _training_step(model: "Transformer", ids: "Tensor", source: "Tensor", path: "AttentionPath") -> Step:
+    import torch
+    import torch.nn.functional as F
+
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    def step() -> None:
+        logits = _logits(model, ids, source, path).flatten(0, -2)  # (B·T, classes)
+        targets = torch.zeros(len(logits), dtype=torch.long, device=logits.device)
+        F.cross_entropy(logits, targets).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def _decoding_step(model: "Transformer", ids: "Tensor", source: "Tensor", path: "AttentionPath") -> Step:
+    """Decode one more token; each call removes from the cache what it added."""
+    import torch
+
+    from glassformer.nn.cache import KVCache
+
+    model.eval()
+    length = ids.shape[1] - 1
+    cache = KVCache(capacity=length + 1)
+    with torch.inference_mode():
+        memory = None if model.encoder is None else model.encode(source, path=path)
+        model.decode(ids[:, : max(1, length)], memory=memory, cache=cache, path=path)
+        cache.crop(length)
+
+    def step() -> None:
+        with torch.inference_mode():
+            hidden = model.decode(ids[:, -1:], memory=memory, cache=cache, path=path)  # (B, 1, width)
+            model.apply_head(hidden)
+            cache.crop(length)
+
+    return step

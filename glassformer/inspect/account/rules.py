@@ -1,8 +1,8 @@
-"""What one operator costs: a table from operators to rules, which anyone may extend with ``register_rule``.
+"""The cost of one operator: a table from operators to rules, which users extend with ``register_rule``.
 
-A rule states the matrix products of an operator, by 2 · m · n · p FLOPs each, how many element-wise operations it takes
-for each number of its largest operand, and how it moves memory. Operators that PyTorch tags as pointwise or as
-reductions, and views, need no entry; any other operator without one raises ``UnknownOperatorError``.
+A rule gives the matrix products of an operator, 2 · m · n · p FLOPs each, its element-wise operations per element of
+its largest operand, and its memory traffic. Operators that PyTorch tags as pointwise or as reductions, and views, need
+no entry; any other operator without an entry raises ``UnknownOperatorError``.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,39 +18,39 @@ from torch._ops import OpOverload, OpOverloadPacket
 from glassformer.inspect.account.counts import Kind, Product, Work
 
 Traffic = Literal["all", "output", "none"]
-Count = Callable[..., Work]
+WorkFunction = Callable[..., Work]
 
 
 @dataclass(frozen=True)
-class Rule:
+class OperatorRule:
     """How an operator is counted.
 
     Args:
-        kind: under which its work is reported where a module that has children does it itself.
-        steps: element-wise operations for each number of its largest operand.
-        work: from the arguments and the result to ``Work``, where ``steps`` does not say it all.
+        kind: under which its work is reported if the calling module has children.
+        steps: element-wise operations per element of its largest operand.
+        work: maps the arguments and the result to ``Work``, if ``steps`` is not enough.
         traffic: what it reads and writes: ``all`` operands and results, twice its ``output`` (lookups and factories
             read about as much as they write), or ``none``.
-        is_mask: it fills its operand with the mask of a dropout, which is accounted with one byte per number.
+        is_mask: it fills its operand with a dropout mask, which is counted as one byte per element.
     """
 
     kind: Kind = "elementwise"
     steps: int = 0
-    work: Count | None = None
+    work: WorkFunction | None = None
     traffic: Traffic = "all"
     is_mask: bool = False
 
 
 class UnknownOperatorError(NotImplementedError):
-    """An operator for which the account has no rule."""
+    """An operator without a rule."""
 
 
-def rule_for(operator: OpOverload) -> Rule | None:
-    """The rule of an operator; None if it has none."""
+def rule_for(operator: OpOverload) -> OperatorRule | None:
+    """Return the rule of an operator; None if it has none."""
     name = name_of(operator)
-    for known in (name, name.removesuffix("_")):  # add_ costs what add does
-        if known in _RULES:
-            return _RULES[known]
+    for key in (name, name.removesuffix("_")):  # add_ costs as much as add
+        if key in _RULES:
+            return _RULES[key]
     if is_composite(operator):
         return None
     if operator.is_view or torch.Tag.inplace_view in operator.tags:
@@ -64,36 +64,37 @@ def rule_for(operator: OpOverload) -> Rule | None:
 
 @cache
 def is_composite(operator: OpOverload) -> bool:
-    """Whether an operator is made of others, and has no kernel of its own."""
+    """Whether an operator is composed of others and has no kernel."""
     keys = torch._C.DispatchKey
     has = operator.has_kernel_for_dispatch_key
     return has(keys.CompositeImplicitAutograd) and not has(keys.CPU)
 
 
-def check_types(name: str, inputs: Sequence[Tensor], where: str) -> None:
-    """Refuse a product of numbers of different types, which fake tensors let pass."""
-    types = {str(one.dtype).removeprefix("torch.") for one in inputs} if name in _OF_ONE_TYPE else set()
-    if len(types) > 1:
+def check_types(name: str, inputs: Sequence[Tensor], where: Callable[[], str]) -> None:
+    """Refuse a product of different dtypes, which fake tensors accept."""
+    if name in _OF_ONE_TYPE and len({tensor.dtype for tensor in inputs}) > 1:
+        types = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in inputs})
         raise TypeError(
-            f"{where} multiplies numbers of {' and '.join(sorted(types))} ({name}), which PyTorch refuses to do; "
-            f"convert the module with .to(dtype), or its inputs."
+            f"{where()} multiplies {' and '.join(types)} ({name}), which PyTorch does not support; convert the module "
+            f"with .to(dtype), or its inputs."
         )
 
 
-def register_rule(operator: OpOverload | OpOverloadPacket | str, rule: Rule) -> None:
-    """Let the account know an operator, such as one of your own: all of its overloads are counted by ``rule``.
+def register_rule(operator: OpOverload | OpOverloadPacket | str, rule: OperatorRule) -> None:
+    """Add the rule of an operator, such as a custom one, for all of its overloads.
 
     Args:
         operator: ``torch.ops.mylib.scan``, or its name, ``"mylib.scan"``.
-        rule: how to count it. ``Rule(steps=3)`` is three element-wise operations for each number;
-            ``Rule("product", work=lambda a, b, out: Work((Product(len(a), len(b), b.shape[1]),)))`` a matrix product:
-            ``work`` is called with the operator's arguments and, as ``out``, its result.
+        rule: how to count it. ``OperatorRule(steps=3)`` is three element-wise operations per element;
+            ``OperatorRule("product", work=lambda a, b, out: Work((Product(len(a), len(b), b.shape[1]),)))`` is a matrix
+            product: ``work`` is called with the operator's arguments and, as ``out``, its result.
     """
     _RULES[operator if isinstance(operator, str) else name_of(operator)] = rule
 
 
+@cache
 def name_of(operator: OpOverload | OpOverloadPacket) -> str:
-    """``aten.mm`` for every overload of it."""
+    """``aten.mm`` for all of its overloads."""
     packet = operator.overloadpacket if isinstance(operator, OpOverload) else operator
     return str(packet)
 
@@ -105,8 +106,15 @@ def _product(a: Tensor, b: Tensor, *_: Any, **__: Any) -> Work:
 
 
 def _added_product(added: Tensor, a: Tensor, b: Tensor, *_: Any, out: Tensor, **__: Any) -> Work:
+    """added + (… m n) · (… n p)."""
     del added
     return Work(_product(a, b).products, elementwise=out.numel())
+
+
+def _product_with_rows(a: Tensor, b: Tensor, *_: Any, **__: Any) -> Work:
+    """(m n) · (p n)ᵀ."""
+    m, n = a.shape
+    return Work((Product(m, n, b.shape[0]),))
 
 
 def _matrix_vector(matrix: Tensor, vector: Tensor, *_: Any, **__: Any) -> Work:
@@ -120,30 +128,34 @@ def _dot(a: Tensor, b: Tensor, *_: Any, **__: Any) -> Work:
     return Work((Product(1, a.numel(), 1),))
 
 
+def _convolution_product(x: Tensor, weight: Tensor, y: Tensor, groups: int, transposed: bool) -> Product:
+    """Return the product of a convolution: per position and output channel, a sum over kernel and input channels."""
+    positions = x.numel() // x.shape[1] if transposed else y.numel() // y.shape[1]
+    inputs, outputs = (weight.shape[0], weight.shape[1] * groups) if transposed else (x.shape[1], weight.shape[0])
+    return Product(positions, inputs // groups * prod(weight.shape[2:]), outputs // groups, groups)
+
+
 def _convolution(x: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any, out: Tensor, **__: Any) -> Work:
-    """Each output number is a sum over the kernel and the channels of its group."""
-    groups, transposed = rest[-1], rest[3]
-    positions = x.numel() // x.shape[1] if transposed else out.numel() // out.shape[1]
-    into, made = (weight.shape[0], weight.shape[1] * groups) if transposed else (x.shape[1], weight.shape[0])
-    one = Product(positions, into // groups * prod(weight.shape[2:]), made // groups, groups)
-    return Work((one,), elementwise=0 if bias is None else out.numel())
+    product = _convolution_product(x, weight, out, groups=rest[-1], transposed=rest[3])
+    return Work((product,), elementwise=0 if bias is None else out.numel())
 
 
 def _convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, *rest: Any, **__: Any) -> Work:
-    """The gradients of the input and of the weight, where they are asked for."""
+    """Return the work of the gradients of input and weight, where they are needed."""
     *_, transposed, _, groups, (needs_x, needs_weight, _) = rest
-    positions = (x.numel() // x.shape[1]) if transposed else grad.numel() // grad.shape[1]
-    into, made = (weight.shape[0], weight.shape[1] * groups) if transposed else (x.shape[1], weight.shape[0])
-    n, p = into // groups * prod(weight.shape[2:]), made // groups
+    positions, n, p, *_ = _convolution_product(x, weight, grad, groups, transposed)
     products = [Product(positions, p, n, groups)] * needs_x + [Product(n, positions, p, groups)] * needs_weight
     return Work(tuple(products))
 
 
-SCORE_STEPS = 5  # softmax of a score: largest, difference, power, sum, quotient
+SCORE_STEPS = 5  # softmax of a score: maximum, difference, exponential, sum, quotient
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> Work:
-    """A fused kernel: the scores, and the weighted sum of the values. Nothing is written down for dropout."""
+    """Return the work of fused attention: q·kᵀ, then the weighted sum of v.
+
+    Cross-attention differs only in the number of keys.
+    """
     batch, heads, queries, width = q.shape
     keys, value_width = k.shape[-2], v.shape[-1]
     times = batch * heads
@@ -153,7 +165,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> Work:
 
 
 def _attention_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> Work:
-    """The scores once more, then the gradients of weights, values, queries and keys."""
+    """Return the work of recomputing the scores, then of the gradients of weights, values, queries and keys."""
     del grad
     batch, heads, queries, width = q.shape
     keys, value_width = k.shape[-2], v.shape[-1]
@@ -168,11 +180,11 @@ def _attention_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any, 
 
 
 def _trilinear(a: Tensor, b: Tensor, c: Tensor, *rest: Any, **__: Any) -> Work:
-    """A sum of products of three factors over some axes, each factor having but some of the axes."""
-    *places, summed = rest[:4]
+    """Return the work of summing products of three factors over some axes; each factor lacks some of the axes."""
+    *expanded, summed = rest[:4]
     shapes = []
-    for one, missing in zip((a, b, c), places, strict=True):
-        shape = list(one.shape)
+    for factor, missing in zip((a, b, c), expanded, strict=True):
+        shape = list(factor.shape)
         for axis in sorted(missing):
             shape.insert(axis, 1)
         shapes.append(shape)
@@ -182,29 +194,32 @@ def _trilinear(a: Tensor, b: Tensor, c: Tensor, *rest: Any, **__: Any) -> Work:
 
 
 def _distances(a: Tensor, b: Tensor, *_: Any, out: Tensor, **__: Any) -> Work:
-    """Of every row to every other: difference, power and sum."""
+    """Return the work of the distances of all pairs of rows: difference, power and sum."""
     del b
     return Work(elementwise=3 * a.shape[-1] * out.numel())
 
 
 def _distances_by_product(a: Tensor, b: Tensor, *_: Any, out: Tensor, **__: Any) -> Work:
-    """Both squares and the product of rows that are two longer."""
+    """Return the work of the squares of both, and of one product of rows extended by two columns."""
     *times, m, n = a.shape
     return Work((Product(m, n + 2, b.shape[-2], prod(times)),), elementwise=2 * (a.numel() + b.numel() + out.numel()))
 
 
-def _distances_back(grad: Tensor, a: Tensor, *_: Any, **__: Any) -> Work:
+def _distances_backward(grad: Tensor, a: Tensor, *_: Any, **__: Any) -> Work:
     return Work(elementwise=4 * a.shape[-1] * grad.numel())
 
 
 def _layer_norm(x: Tensor, shape: Sequence[int], *learned: Any, **__: Any) -> Work:
-    """Mean, difference, square, sum, quotient, and one more for each learned vector; / width, + ε, 1 / √ per row."""
-    given = sum(isinstance(one, Tensor) for one in learned)
-    return Work(elementwise=(5 + given) * x.numel() + 3 * (x.numel() // prod(shape)))
+    """Return the work of a layer norm.
+
+    Per element: mean, difference, square, sum, quotient, and one step per learned vector. Per row: / width, + ε, 1 / √.
+    """
+    vectors = sum(isinstance(tensor, Tensor) for tensor in learned)
+    return Work(elementwise=(5 + vectors) * x.numel() + 3 * (x.numel() // prod(shape)))
 
 
 def _multiply(a: Any, b: Any, *_: Any, out: Tensor, **__: Any) -> Work:
-    """A product of complex numbers is four products and two sums."""
+    """Return the work of a product; one of complex numbers counts as four products and two sums."""
     del a, b
     return Work(elementwise=(6 if out.is_complex() else 1) * out.numel())
 
@@ -213,52 +228,57 @@ def _gelu(x: Tensor, *, approximate: str = "none", **__: Any) -> Work:
     return Work(elementwise=(8 if approximate == "tanh" else 5) * x.numel())
 
 
-FREE = Rule("free", traffic="none")
-_ELEMENTWISE = Rule(steps=1)
-_COPY, _FACTORY, _LOOKUP = Rule("copy"), Rule("copy", traffic="output"), Rule("lookup", traffic="output")
+FREE = OperatorRule("free", traffic="none")
+_ELEMENTWISE = OperatorRule(steps=1)
+_COPY = OperatorRule("copy")
+_FACTORY = OperatorRule("copy", traffic="output")
+_LOOKUP = OperatorRule("lookup", traffic="output")
 _FUSED = ("flash_attention_for_cpu", "flash_attention", "efficient_attention", "cudnn_attention")
 
 
-def _named(names: str, rule: Rule) -> dict[str, Rule]:
+def _named(names: str, rule: OperatorRule) -> dict[str, OperatorRule]:
     return {f"aten.{name}": rule for name in names.split()}
 
 
-_RULES: dict[str, Rule] = {
+_RULES: dict[str, OperatorRule] = {
     "prim.device": FREE,
-    **_named("_trilinear", Rule("product", work=_trilinear)),
-    **_named("_cdist_forward", Rule(work=_distances)),
-    **_named("_euclidean_dist", Rule("product", work=_distances_by_product)),
-    **_named("_cdist_backward", Rule(work=_distances_back)),
-    **_named("mm bmm _int_mm _scaled_mm", Rule("product", work=_product)),
-    **_named("addmm baddbmm _addmm_activation", Rule("product", work=_added_product)),
-    **_named("mv", Rule("product", work=_matrix_vector)),
-    **_named("addmv", Rule("product", work=lambda _, *given, **more: _matrix_vector(*given, **more))),
-    **_named("dot vdot", Rule("product", work=_dot)),
-    **_named("convolution", Rule("product", work=_convolution)),
-    **_named("convolution_backward", Rule("product", work=_convolution_backward)),
-    **{f"aten._scaled_dot_product_{kind}": Rule("kernel", work=_attention) for kind in _FUSED},
-    **{f"aten._scaled_dot_product_{kind}_backward": Rule("kernel", work=_attention_backward) for kind in _FUSED},
-    **_named("native_layer_norm", Rule("normalisation", work=_layer_norm)),
-    **_named("_fused_rms_norm", Rule("normalisation", steps=5)),
+    **_named("_trilinear", OperatorRule("product", work=_trilinear)),
+    **_named("_cdist_forward", OperatorRule(work=_distances)),
+    **_named("_euclidean_dist", OperatorRule("product", work=_distances_by_product)),
+    **_named("_cdist_backward", OperatorRule(work=_distances_backward)),
+    **_named("mm bmm _int_mm _scaled_mm", OperatorRule("product", work=_product)),
+    **_named("_weight_int8pack_mm", OperatorRule("product", work=_product_with_rows)),
+    **_named("addmm baddbmm _addmm_activation", OperatorRule("product", work=_added_product)),
+    **_named("mv", OperatorRule("product", work=_matrix_vector)),
+    **_named("addmv", OperatorRule("product", work=lambda _, *args, **kwargs: _matrix_vector(*args, **kwargs))),
+    **_named("dot vdot", OperatorRule("product", work=_dot)),
+    **_named("convolution", OperatorRule("product", work=_convolution)),
+    **_named("convolution_backward", OperatorRule("product", work=_convolution_backward)),
+    **{f"aten._scaled_dot_product_{kind}": OperatorRule("kernel", work=_attention) for kind in _FUSED},
+    **{
+        f"aten._scaled_dot_product_{kind}_backward": OperatorRule("kernel", work=_attention_backward) for kind in _FUSED
+    },
+    **_named("native_layer_norm", OperatorRule("normalisation", work=_layer_norm)),
+    **_named("_fused_rms_norm", OperatorRule("normalisation", steps=5)),
     **_named(
         "native_group_norm native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training "
         "_batch_norm_with_update",
-        Rule("normalisation", steps=7),
+        OperatorRule("normalisation", steps=7),
     ),
     **_named(
         "native_layer_norm_backward native_group_norm_backward native_batch_norm_backward batch_norm_backward "
         "_fused_rms_norm_backward",
-        Rule("normalisation", steps=12),
+        OperatorRule("normalisation", steps=12),
     ),
-    **_named("mul", Rule(work=_multiply)),
-    **_named("gelu", Rule("activation", work=_gelu)),
-    **_named("silu", Rule("activation", steps=2)),
-    **_named("relu tanh sigmoid elu leaky_relu hardtanh hardswish softplus mish", Rule("activation", steps=1)),
-    **_named("_softmax _safe_softmax _log_softmax", Rule("softmax", steps=5)),
-    **_named("_softmax_backward_data _log_softmax_backward_data", Rule("softmax", steps=4)),
-    **_named("nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward", Rule(steps=0)),
-    **_named("bernoulli", Rule(traffic="output", is_mask=True)),
-    **_named("native_dropout native_dropout_backward", Rule(steps=1)),
+    **_named("mul", OperatorRule(work=_multiply)),
+    **_named("gelu", OperatorRule("activation", work=_gelu)),
+    **_named("silu", OperatorRule("activation", steps=2)),
+    **_named("relu tanh sigmoid elu leaky_relu hardtanh hardswish softplus mish", OperatorRule("activation", steps=1)),
+    **_named("_softmax _safe_softmax _log_softmax softmax log_softmax", OperatorRule("softmax", steps=5)),
+    **_named("_softmax_backward_data _log_softmax_backward_data", OperatorRule("softmax", steps=4)),
+    **_named("nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward", OperatorRule(steps=0)),
+    **_named("bernoulli", OperatorRule(traffic="output", is_mask=True)),
+    **_named("native_dropout native_dropout_backward", OperatorRule(steps=1)),
     **_named(
         "empty empty_like empty_strided new_empty new_empty_strided empty_permuted _local_scalar_dense is_same_size "
         "_unsafe_view _reshape_alias lift lift_fresh resize set_ _efficientzerotensor _assert_async _assert_scalar "
