@@ -1,32 +1,32 @@
-"""A model as a page of facts: frozen values, nested where they act, that say everything but the weights.
+"""The facts of a model: frozen, nested dataclasses that describe everything but the weights.
 
 The *type* of a fact selects the mechanism, its absence is ``None``, and which of ``encoder`` and ``decoder`` a model
-has is its family. ``to_dict`` and ``from_dict`` carry a page to JSON and back. Standard library only: reading a config
-must not cost the import of a tensor library.
+has is its family. ``to_dict`` and ``from_dict`` convert facts to JSON and back. Standard library only: reading a config
+must not import a tensor library.
 """
 
-from glassformer.config.encoder import EncoderConfig as EncoderConfig
+from glassformer.config.course import EncoderConfig as EncoderConfig
 from glassformer.config.facts import change as change
 from glassformer.config.facts import from_dict as from_dict
+from glassformer.config.facts import get_fact as get_fact
 from glassformer.config.facts import leaves as leaves
-from glassformer.config.facts import look as look
 from glassformer.config.facts import merge as merge
 from glassformer.config.facts import to_dict as to_dict
-from glassformer.config.heads import EmbeddingHead as EmbeddingHead
-from glassformer.config.heads import Head as Head
-from glassformer.config.heads import LMHead as LMHead
-from glassformer.config.heads import MaskDecoder as MaskDecoder
-from glassformer.config.heads import PretrainingHead as PretrainingHead
-from glassformer.config.heads import TaskHead as TaskHead
 from glassformer.config.model import Init as Init
-from glassformer.config.model import Model as Model
+from glassformer.config.model import ModelConfig as ModelConfig
 from glassformer.config.model import Tokens as Tokens
 from glassformer.config.parts import Attention as Attention
 from glassformer.config.parts import Convolution as Convolution
 from glassformer.config.parts import Embed as Embed
+from glassformer.config.parts import EmbeddingHead as EmbeddingHead
 from glassformer.config.parts import FeedForward as FeedForward
+from glassformer.config.parts import Head as Head
+from glassformer.config.parts import LMHead as LMHead
+from glassformer.config.parts import MaskDecoder as MaskDecoder
 from glassformer.config.parts import Norm as Norm
+from glassformer.config.parts import PretrainingHead as PretrainingHead
 from glassformer.config.parts import Stack as Stack
+from glassformer.config.parts import TaskHead as TaskHead
 from glassformer.config.positions import Alibi as Alibi
 from glassformer.config.positions import BlockSparse as BlockSparse
 from glassformer.config.positions import BucketBias as BucketBias

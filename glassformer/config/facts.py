@@ -1,97 +1,114 @@
-"""Pages of facts as plain data: to JSON and back, changed at a path, compared fact by fact. Standard library only."""
+"""Facts as plain data: to JSON and back, read and changed at a path. Standard library only."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, fields, is_dataclass, replace
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from glassformer.config.checks import check_choice
+from glassformer.config.checks import Setting, SettingError, check_choice, check_known
 
 T = TypeVar("T")
 
 
 def to_dict(facts: Any) -> dict[str, Any]:
-    """A page of facts as dicts, lists, strings and numbers; a part that may be of several types says its ``type``."""
-    page: dict[str, Any] = {}
+    """Return facts as dicts, lists, strings and numbers; a part that may be of several types has a key ``type``."""
+    data: dict[str, Any] = {}
     hints = get_type_hints(type(facts))
-    for item in fields(facts):
-        several = len([option for option in _options(hints[item.name]) if is_dataclass(option)]) > 1
-        page[item.name] = _plain(getattr(facts, item.name), several)
-    return page
+    for field in fields(facts):
+        with_type = len([option for option in _allowed_types(hints[field.name]) if is_dataclass(option)]) > 1
+        data[field.name] = _plain(getattr(facts, field.name), with_type)
+    return data
 
 
-def from_dict(kind: type[T], page: Mapping[str, Any], where: str = "") -> T:
-    """The reverse of ``to_dict``. Unknown, missing and ill-typed facts are refused, by their path."""
+def from_dict(kind: type[T], data: Mapping[str, Any], where: str = "") -> T:
+    """Reverse ``to_dict``. Errors name the path of a fact that is unknown, missing or of the wrong type."""
     hints = get_type_hints(kind)
-    names = {item.name for item in fields(kind)}  # type: ignore[arg-type]
-    if not isinstance(page, Mapping):
-        raise TypeError(f"{where or kind.__name__} must be a table of facts, got {page!r}.")
-    for name in page:
-        check_choice(f"a fact of {where or kind.__name__}", name, names)
-    needed = {
-        item.name
-        for item in fields(kind)  # type: ignore[arg-type]
-        if item.default is MISSING and item.default_factory is MISSING
+    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    noun = "fact" if kind.__module__.startswith(__package__) else "key"  # the sections of a recipe are read here, too
+    if not isinstance(data, Mapping):
+        raise TypeError(f"{where or kind.__name__} must be a mapping, got {data!r}.")
+    for name in data:
+        check_known(where or f"a {kind.__name__ if noun == 'fact' else kind.__name__.lower()}", noun, name, names)
+    required = {
+        field.name
+        for field in fields(kind)  # type: ignore[arg-type]
+        if field.default is MISSING and field.default_factory is MISSING
     }
-    if missing := sorted(needed - set(page)):
+    if missing := sorted(required - set(data)):
         raise ValueError(f"{where or kind.__name__} lacks {', '.join(missing)}.")
-    return kind(**{name: _typed(hints[name], value, f"{where}.{name}".lstrip(".")) for name, value in page.items()})
+    values = {name: _convert(hints[name], value, f"{where}.{name}".lstrip(".")) for name, value in data.items()}
+    try:
+        return kind(**values)
+    except SettingError as error:  # a check of the facts themselves names them without their path
+        if noun == "fact" and where:
+            raise error.prefixed(f"{where}: ") from None
+        raise
 
 
 def leaves(facts: Any, where: str = "") -> Iterator[tuple[str, Any]]:
-    """Every single fact with its path, depth first: ``("encoder.attention.heads", 12)``."""
-    for item in fields(facts):
-        value, path = getattr(facts, item.name), f"{where}.{item.name}".lstrip(".")
+    """Yield every single fact with its path, depth first: ``("encoder.attention.heads", 12)``."""
+    for field in fields(facts):
+        value, path = getattr(facts, field.name), f"{where}.{field.name}".lstrip(".")
         if is_dataclass(value):
             yield from leaves(value, path)
         else:
             yield path, value
 
 
-def look(facts: Any, path: str, absent: Any = None) -> Any:
-    """The fact at a path; ``absent`` where a part on the way is missing or has no such fact."""
+def get_fact(facts: Any, path: str, default: Any = None) -> Any:
+    """Return the fact at a path; ``default`` where a part of the path is missing or has no such fact."""
     for name in path.split("."):
         if not hasattr(facts, name):
-            return absent
+            return default
         facts = getattr(facts, name)
     return facts
 
 
 def change(facts: T, path: str, value: Any) -> T:
-    """A copy with another value at a path, checked like any page of facts."""
+    """Return a copy with another value at a path, checked like any facts."""
+    return _change(facts, path, value, path)
+
+
+def _change(facts: T, path: str, value: Any, where: str) -> T:
+    """``change`` at a path within ``facts``; errors name ``where``, the path from the outermost facts."""
     name, _, rest = path.partition(".")
     if not is_dataclass(facts):
-        raise ValueError(f"there is no {name!r} here to change: the part before it is {facts!r:.60}.")
-    check_choice(f"a fact of {type(facts).__name__}", name, {item.name for item in fields(facts)})
+        raise ValueError(f"cannot set {where}: {where.removesuffix(path).rstrip('.')} is {facts!r:.60}.")
+    kind = type(facts).__name__
+    check_known(f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind}", "fact", name, {field.name for field in fields(facts)})
     if rest:
-        value = change(getattr(facts, name), rest, value)
+        value = _change(getattr(facts, name), rest, value, where)
     else:
-        value = _typed(get_type_hints(type(facts))[name], value, path)
-    return replace(facts, **{name: value})  # type: ignore[type-var]
+        value = _convert(get_type_hints(type(facts))[name], value, where)
+    try:
+        return replace(facts, **{name: value})  # type: ignore[type-var]
+    except SettingError as error:  # a check of the facts themselves names them without their path
+        outer = where.removesuffix(path).rstrip(".")
+        raise (error.prefixed(f"{outer}: ") if outer else error) from None
 
 
 def merge(facts: T, changes: Mapping[str, Any], where: str = "") -> T:
-    """A copy with several facts changed at once: nested tables as ``to_dict`` writes them, checked as a whole.
+    """Return a copy with several facts changed at once: nested dictionaries, as of ``to_dict``, checked as a whole.
 
-    A table changes the facts that it names and leaves the others; where there is none yet, or one of another ``type``,
-    it takes the place of the whole part.
+    A dictionary changes the facts that it names and keeps the others; where there is none yet, or one of another
+    ``type``, it replaces the whole part.
     """
-    return from_dict(type(facts), _merged(to_dict(facts), changes), where)
+    return from_dict(type(facts), _merge_dicts(to_dict(facts), changes), where)
 
 
-def _merged(page: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(page)
+def _merge_dicts(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(data)
     for name, value in changes.items():
-        old = page.get(name)
+        old = data.get(name)
         if isinstance(old, Mapping) and isinstance(value, Mapping) and value.get("type") in (None, old.get("type")):
-            value = _merged(old, value)
+            value = _merge_dicts(old, value)
         merged[name] = value
     return merged
 
 
 def for_json(value: Any) -> Any:
-    """Any data as what JSON can write: dataclasses as tables, and null for NaN and infinities, which it has not."""
+    """Return any data in a form that JSON can write: dataclasses as dictionaries, and null for NaN and infinities."""
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
     if isinstance(value, dict):
@@ -101,55 +118,83 @@ def for_json(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _plain(value: Any, several: bool = False) -> Any:
+def _plain(value: Any, with_type: bool = False) -> Any:
     if is_dataclass(value):
-        page = to_dict(value)
-        return {"type": type(value).__name__, **page} if several else page
+        data = to_dict(value)
+        return {"type": type(value).__name__, **data} if with_type else data
     if isinstance(value, tuple):
-        return [_plain(item, several) for item in value]
+        return [_plain(item, with_type) for item in value]
     return value
 
 
-def _options(hint: Any) -> tuple[Any, ...]:
-    """The types that a hint allows, tuples opened: what may stand in one place."""
+class FactTypeError(TypeError):
+    """A value of the wrong type, with the names of the types that its key takes.
+
+    Args:
+        key: the path of the value, such as ``decoder.attention.heads``.
+        types: names of types as Python writes them.
+        value: what was read.
+    """
+
+    def __init__(self, key: str, types: Sequence[str], value: object) -> None:
+        self.key, self.types, self.value = key, types, value
+        super().__init__(self.spell({}))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.key, self.types, self.value)
+
+    def spell(self, names: Mapping[str, str]) -> str:
+        """Return the message, with other names for types."""
+        articles = {"int": "an int", "float": "a float", "bool": "a bool", "str": "a str"}
+        wanted = " or ".join((articles | dict(names)).get(name, name) for name in self.types)
+        return f"{self.key} must be {wanted}, got {self.value!r}."
+
+
+def _allowed_types(hint: Any) -> tuple[Any, ...]:
+    """Return the types that a hint allows; for tuples, those of their items."""
     if get_origin(hint) in (Union, UnionType):
-        return tuple(inner for option in get_args(hint) for inner in _options(option))
+        return tuple(inner for option in get_args(hint) for inner in _allowed_types(option))
     if get_origin(hint) is tuple:
-        return _options(get_args(hint)[0])
+        return _allowed_types(get_args(hint)[0])
     return (hint,)
 
 
-def _typed(hint: Any, value: Any, where: str) -> Any:
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    """Convert plain data to the type of a hint; raise an error with the path ``where`` if it does not fit."""
     options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    tables = [option for option in _options(hint) if is_dataclass(option)]
-    if isinstance(value, Mapping) and tables:
-        table = tables[0]
-        if len(tables) > 1:
-            named = {getattr(option, "__name__", ""): option for option in tables}
-            check_choice(f"{where}.type", str(value.get("type")), named)
-            table, value = named[value["type"]], {name: item for name, item in value.items() if name != "type"}
-        return from_dict(table, value, where)  # type: ignore[arg-type]
+    # A mapping becomes a dataclass; where several are allowed, its key "type" names one.
+    kinds = [option for option in _allowed_types(hint) if is_dataclass(option)]
+    if isinstance(value, Mapping) and kinds:
+        kind = kinds[0]
+        if len(kinds) > 1:
+            by_name = {getattr(option, "__name__", ""): option for option in kinds}
+            if "type" not in value:
+                raise SettingError("{} needs a key `type`: one of {}.", Setting(where), ", ".join(sorted(by_name)))
+            check_choice(f"{where}.type", str(value["type"]), by_name)
+            kind, value = by_name[value["type"]], {name: item for name, item in value.items() if name != "type"}
+        return from_dict(kind, value, where)  # type: ignore[arg-type]
+    # A list becomes a tuple.
     if isinstance(value, (list, tuple)):
-        rows = [option for option in options if get_origin(option) is tuple]
-        if rows:
-            return tuple(_typed(get_args(rows[0])[0], item, where) for item in value)
+        tuples = [option for option in options if get_origin(option) is tuple]
+        if tuples:
+            return tuple(_convert(get_args(tuples[0])[0], item, where) for item in value)
+    # Strings, numbers and None are checked.
     for option in options:
-        if _is(option, value):
+        if _is_instance(option, value):
             return float(value) if option is float else value
     words = [word for option in options if get_origin(option) is Literal for word in get_args(option)]
     if words and isinstance(value, str):
         check_choice(where, value, words)
-    wanted = " or ".join(_name(option) for option in options)
-    raise TypeError(f"{where} must be {wanted}, got {value!r}.")
+    raise FactTypeError(where, [_type_name(option) for option in options], value)
 
 
-def _name(option: Any) -> str:
+def _type_name(option: Any) -> str:
     if get_origin(option) is Literal:
         return " or ".join(map(repr, get_args(option)))
     return "None" if option is NoneType else getattr(option, "__name__", str(option))
 
 
-def _is(option: Any, value: Any) -> bool:
+def _is_instance(option: Any, value: Any) -> bool:
     if get_origin(option) is Literal:
         return value in get_args(option)
     if option in (None, NoneType):

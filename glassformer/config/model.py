@@ -1,16 +1,15 @@
-"""The page of facts of one model."""
+"""``ModelConfig``: all facts of one model."""
 
 from dataclasses import dataclass, field
 from typing import Literal
 
 from glassformer.config.checks import check_divides, check_number, check_positive
-from glassformer.config.heads import Head, LMHead, PretrainingHead
-from glassformer.config.parts import Embed, Norm, Stack
+from glassformer.config.parts import Embed, Head, LMHead, Norm, PretrainingHead, Stack
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens:
-    """Ids with a meaning of their own; None where the vocabulary has no such token."""
+    """Ids of special tokens; None where the vocabulary has no such token."""
 
     bos: int | None = None
     eos: int | tuple[int, ...] | None = None
@@ -20,12 +19,12 @@ class Tokens:
 
 @dataclass(frozen=True, kw_only=True)
 class Init:
-    """Where training starts. Without ``std``: variance 2 / (d_in + d_out) for linear maps and 1 for tables."""
+    """Initial weights. Without ``std``: variance 2 / (d_in + d_out) for linear layers and 1 for embeddings."""
 
-    std: float | None = None  # of every linear map, convolution and table
-    table_std: float | None = None  # of tables, where it is another
-    residual_scaling: bool = False  # projections back into the residual stream by 1 / √(2 · layers) less
-    by_inputs: bool = False  # linear maps from std · d_in^-½; queries so that scores start as if scaled by head_dim^-½
+    std: float | None = None  # of every linear layer, convolution and embedding
+    table_std: float | None = None  # of embeddings, if different
+    residual_scaling: bool = False  # projections into the residual stream: std / √(2 · layers)
+    by_inputs: bool = False  # by fan-in: std / √d_in for linear layers; also / √head_dim for queries of unscaled scores
 
     def __post_init__(self) -> None:
         check_number(
@@ -33,12 +32,17 @@ class Init:
         )
         for rule in ("residual_scaling", "by_inputs"):
             if self.std is None and getattr(self, rule):
-                raise ValueError(f"init.{rule} says by how much init.std is reduced, and no std is given.")
+                raise ValueError(f"init.{rule} scales init.std; set init.std as well.")
+
+
+def a_family(family: str) -> str:
+    """Return a family with its article, for errors: an encoder, a decoder, an encoder-decoder."""
+    return f"a {family}" if family == "decoder" else f"an {family}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model:
-    """One Transformer. An encoder, a decoder or both: that is its family."""
+class ModelConfig:
+    """One Transformer. Its stacks, encoder, decoder or both, are its family."""
 
     vocab: int
     width: int
@@ -51,21 +55,27 @@ class Model:
     init: Init = field(default_factory=Init)
 
     def __post_init__(self) -> None:
+        # The stacks must fit each other.
         check_positive(vocab=self.vocab, width=self.width)
         if self.encoder is None and self.decoder is None:
             raise ValueError("a model needs an encoder, a decoder or both; this one has neither.")
         if self.decoder is not None and self.decoder.cross != (self.encoder is not None):
-            raise ValueError("decoder.cross is True exactly when there is an encoder for it to look at.")
+            raise ValueError(
+                "decoder.cross must be True if the model has an encoder, and False otherwise; got "
+                f"decoder.cross={self.decoder.cross}."
+            )
         if self.decoder is not None and not self.decoder.causal:
-            raise ValueError("decoder.causal must be True: a decoder that sees later tokens cannot write any.")
+            raise ValueError("decoder.causal must be True: a decoder that attends to later tokens cannot generate.")
         if self.encoder is not None and self.encoder.cross:
-            raise ValueError("encoder.cross must be False: an encoder has nothing else to look at.")
+            raise ValueError("encoder.cross must be False: an encoder has no memory to attend to.")
         for stack in (self.encoder, self.decoder):
             if stack is not None and stack.convolution is not None:
                 check_divides("convolution.groups", stack.convolution.groups, "width", self.width)
+        # The head must fit the family and the embeddings.
         lm = self.lm
         if lm is not None and lm.mask_decoder is not None and self.family != "encoder":
-            raise ValueError(f"mask_decoder runs the last layer of an encoder anew; this model is of {self.family}s.")
+            family = a_family(self.family)
+            raise ValueError(f"mask_decoder repeats the last layer of an encoder; this model is {family}.")
         factorised = self.embed.width not in (None, self.width)
         if lm is not None and lm.tied and factorised and lm.transform is None:
             raise ValueError(
@@ -74,29 +84,29 @@ class Model:
 
     @property
     def family(self) -> Literal["encoder", "decoder", "encoder-decoder"]:
-        """Which stacks there are."""
+        """Which stacks the model has."""
         if self.encoder is None:
             return "decoder"
         return "encoder" if self.decoder is None else "encoder-decoder"
 
     @property
     def lm(self) -> LMHead | None:
-        """What says words: the head, or the part of it that does; None where nothing does."""
+        """The language-model head, alone or inside a pretraining head; None where there is none."""
         head = self.head.lm if isinstance(self.head, PretrainingHead) else self.head
         return head if isinstance(head, LMHead) else None
 
     @property
-    def pools(self) -> bool:
-        """Whether the head gives one answer per row and not one per token."""
+    def has_pooled_output(self) -> bool:
+        """Whether the head gives one output per row and not one per token."""
         head = self.head.pair if isinstance(self.head, PretrainingHead) else self.head
         return getattr(head, "pool", None) is not None
 
     @property
-    def longest(self) -> int | None:
-        """The longest sequence its positions allow; None where nothing limits it."""
-        place = self.embed.position
+    def max_length(self) -> int | None:
+        """The length of the longest sequence that the positions allow; None where they set no limit."""
+        position = self.embed.position
         stacks = [stack for stack in (self.encoder, self.decoder) if stack is not None]
         lengths = [stack.attention.rotary.length for stack in stacks if stack.attention.rotary is not None]
-        if place is not None and place.kind == "learned":
-            lengths.append(place.length)
+        if position is not None and position.kind == "learned":
+            lengths.append(position.length)
         return min(lengths, default=None)

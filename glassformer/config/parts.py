@@ -1,4 +1,4 @@
-"""Facts about the parts of a model: norm, attention, feed-forward network, stack, embedding."""
+"""Facts about the parts of a model: norm, attention, feed-forward network, stack, embeddings, output heads."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -17,6 +17,9 @@ from glassformer.config.positions import BlockSparse, BucketBias, Disentangled, 
 
 Placement = Literal["pre", "post", "parallel", "parallel_norms"]
 PLACEMENTS = get_args(Placement)
+SUBLAYERS = ("attention", "cross", "ffn")  # of a block, in their order
+Task = Literal["classify", "tag", "span", "pair", "replaced", "pool"]
+Pool = Literal["first", "last", "mean"]
 ACTIVATION_NAMES = ("gelu", "gelu_tanh", "relu", "silu", "tanh")
 
 
@@ -27,18 +30,20 @@ class Norm:
     kind: Literal["layer", "rms"] = "layer"
     eps: float = 1e-5
     bias: bool = True  # LayerNorm's; RMSNorm has none
-    offset: bool = False  # the gain is 1 + weight instead of the weight itself; RMSNorm's
+    offset: bool = False  # RMSNorm's stored weight is gain − 1, so the gain is 1 + weight
 
     def __post_init__(self) -> None:
         check_choice("norm.kind", self.kind, ("layer", "rms"))
         check_eps(self.eps)
         if self.offset and self.kind != "rms":
             raise ValueError(f"offset is for kind='rms'; got kind={self.kind!r}.")
+        if self.kind == "rms":
+            object.__setattr__(self, "bias", True)  # a single spelling, so that equal models compare equal
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attention:
-    """Multi-head attention. ``windows`` is laid over the layers in turn, again and again; None sees everything."""
+    """Multi-head attention. The layers of a stack cycle through ``windows``; None is full attention."""
 
     heads: int
     head_dim: int
@@ -52,19 +57,21 @@ class Attention:
     dropout: float = 0.0  # on the weights
 
     def __post_init__(self) -> None:
+        # Heads, biases, windows and rotary positions, each by itself.
         kv_heads = self.heads if self.kv_heads is None else self.kv_heads
         check_positive(heads=self.heads, head_dim=self.head_dim, kv_heads=kv_heads)
         check_divides("kv_heads", kv_heads, "heads", self.heads)
         check_probability(dropout=self.dropout)
         if set(self.biases) - set("qkvo") or len(set(self.biases)) != len(self.biases):
-            raise ValueError(f"biases names projections by the letters q, k, v and o, once each; got {self.biases!r}.")
+            raise ValueError(f"biases must be a string of q, k, v and o, each at most once; got {self.biases!r}.")
         for size in self.windows:
             if isinstance(size, int):
                 check_positive(window=size)
         if not self.windows:
             raise ValueError("windows needs at least one entry; (None,) is full attention in every layer.")
         if self.rotary is not None and self.rotary.dim > self.head_dim:
-            raise ValueError(f"rotary.dim={self.rotary.dim} is more than a head has: head_dim={self.head_dim}.")
+            raise ValueError(f"rotary.dim={self.rotary.dim} is larger than head_dim={self.head_dim}.")
+        # Mechanisms that exclude each other.
         sparse = any(isinstance(window, BlockSparse) for window in self.windows)
         if kv_heads != self.heads and (sparse or isinstance(self.score_bias, Disentangled)):
             what = "block-sparse" if sparse else "disentangled"
@@ -74,12 +81,12 @@ class Attention:
         if self.qk_norm is not None and isinstance(self.score_bias, Disentangled):
             raise ValueError("disentangled attention projects positions as well and takes no qk_norm; set it to None.")
         if kv_heads == self.heads:
-            object.__setattr__(self, "kv_heads", None)  # one way to say one fact, so that equal models compare equal
+            object.__setattr__(self, "kv_heads", None)  # a single spelling, so that equal models compare equal
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeedForward:
-    """The feed-forward network. ``gelu`` and ``gelu_tanh`` are different functions and different facts."""
+    """The feed-forward network. ``gelu`` and ``gelu_tanh`` are different functions."""
 
     hidden: int
     activation: str = "gelu"
@@ -95,7 +102,7 @@ class FeedForward:
 
 @dataclass(frozen=True, kw_only=True)
 class Convolution:
-    """A convolution over the embeddings, added to the output of the first layer and normalised with it."""
+    """A convolution over the stack's input, added to the output of the first layer and normalised with it."""
 
     kernel: int
     groups: int = 1
@@ -107,7 +114,7 @@ class Convolution:
         check_probability(dropout=self.dropout)
         check_choice("activation", self.activation, ACTIVATION_NAMES)
         if self.kernel % 2 == 0:
-            raise ValueError(f"a convolution with an odd kernel keeps the length; got kernel={self.kernel}.")
+            raise ValueError(f"kernel must be odd, so that the convolution keeps the length; got {self.kernel}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,41 +129,41 @@ class Stack:
     placement: Placement = "pre"  # of the norms; see nn.block.residual
     final_norm: bool = True
     unique_layers: int | None = None  # fewer than layers: neighbours share weights; None: every layer has its own
-    dropout: float = 0.0  # on what each sublayer adds
-    dropout_on: tuple[str, ...] = ("attention", "cross", "ffn")  # the sublayers that it falls on
-    final_dropout: float = 0.0  # on what leaves the stack
+    dropout: float = 0.0  # on the output of each sublayer
+    dropout_on: tuple[str, ...] = SUBLAYERS  # the sublayers with that dropout
+    final_dropout: float = 0.0  # on the output of the stack
     convolution: Convolution | None = None
 
     def __post_init__(self) -> None:
         unique = self.layers if self.unique_layers is None else self.unique_layers
         check_layers(layers=self.layers, unique_layers=unique)
         if unique > self.layers:
-            raise ValueError(f"unique_layers={unique} would leave some unused: there are {self.layers} layers.")
+            raise ValueError(f"unique_layers={unique} is larger than layers={self.layers}.")
         check_choice("placement", self.placement, PLACEMENTS)
         check_probability(dropout=self.dropout, final_dropout=self.final_dropout)
         for sublayer in self.dropout_on:
-            check_choice("dropout_on", sublayer, ("attention", "cross", "ffn"))
+            check_choice("dropout_on", sublayer, SUBLAYERS)
         if self.causal and isinstance(self.attention.score_bias, Disentangled):
-            raise ValueError("disentangled attention looks both ways; it is for encoders.")
+            raise ValueError("disentangled attention is bidirectional; it is for encoders.")
         if self.causal and any(isinstance(window, BlockSparse) for window in self.attention.windows):
-            raise ValueError("block-sparse attention looks both ways; it is for encoders.")
+            raise ValueError("block-sparse attention is bidirectional; it is for encoders.")
         if self.causal and self.convolution is not None:
-            raise ValueError("a convolution looks both ways; it is for encoders.")
+            raise ValueError("a convolution is bidirectional; it is for encoders.")
         if isinstance(self.attention.score_bias, BucketBias):
-            self.attention.score_bias.check_direction(both_ways=not self.causal)
+            self.attention.score_bias.check_direction(bidirectional=not self.causal)
         if unique == self.layers:
-            object.__setattr__(self, "unique_layers", None)  # one way to say one fact; see Attention
+            object.__setattr__(self, "unique_layers", None)  # a single spelling; see Attention
 
 
 @dataclass(frozen=True, kw_only=True)
 class Embed:
-    """From ids to vectors: token + segment + language + position, norm, dropout, projection."""
+    """The embeddings: token + segment + language + position, norm, dropout, projection."""
 
     width: int | None = None  # factorised: vectors of this width, projected to the model's; None: no projection
     scale: float = 1.0  # factor on the token's vector
-    scale_in_dtype: bool = False  # the factor is rounded to the type of the table first: 55.43 is 55.5 in bfloat16
-    segments: int = 0  # kinds of segments; 0: none
-    languages: int = 0
+    scale_in_dtype: bool = False  # the factor is rounded to the dtype of the table first: 55.43 is 55.5 in bfloat16
+    segments: int = 0  # number of segments; 0: no segment embeddings
+    languages: int = 0  # number of languages; 0: no language embeddings
     position: InputPosition | None = None
     norm: bool = False
     dropout: float = 0.0
@@ -166,3 +173,93 @@ class Embed:
         check_count(segments=self.segments, languages=self.languages)
         check_number(scale=self.scale)
         check_probability(dropout=self.dropout)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskDecoder:
+    """Absolute positions that enter only where masked words are predicted (He et al., 2021, section 3.2).
+
+    The last layer runs ``steps`` times. Its keys and values are the hidden states before it; its queries are those plus
+    the position vectors at first, then its own output.
+    """
+
+    length: int  # rows of the table of positions
+    steps: int = 2
+
+    def __post_init__(self) -> None:
+        check_positive(length=self.length, steps=self.steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LMHead:
+    """Logits over the vocabulary; ``tied``: by the embedding table."""
+
+    transform: str | None = None  # activation between a linear layer and a norm before the logits; None: neither
+    bias: bool = False
+    bias_trained: bool = True  # False: a stored buffer, added to the logits but no parameter
+    scale: float = 1.0  # factor on the hidden state
+    tied: bool = True
+    mask_decoder: MaskDecoder | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("transform", "gelu" if self.transform is None else self.transform, ACTIVATION_NAMES)
+        check_number(scale=self.scale)
+        if not self.bias and not self.bias_trained:
+            raise ValueError("bias_trained=False needs a bias; set bias=True.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskHead:
+    """Scores for labels, one set per sequence (``pool``) or per token (``pool=None``).
+
+    With ``hidden``, the name of an activation, a linear layer of the model's width comes first. Without labels the
+    (pooled, mapped) vector itself is the output.
+    """
+
+    task: Task
+    labels: tuple[str, ...] = ()
+    pool: Pool | None = None  # first and last are those of the real tokens
+    hidden: str | None = None
+    bias: bool = True
+    dropout: float = 0.0  # before the scores
+    input_dropout: float = 0.0  # before the linear layer of ``hidden``
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.labels, tuple):
+            raise TypeError(f"labels are a tuple of names, got {self.labels!r}.")
+        check_choice("task", self.task, get_args(Task))
+        check_choice("pool", "first" if self.pool is None else self.pool, get_args(Pool))
+        check_choice("hidden", "gelu" if self.hidden is None else self.hidden, ACTIVATION_NAMES)
+        check_probability(dropout=self.dropout, input_dropout=self.input_dropout)
+        if self.task in ("classify", "pair") and self.pool is None:
+            raise ValueError(f"task={self.task!r} gives one output per row: set pool='first', 'last' or 'mean'.")
+        if self.task in ("tag", "span", "replaced") and self.pool is not None:
+            raise ValueError(
+                f"task={self.task!r} gives one output per token, so it takes no pool; got pool={self.pool!r}."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingHead:
+    """One vector per sequence: the mean over real tokens (or one of them), normalised to length 1."""
+
+    pool: Pool = "mean"
+    normalise: bool = True
+
+    def __post_init__(self) -> None:
+        check_choice("pool", self.pool, get_args(Pool))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainingHead:
+    """Masked words and sentence pairs in one pass: (logits over the vocabulary, scores of the pair)."""
+
+    lm: LMHead
+    pair: TaskHead
+
+    def __post_init__(self) -> None:
+        if self.pair.pool is None:
+            raise ValueError("pair.pool must choose the vector of the pair: first, last or mean; got None.")
+
+
+Head = LMHead | TaskHead | EmbeddingHead | PretrainingHead

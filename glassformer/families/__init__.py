@@ -1,4 +1,4 @@
-"""The registry of lineages: each file here is the data of one, and this is the one list of them."""
+"""The registry of lineages: each module here is the data of one or two, and this module lists them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from functools import cache, cached_property
 from importlib import import_module
 from typing import Any
 
-from glassformer.config import Model, count
+from glassformer.config import ModelConfig, count
 from glassformer.config.checks import Setting, check_choice
 from glassformer.weights.lineage import Lineage, Paper, choose_kind, class_names
 from glassformer.weights.reader import ConfigError
 
-_HOME = {
+_REGISTRY = {
     "transformer2017": "TRANSFORMER2017",
     "cs336": "CS336",
     "bert": "BERT",
@@ -48,9 +48,9 @@ _HOME = {
 
 @cache
 def lineages() -> Mapping[str, Lineage]:
-    """Every lineage by name."""
+    """Return every lineage by name."""
     known = {}
-    for module, names in _HOME.items():
+    for module, names in _REGISTRY.items():
         for name in names.split():
             lineage: Lineage = getattr(import_module(f"glassformer.families.{module}"), name)
             known[lineage.name] = lineage
@@ -59,55 +59,55 @@ def lineages() -> Mapping[str, Lineage]:
 
 @dataclass(frozen=True)
 class Preset:
-    """A published model: which lineage it is of, and what its config.json says."""
+    """A published model: its lineage and the config.json keys that differ from the defaults."""
 
     name: str
     lineage: Lineage
-    said: Mapping[str, Any]
+    config: Mapping[str, Any]  # the keys of config.json that differ from the lineage's defaults
 
     @cached_property
-    def facts(self) -> Model:
-        """Its page of facts, with the head it was published with."""
-        return self.lineage.facts(self.said, choose_kind(self.lineage, self.said))
+    def facts(self) -> ModelConfig:
+        """The facts of the model, with its published head."""
+        return self.lineage.facts(self.config, choose_kind(self.lineage, self.config))
 
     @property
     def paper(self) -> Paper:
-        """Where it was published."""
+        """The paper that published the model."""
         return self.lineage.paper
 
     @property
     def parameters(self) -> int:
-        """How many numbers it has learned."""
+        """The number of parameters."""
         return count(self.facts)
 
 
 @cache
 def presets() -> Mapping[str, Preset]:
-    """Every published size by name."""
+    """Return every published model by name."""
     return {
-        name: Preset(name, lineage, said) for lineage in lineages().values() for name, said in lineage.sizes.items()
+        name: Preset(name, lineage, config) for lineage in lineages().values() for name, config in lineage.sizes.items()
     }
 
 
-def preset(name: str) -> Model:
-    """The page of facts of a published model; ``Transformer(preset("gpt2"))`` builds it with fresh weights."""
+def preset(name: str) -> ModelConfig:
+    """Return the facts of a published model; ``Transformer(preset("gpt2"))`` builds it with new weights."""
     if name not in presets():
         near = get_close_matches(name, presets(), n=3)
         hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "glassformer info lists them all."
-        raise ValueError(f"no published model is called {name!r} here; {hint}")
+        raise ValueError(f"no published model is called {name!r}; {hint}")
     return presets()[name].facts
 
 
-def lineage_of(config: Mapping[str, Any], asked: str | None = None) -> Lineage:
-    """The lineage to read a config.json by: the one asked for by name, or the one that the file states."""
-    if asked is None:
+def lineage_of(config: Mapping[str, Any], name: str | None = None) -> Lineage:
+    """Return the lineage that reads a config.json: the one called ``name``, or the one of the file's model_type."""
+    if name is None:
         return by_model_type(config)
-    check_choice("lineage", asked, lineages())
-    return lineages()[asked]
+    check_choice("lineage", name, lineages())
+    return lineages()[name]
 
 
 def by_model_type(config: Mapping[str, Any]) -> Lineage:
-    """The lineage that a config.json belongs to; a file from before there was a model_type says so by its class."""
+    """Return the lineage of a config.json, by its model_type, or by the class of older files that have none."""
     name = config.get("model_type")
     known = {lineage.model_type: lineage for lineage in lineages().values() if lineage.model_type is not None}
     if name is None:
@@ -115,17 +115,18 @@ def by_model_type(config: Mapping[str, Any]) -> Lineage:
         for lineage in known.values():
             if any(form.architecture in classes for form in lineage.heads.values()):
                 return lineage
+        missing = f"no model_type, and architectures={classes!r} is no known class"
         raise ConfigError(
-            "config.json has no model_type, and architectures={} names no class known here, so nothing tells what kind "
-            f"of model it is. If you know, set {{}} to one of: {', '.join(lineages())}.",
-            repr(classes),
+            "config.json has {}, so the kind of model is unknown. "
+            f"If you know it, set {{}} to one of: {', '.join(lineages())}.",
+            missing if classes else "neither model_type nor architectures",
             Setting("lineage"),
         )
     if not isinstance(name, str) or name not in known:
         near = get_close_matches(str(name), known, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ConfigError(
-            f"config.json says model_type={{}}, which no lineage here reads. Known: {', '.join(sorted(known))}.{hint} "
+            f"config.json has model_type={{}}, which no lineage reads. Known: {', '.join(sorted(known))}.{hint} "
             f"If it is built like one of them, set {{}} to its name: {', '.join(lineages())}.",
             repr(name),
             Setting("lineage"),

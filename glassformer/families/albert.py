@@ -1,41 +1,41 @@
 """ALBERT: BERT with one layer's weights used again in every layer, and narrow embeddings that are projected.
 
-It tells whether two sentences stand in their order, a harder question than BERT's.
+Its pair head predicts whether two sentences are in order, a harder task than BERT's.
 """
 
 from dataclasses import replace
 from typing import Any
 
-from glassformer.config import Model, PretrainingHead, TaskHead, change, look
+from glassformer.config import ModelConfig, PretrainingHead, TaskHead, change, get_fact
 from glassformer.families import bert
 from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span
-from glassformer.weights.reader import Reader
+from glassformer.weights.reader import ConfigReader
 from glassformer.weights.rules import modules
 
 
-def read(c: Reader) -> Model:
-    """The facts that config.json states."""
+def read(c: ConfigReader) -> ModelConfig:
+    """Return the facts of a config.json."""
     c.must("inner_group_num", 1, "no model was published whose layers repeat inside a group")
-    model = change(bert.read(c), "embed.width", c.embedding_size)
-    model = change(model, "encoder.dropout_on", ("attention",))
-    return change(model, "encoder.unique_layers", c.num_hidden_groups)
+    facts = change(bert.read(c), "embed.width", c.embedding_size)
+    facts = change(facts, "encoder.dropout_on", ("attention",))
+    return change(facts, "encoder.unique_layers", c.num_hidden_groups)
 
 
-def write(model: Model) -> dict[str, Any]:
-    """How many layers have weights of their own, and what is said of heads; see BERT's."""
-    groups = look(model, "encoder.unique_layers") or look(model, "encoder.layers")
-    said = {**bert.write(model), "num_hidden_groups": groups}
-    value = said.pop("classifier_dropout", look(model, "head.pair.dropout"))
-    return said if value is None else {**said, "classifier_dropout_prob": value}
+def write(facts: ModelConfig) -> dict[str, Any]:
+    """Return the number of unshared layers, and the keys of heads; see BERT's."""
+    groups = get_fact(facts, "encoder.unique_layers") or get_fact(facts, "encoder.layers")
+    config = {**bert.write(facts), "num_hidden_groups": groups}
+    value = config.pop("classifier_dropout", get_fact(facts, "head.pair.dropout"))
+    return config if value is None else {**config, "classifier_dropout_prob": value}
 
 
-def dropout(c: Reader) -> float:
-    """Before the scores of a head."""
+def dropout(c: ConfigReader) -> float:
+    """Return the dropout before the scores of a head."""
     return c.hidden_dropout_prob if c.classifier_dropout_prob is None else c.classifier_dropout_prob
 
 
-def order(c: Reader) -> TaskHead:
-    """The head for pairs of sentences."""
+def order(c: ConfigReader) -> TaskHead:
+    """Build the head for sentence pairs."""
     return replace(bert.PAIR, labels=("in order", "swapped"), dropout=dropout(c))
 
 
@@ -56,7 +56,7 @@ ALBERT = Lineage(
     prefix="albert.",
     read=read,
     write=write,
-    weights=modules(
+    weight_rules=modules(
         {
             "embed.token": "embeddings.word_embeddings",
             "embed.position": "embeddings.position_embeddings",
@@ -76,7 +76,7 @@ ALBERT = Lineage(
     ignored_weights=bert.IGNORED_WEIGHTS,
     heads={
         "lm": HeadFormat("AlbertForMaskedLM", bert.lm, bert.lm_weights("head", "predictions", ""), tied=LM_TIED),
-        "pool": HeadFormat("AlbertModel", lambda _: bert.POOL, inner=POOLER, prefix=""),
+        "pool": HeadFormat("AlbertModel", lambda _: bert.POOL, body_rules=POOLER, prefix=""),
         "none": HeadFormat("AlbertModel", lambda _: None, prefix=""),
         "pretraining": HeadFormat(
             "AlbertForPreTraining",
@@ -114,7 +114,7 @@ ALBERT = Lineage(
         "attention_probs_dropout_prob": Key("encoder.attention.dropout", 0.0),
         "classifier_dropout_prob": Key(None, 0.1),
     },
-    ignored=bert.IGNORED,
+    ignored_keys=bert.IGNORED_KEYS,
     sizes={
         "albert-base-v1": {**V1, **bert.size(12, 768)},
         "albert-large-v1": {**V1, **bert.LARGE},

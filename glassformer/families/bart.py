@@ -10,18 +10,18 @@ from glassformer.config import (
     Init,
     InputPosition,
     LMHead,
-    Model,
+    ModelConfig,
     Stack,
     TaskHead,
     Tokens,
 )
 from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span
-from glassformer.weights.reader import Reader
-from glassformer.weights.rules import Ignored, Row, Rule, modules, same
+from glassformer.weights.reader import ConfigReader
+from glassformer.weights.rules import Ignored, RowMatrix, Rule, modules, same
 
 
-def stack(c: Reader, side: Literal["encoder", "decoder"], placement: Literal["pre", "post"]) -> Stack:
-    """The encoder or the decoder; pre-norm stacks end with a norm."""
+def stack(c: ConfigReader, side: Literal["encoder", "decoder"], placement: Literal["pre", "post"]) -> Stack:
+    """Return the encoder or the decoder; pre-norm stacks end with a norm."""
     heads, dim = getattr(c, f"{side}_attention_heads"), c.per_head("d_model", f"{side}_attention_heads")
     return Stack(
         layers=getattr(c, f"{side}_layers"),
@@ -39,10 +39,12 @@ def stack(c: Reader, side: Literal["encoder", "decoder"], placement: Literal["pr
     )
 
 
-def model(c: Reader, position: InputPosition, placement: Literal["pre", "post"], *, norm: bool) -> Model:
-    """An encoder-decoder of this line, with these positions and norms."""
+def read_body(
+    c: ConfigReader, position: InputPosition, placement: Literal["pre", "post"], *, norm: bool
+) -> ModelConfig:
+    """Return an encoder-decoder of this lineage or a descendant, with these positions and norms."""
     c.must("tie_word_embeddings", True, "one table serves encoder, decoder and head in every published model")
-    return Model(
+    return ModelConfig(
         vocab=c.vocab_size,
         width=c.d_model,
         embed=Embed(
@@ -55,19 +57,19 @@ def model(c: Reader, position: InputPosition, placement: Literal["pre", "post"],
     )
 
 
-def read(c: Reader) -> Model:
-    """The facts that config.json states."""
+def read(c: ConfigReader) -> ModelConfig:
+    """Return the facts of a config.json."""
     c.must("normalize_before", False, "norms before the sublayers belong to a relative with another model_type")
     c.must("normalize_embedding", True, "embeddings are normalised in every published model")
     c.must("add_final_layer_norm", False, "a norm after the last layer belongs to a relative with another model_type")
     c.must("static_position_embeddings", False, "positions are learned in every published model")
     c.must("do_blenderbot_90_layernorm", False, "another order of norms belongs to a relative with another model_type")
     position = InputPosition(kind="learned", length=c.max_position_embeddings, offset=2)
-    return model(c, position, "post", norm=True)
+    return read_body(c, position, "post", norm=True)
 
 
-def write(facts: Model) -> dict[str, Any]:
-    """The key that takes more than a copy of one fact."""
+def write(facts: ModelConfig) -> dict[str, Any]:
+    """Return the key that takes more than a copy of one fact."""
     return {"scale_embedding": facts.embed.scale != 1.0}
 
 
@@ -77,12 +79,12 @@ POSITIONS = modules({"embed.position": "encoder.embed_positions", "target_embed.
 
 
 def layers(side: str, attention: Mapping[str, str]) -> tuple[Rule, ...]:
-    """The layers of one stack, whose projections have these names."""
+    """Return the weight names of one stack, whose projections have these names."""
     ours, theirs = f"{side}.blocks.{{i}}", f"{side}.layers.{{i}}"
     return modules(
         {
-            **{f"{ours}.attention.{letter}": f"{theirs}.self_attn.{name}" for letter, name in attention.items()},
-            **{f"{ours}.cross.{letter}": f"{theirs}.encoder_attn.{name}" for letter, name in PROJECTIONS.items()},
+            **{f"{ours}.attention.{part}": f"{theirs}.self_attn.{name}" for part, name in attention.items()},
+            **{f"{ours}.cross.{part}": f"{theirs}.encoder_attn.{name}" for part, name in PROJECTIONS.items()},
             f"{ours}.attention_norm": f"{theirs}.self_attn_layer_norm",
             f"{ours}.cross_norm": f"{theirs}.encoder_attn_layer_norm",
             f"{ours}.ffn.up": f"{theirs}.fc1",
@@ -92,20 +94,20 @@ def layers(side: str, attention: Mapping[str, str]) -> tuple[Rule, ...]:
     )
 
 
-def classify(c: Reader) -> TaskHead:
-    """Reads the decoder's vector at the last token; the decoder is given the text shifted by its start token."""
+def classify(c: ConfigReader) -> TaskHead:
+    """Build a head on the decoder's last hidden state; the decoder's input is the text shifted by its start token."""
     rate = c.classifier_dropout
     return TaskHead(task="classify", labels=c.labels, pool="last", hidden="tanh", dropout=rate, input_dropout=rate)
 
 
 def heads(name: str, *, bias: bool = True) -> dict[str, HeadFormat]:
-    """The heads of this line, for classes whose names begin with ``name``."""
+    """Return the heads of this lineage, for classes whose names begin with ``name``."""
     return {
         "lm": HeadFormat(
             f"{name}ForConditionalGeneration",
             lambda _: LMHead(bias=bias, bias_trained=not bias),  # a buffer in the reference
             # A folder of the plain model lacks the bias; there it starts from nothing.
-            (Rule(("head.bias",), ("final_logits_bias",), Row(), zeros=True),),
+            (Rule(("head.bias",), ("final_logits_bias",), RowMatrix(), zeros=True),),
             tied=("lm_head.weight",),
         ),
         "none": HeadFormat(f"{name}Model", lambda _: None, prefix=""),
@@ -141,7 +143,7 @@ KEYS = {
     "init_std": Key("init.std", 0.02),
     "num_labels": Key(None, 3),
 }
-IGNORED = {
+IGNORED_KEYS = {
     "encoder_layerdrop": "skipping of layers while training, which is not done here",
     "decoder_layerdrop": "skipping of layers while training, which is not done here",
     "num_hidden_layers": "another name of encoder_layers",
@@ -162,7 +164,7 @@ BART = Lineage(
     prefix="model.",
     read=read,
     write=write,
-    weights=(
+    weight_rules=(
         TABLE,
         *POSITIONS,
         *modules({"embed.norm": "encoder.layernorm_embedding", "target_embed.norm": "decoder.layernorm_embedding"}),
@@ -175,8 +177,8 @@ BART = Lineage(
     ),
     heads=heads("Bart"),
     keys=KEYS,
-    ignored={
-        **IGNORED,
+    ignored_keys={
+        **IGNORED_KEYS,
         "classif_dropout": "an old name that nothing reads",
         "extra_pos_embeddings": "an old name that nothing reads; the offset of the positions is always 2",
         "add_bias_logits": "whether the bias of the head was trained; it is stored in any case",

@@ -1,26 +1,37 @@
-"""BERT: a post-norm encoder trained to guess masked words and to tell whether two sentences follow each other."""
+"""BERT: a post-norm encoder trained on masked tokens and on whether two sentences follow each other."""
 
 from typing import Any
 
-from glassformer.config import Attention, Embed, FeedForward, Init, InputPosition, Model, Norm, Stack, Tokens, look
-from glassformer.config.heads import LMHead, PretrainingHead, TaskHead
+from glassformer.config import (
+    Attention,
+    Embed,
+    FeedForward,
+    Init,
+    InputPosition,
+    ModelConfig,
+    Norm,
+    Stack,
+    Tokens,
+    get_fact,
+)
+from glassformer.config.parts import LMHead, PretrainingHead, TaskHead
 from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span
-from glassformer.weights.reader import Reader
+from glassformer.weights.reader import ConfigReader
 from glassformer.weights.rules import Ignored, Rule, modules, same
 
 
-def read(c: Reader) -> Model:
-    """The facts that config.json states."""
-    c.must("position_embedding_type", "absolute", "relative positions of this kind were never published in a model")
+def read(c: ConfigReader) -> ModelConfig:
+    """Return the facts of a config.json."""
+    c.must("position_embedding_type", "absolute", "no published model has relative positions of this kind")
     c.must("is_decoder", False, "an encoder run as a decoder is another architecture")
     c.must("add_cross_attention", False, "an encoder has nothing to attend to but itself")
     width, heads, dropout = c.hidden_size, c.num_attention_heads, c.hidden_dropout_prob
-    place = InputPosition(kind="learned", length=c.max_position_embeddings)
-    return Model(
+    position = InputPosition(kind="learned", length=c.max_position_embeddings)
+    return ModelConfig(
         vocab=c.vocab_size,
         width=width,
         norm=Norm(eps=c.layer_norm_eps),
-        embed=Embed(segments=c.type_vocab_size, position=place, norm=True, dropout=dropout),
+        embed=Embed(segments=c.type_vocab_size, position=position, norm=True, dropout=dropout),
         encoder=Stack(
             layers=c.num_hidden_layers,
             attention=Attention(
@@ -38,32 +49,32 @@ def read(c: Reader) -> Model:
     )
 
 
-def lm(c: Reader) -> LMHead:
-    """The head that guesses masked words."""
+def lm(c: ConfigReader) -> LMHead:
+    """Build the masked-word head."""
     return LMHead(transform=c.activation("hidden_act"), bias=True, tied=c.tie_word_embeddings)
 
 
-def dropout(c: Reader) -> float:
-    """Before the scores of a task head."""
+def dropout(c: ConfigReader) -> float:
+    """Return the dropout before the scores of a task head."""
     return c.hidden_dropout_prob if c.classifier_dropout is None else c.classifier_dropout
 
 
-def classify(c: Reader) -> TaskHead:
-    """Scores from the pooled first token."""
+def classify(c: ConfigReader) -> TaskHead:
+    """Build a head that scores the pooled first token."""
     return TaskHead(task="classify", labels=c.labels, pool="first", hidden="tanh", dropout=dropout(c))
 
 
-def write(model: Model) -> dict[str, Any]:
-    """What is said of heads: a head without dropout of its own must not set it for the next one."""
-    head = model.head
+def write(facts: ModelConfig) -> dict[str, Any]:
+    """Return the keys of heads: a head without its own dropout must not set it for the next one."""
+    head = facts.head
     if isinstance(head, PretrainingHead):
         return {"tie_word_embeddings": head.lm.tied}
     scores = isinstance(head, TaskHead) and head.task in ("classify", "tag")
-    return {"classifier_dropout": look(head, "dropout")} if scores else {}
+    return {"classifier_dropout": get_fact(head, "dropout")} if scores else {}
 
 
 def lm_weights(head: str, at: str = "cls.predictions", inside: str = ".transform") -> tuple[Rule, ...]:
-    """Weights of the masked-word head where ours is called ``head`` and theirs stands ``at`` a name."""
+    """Return the weights of the masked-word head, which is ``head`` here and ``at`` in the checkpoint."""
     return (
         *modules({f"{head}.transform": f"{at}{inside}.dense", f"{head}.norm": f"{at}{inside}.LayerNorm"}),
         same(f"{head}.out.weight", f"{at}.decoder.weight"),
@@ -72,7 +83,7 @@ def lm_weights(head: str, at: str = "cls.predictions", inside: str = ".transform
 
 
 def token_heads(name: str) -> dict[str, HeadFormat]:
-    """The heads that answer for every token, which the descendants share."""
+    """Return the heads with one output per token, which the descendants share."""
     return {
         "tag": HeadFormat(
             f"{name}ForTokenClassification",
@@ -84,7 +95,7 @@ def token_heads(name: str) -> dict[str, HeadFormat]:
 
 
 def size(layers: int, width: int) -> dict[str, int]:
-    """The usual proportions: heads of 64, and four times the width inside."""
+    """Return a config of the usual proportions: heads of width 64, feed-forward networks of 4 · width."""
     shape = {"num_hidden_layers": layers, "hidden_size": width}
     return {**shape, "num_attention_heads": width // 64, "intermediate_size": 4 * width}
 
@@ -92,7 +103,7 @@ def size(layers: int, width: int) -> dict[str, int]:
 LARGE = size(24, 1024)
 POOL = TaskHead(task="pool", pool="first", hidden="tanh")
 PAIR = TaskHead(task="pair", labels=("next", "random"), pool="first", hidden="tanh")
-BODY = modules(
+BODY_RULES = modules(
     {
         "embed.token": "embeddings.word_embeddings",
         "embed.position": "embeddings.position_embeddings",
@@ -110,12 +121,12 @@ BODY = modules(
 )
 POOLER = modules({"head.hidden": "pooler.dense"})
 LM_TIED = ("cls.predictions.decoder.weight",)
-IGNORED = {"bos_token_id": "an encoder writes no text", "eos_token_id": "an encoder writes no text"}
-MAKERS = {
-    "directionality": "an encoder always looks both ways",
+IGNORED_KEYS = {"bos_token_id": "an encoder writes no text", "eos_token_id": "an encoder writes no text"}
+ORIGINAL_KEYS = {
+    "directionality": "an encoder is always bidirectional",
     **dict.fromkeys(
         ("pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type"),
-        "of the makers' own code, for a pooler that was not published",
+        "of the original code, for a pooler that was not published",
     ),
 }  # keys in the files of the Chinese and multilingual models
 IGNORED_WEIGHTS = (Ignored("embeddings.position_ids", "a table of 0, 1, 2 …"),)
@@ -139,17 +150,20 @@ KEYS = {
 BERT = Lineage(
     name="bert",
     paper=Paper(
-        "BERT: Pre-training of Deep Bidirectional Transformers", "Devlin et al.", 2018, "arxiv.org/abs/1810.04805"
+        "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding",
+        "Devlin et al.",
+        2018,
+        "arxiv.org/abs/1810.04805",
     ),
     model_type="bert",
     prefix="bert.",
     read=read,
     write=write,
-    weights=BODY,
+    weight_rules=BODY_RULES,
     ignored_weights=IGNORED_WEIGHTS,
     heads={
         "lm": HeadFormat("BertForMaskedLM", lm, lm_weights("head"), tied=LM_TIED),
-        "pool": HeadFormat("BertModel", lambda _: POOL, inner=POOLER, prefix=""),
+        "pool": HeadFormat("BertModel", lambda _: POOL, body_rules=POOLER, prefix=""),
         "none": HeadFormat("BertModel", lambda _: None, prefix=""),
         "pretraining": HeadFormat(
             "BertForPreTraining",
@@ -165,7 +179,7 @@ BERT = Lineage(
         **token_heads("Bert"),
     },
     keys=KEYS,
-    ignored={**IGNORED, **MAKERS},
+    ignored_keys={**IGNORED_KEYS, **ORIGINAL_KEYS},
     sizes={
         "bert-base-uncased": {},
         "bert-base-cased": {"vocab_size": 28996},

@@ -1,39 +1,41 @@
-"""BigBird: BERT for long texts; a block of tokens looks at its neighbours, at both ends and at a few more at random."""
+"""BigBird: BERT for long texts; a block of tokens attends to its neighbours, to the first and last block, and to
+random blocks.
+"""
 
 from typing import Any
 
-from glassformer.config import BlockSparse, Model, PretrainingHead, TaskHead, change
+from glassformer.config import BlockSparse, ModelConfig, PretrainingHead, TaskHead, change
 from glassformer.families import bert
 from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper
-from glassformer.weights.reader import ConfigError, Reader
+from glassformer.weights.reader import ConfigError, ConfigReader
 from glassformer.weights.rules import Ignored, modules
 
 
-def read(c: Reader) -> Model:
-    """The facts that config.json states."""
+def read(c: ConfigReader) -> ModelConfig:
+    """Return the facts of a config.json."""
     if c.attention_type not in ("original_full", "block_sparse"):
         raise ConfigError(f"attention_type={c.attention_type!r}; known are 'original_full' and 'block_sparse'.")
     pattern = BlockSparse(block=c.block_size, random=c.num_random_blocks)
-    model = change(bert.read(c), "embed.scale", c.hidden_size**0.5 if c.rescale_embeddings else 1.0)
-    model = change(model, "encoder.attention.biases", "qkvo" if c.use_bias else "o")
-    return change(model, "encoder.attention.windows", (None if c.attention_type == "original_full" else pattern,))
+    facts = change(bert.read(c), "embed.scale", c.hidden_size**0.5 if c.rescale_embeddings else 1.0)
+    facts = change(facts, "encoder.attention.biases", "qkvo" if c.use_bias else "o")
+    return change(facts, "encoder.attention.windows", (None if c.attention_type == "original_full" else pattern,))
 
 
-def write(model: Model) -> dict[str, Any]:
-    """Keys that take more than one fact."""
-    assert model.encoder is not None
-    attention = model.encoder.attention
-    said: dict[str, Any] = {"use_bias": "q" in attention.biases, "rescale_embeddings": model.embed.scale != 1.0}
+def write(facts: ModelConfig) -> dict[str, Any]:
+    """Return the keys that depend on more than one fact."""
+    assert facts.encoder is not None
+    attention = facts.encoder.attention
+    config: dict[str, Any] = {"use_bias": "q" in attention.biases, "rescale_embeddings": facts.embed.scale != 1.0}
     pattern = attention.windows[0]
     if isinstance(pattern, BlockSparse):
-        said |= {"attention_type": "block_sparse", "block_size": pattern.block, "num_random_blocks": pattern.random}
+        config |= {"attention_type": "block_sparse", "block_size": pattern.block, "num_random_blocks": pattern.random}
     else:
-        said["attention_type"] = "original_full"
-    return bert.write(model) | said
+        config["attention_type"] = "original_full"
+    return bert.write(facts) | config
 
 
-def classify(c: Reader) -> TaskHead:
-    """Scores of a whole text, from its first token."""
+def classify(c: ConfigReader) -> TaskHead:
+    """Build a head that classifies from the first token."""
     dropout = bert.dropout(c)
     return TaskHead(
         task="classify",
@@ -52,14 +54,16 @@ BIGBIRD = Lineage(
     prefix="bert.",
     read=read,
     write=write,
-    weights=bert.BODY,
+    weight_rules=bert.BODY_RULES,
     ignored_weights=(
         *bert.IGNORED_WEIGHTS,
-        Ignored("qa_classifier.*", "a head for questions with a layer of its own, which is not read"),
+        Ignored("qa_classifier.*", "a question-answering head with a layer that is not supported"),
     ),
     heads={
         "lm": HeadFormat("BigBirdForMaskedLM", bert.lm, bert.lm_weights("head"), tied=bert.LM_TIED),
-        "pool": HeadFormat("BigBirdModel", lambda _: bert.POOL, inner=modules({"head.hidden": "pooler"}), prefix=""),
+        "pool": HeadFormat(
+            "BigBirdModel", lambda _: bert.POOL, body_rules=modules({"head.hidden": "pooler"}), prefix=""
+        ),
         "pretraining": HeadFormat(
             "BigBirdForPreTraining",
             lambda c: PretrainingHead(lm=bert.lm(c), pair=bert.PAIR),
@@ -86,6 +90,6 @@ BIGBIRD = Lineage(
         "use_bias": Key(None, True),
         "rescale_embeddings": Key(None, False),
     },
-    ignored=bert.IGNORED,
+    ignored_keys=bert.IGNORED_KEYS,
     sizes={"bigbird-roberta-base": {}, "bigbird-roberta-large": dict(bert.LARGE)},
 )

@@ -3,18 +3,18 @@
 from dataclasses import replace
 from typing import Any
 
-from glassformer.config import BlockSparse, InputPosition, Model
+from glassformer.config import BlockSparse, InputPosition, ModelConfig
 from glassformer.config.checks import check_choice
 from glassformer.families import bart
 from glassformer.weights.lineage import Key, Lineage, Paper
-from glassformer.weights.reader import Reader
+from glassformer.weights.reader import ConfigReader
 from glassformer.weights.rules import modules
 
 
-def read(c: Reader) -> Model:
-    """The facts that config.json states."""
+def read(c: ConfigReader) -> ModelConfig:
+    """Return the facts of a config.json."""
     check_choice("attention_type", c.attention_type, ("block_sparse", "original_full"))
-    facts = bart.model(c, InputPosition(kind="learned", length=c.max_position_embeddings), "pre", norm=False)
+    facts = bart.read_body(c, InputPosition(kind="learned", length=c.max_position_embeddings), "pre", norm=False)
     assert facts.encoder is not None
     assert facts.decoder is not None
     encoder, decoder = facts.encoder.attention, facts.decoder.attention
@@ -30,14 +30,14 @@ def read(c: Reader) -> Model:
     )
 
 
-def write(facts: Model) -> dict[str, Any]:
-    """Keys that take more than a copy of one fact."""
+def write(facts: ModelConfig) -> dict[str, Any]:
+    """Return the keys that are not a copy of one fact."""
     assert facts.encoder is not None
     window = facts.encoder.attention.windows[0]
-    said = {**bart.write(facts), "use_bias": bool(facts.encoder.attention.biases), "attention_type": "original_full"}
+    config = {**bart.write(facts), "use_bias": bool(facts.encoder.attention.biases), "attention_type": "original_full"}
     if isinstance(window, BlockSparse):
-        said |= {"attention_type": "block_sparse", "block_size": window.block, "num_random_blocks": window.random}
-    return said
+        config |= {"attention_type": "block_sparse", "block_size": window.block, "num_random_blocks": window.random}
+    return config
 
 
 BIGBIRD_PEGASUS = Lineage(
@@ -47,12 +47,12 @@ BIGBIRD_PEGASUS = Lineage(
     prefix="model.",
     read=read,
     write=write,
-    weights=(
+    weight_rules=(
         bart.TABLE,
         *bart.POSITIONS,
         *bart.layers("encoder", {"q": "self.query", "k": "self.key", "v": "self.value", "o": "output"}),
         *bart.layers("decoder", bart.PROJECTIONS),
-        # Their name for it: the norm stands after the last layer.
+        # The checkpoint calls it so, but the norm comes after the last layer.
         *modules({"encoder.norm": "encoder.layernorm_embedding", "decoder.norm": "decoder.layernorm_embedding"}),
     ),
     heads=bart.heads("BigBirdPegasus"),
@@ -73,7 +73,7 @@ BIGBIRD_PEGASUS = Lineage(
         "use_bias": Key(None, False),
         "num_labels": Key(None, 2),
     },
-    ignored=bart.IGNORED,
+    ignored_keys=bart.IGNORED_KEYS,
     sizes={
         "bigbird-pegasus-large-arxiv": {},
         "bigbird-pegasus-large-pubmed": {},

@@ -2,15 +2,27 @@
 
 from typing import Any
 
-from glassformer.config import Alibi, Attention, Embed, FeedForward, Init, LMHead, Model, Norm, Stack, TaskHead, look
+from glassformer.config import (
+    Alibi,
+    Attention,
+    Embed,
+    FeedForward,
+    Init,
+    LMHead,
+    ModelConfig,
+    Norm,
+    Stack,
+    TaskHead,
+    get_fact,
+)
 from glassformer.config.checks import check_divides, check_positive
 from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span, task
-from glassformer.weights.reader import Reader
-from glassformer.weights.rules import FusedByHead, fused, modules, same
+from glassformer.weights.reader import ConfigReader
+from glassformer.weights.rules import ConcatenatedByHead, concatenated, modules, same
 
 
-def read(c: Reader) -> Model:
-    """The facts that config.json states; the published files use some names of sizes that the config class renames."""
+def read(c: ConfigReader) -> ModelConfig:
+    """Return the facts of a config.json; the published files use some names of sizes that the config class renames."""
     if c.get("pretraining_tp", 1) > 1:
         c.must("slow_but_exact", False, "split over machines, the reference leaves out a bias of the attention then")
     c.must("apply_residual_connection_post_layernorm", False, "no published model adds to the normalised stream")
@@ -18,7 +30,7 @@ def read(c: Reader) -> Model:
     heads = c.get("num_attention_heads", c.n_head)
     check_positive(hidden_size=width, n_head=heads)
     check_divides("n_head", heads, "hidden_size", width)
-    return Model(
+    return ModelConfig(
         vocab=c.vocab_size,
         width=width,
         norm=Norm(eps=c.layer_norm_epsilon),
@@ -35,21 +47,21 @@ def read(c: Reader) -> Model:
     )
 
 
-def tag(c: Reader) -> TaskHead:
-    """A label per token, with the dropout of the layers unless the head has its own."""
+def tag(c: ConfigReader) -> TaskHead:
+    """Build a head for token labels, with the dropout of the layers unless it has its own."""
     return TaskHead(task="tag", labels=c.labels, dropout=c.get("classifier_dropout", c.hidden_dropout))
 
 
-def write(model: Model) -> dict[str, Any]:
-    """The dropout of a head that labels tokens, if it is its own."""
-    head = model.head
-    if not isinstance(head, TaskHead) or head.task != "tag" or head.dropout == look(model, "decoder.dropout"):
+def write(facts: ModelConfig) -> dict[str, Any]:
+    """Return the dropout of a token-label head, if it has its own."""
+    head = facts.head
+    if not isinstance(head, TaskHead) or head.task != "tag" or head.dropout == get_fact(facts, "decoder.dropout"):
         return {}
     return {"classifier_dropout": head.dropout}
 
 
 def size(layers: int, width: int, heads: int) -> dict[str, int]:
-    """A published size; all of them name a pad token."""
+    """Return the config of a published size; all of them have a pad token."""
     return {"n_layer": layers, "hidden_size": width, "n_head": heads, "pad_token_id": 3}
 
 
@@ -69,7 +81,7 @@ BLOOM = Lineage(
     prefix="transformer.",
     read=read,
     write=write,
-    weights=(
+    weight_rules=(
         *modules(
             {
                 "embed.token": "word_embeddings",
@@ -82,10 +94,10 @@ BLOOM = Lineage(
                 "decoder.blocks.{i}.ffn_norm": "h.{i}.post_attention_layernorm",
             }
         ),
-        *fused(
+        *concatenated(
             [f"decoder.blocks.{{i}}.attention.{part}" for part in "qkv"],
             "h.{i}.self_attention.query_key_value",
-            FusedByHead(lambda facts: look(facts, "decoder.attention.heads")),
+            ConcatenatedByHead(lambda facts: get_fact(facts, "decoder.attention.heads")),
         ),
     ),
     heads={
@@ -116,7 +128,7 @@ BLOOM = Lineage(
         "pad_token_id": Key("tokens.pad", None),
         "tie_word_embeddings": Key("head.tied", True),
     },
-    ignored={
+    ignored_keys={
         **TRAINING_CODE,
         "pretraining_tp": "how products were split over machines; the result is the same but for rounding",
         "slow_but_exact": "repeats the rounding of such a split; refused where it leaves out a bias",

@@ -1,20 +1,20 @@
-"""The language model of Stanford's course CS336: a Llama that pairs rotary coordinates with their neighbours.
+"""The language model of Stanford's course CS336: a Llama-style model with interleaved rotary embeddings.
 
-It is built by hand in the course, so there is no config.json: keys are the arguments of ``TransformerLM``, and weights
-carry the names of its state dict. ``Transformer`` and ``TransformerLM`` compute the same from them.
+Students build it themselves, so there is no config.json: the keys are the arguments of ``TransformerLM``, and weights
+have the names of its state dict. ``Transformer`` and ``TransformerLM`` compute the same outputs from them.
 """
 
 from dataclasses import replace
 
-from glassformer.config import LMHead, Model
+from glassformer.config import LMHead, ModelConfig
 from glassformer.config.course import COURSE_HEAD, COURSE_NAMES, course_model
 from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper
-from glassformer.weights.reader import Reader
+from glassformer.weights.reader import ConfigReader
 from glassformer.weights.rules import modules
 
 
-def read(c: Reader) -> Model:
-    """The facts that the arguments state."""
+def read(c: ConfigReader) -> ModelConfig:
+    """Return the facts for the arguments of the course's model."""
     c.per_head("d_model", "num_heads")  # refused if the heads do not divide the width
     facts = course_model(
         vocab_size=c.vocab_size,
@@ -22,7 +22,7 @@ def read(c: Reader) -> Model:
         d_model=c.d_model,
         num_layers=c.num_layers,
         num_heads=c.num_heads,
-        d_ff=c.d_ff or 4 * c.d_model,
+        d_ff=4 * c.d_model if c.d_ff is None else c.d_ff,
         rope_theta=c.rope_theta,
     )
     return replace(facts, head=None)
@@ -32,7 +32,7 @@ CS336 = Lineage(
     name="cs336",
     paper=Paper("Language Modeling from Scratch", "Hashimoto and Liang", 2025, "cs336.stanford.edu"),
     read=read,
-    weights=modules(COURSE_NAMES),
+    weight_rules=modules(COURSE_NAMES),
     heads={"lm": HeadFormat("TransformerLM", lambda _: LMHead(tied=False), modules(COURSE_HEAD))},
     keys={
         "vocab_size": Key("vocab", 50257),

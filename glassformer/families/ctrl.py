@@ -2,18 +2,18 @@
 
 from math import sqrt
 
-from glassformer.config import Attention, Embed, FeedForward, Init, InputPosition, LMHead, Model, Norm, Stack
-from glassformer.families.gpt import IGNORED, LM_TIED, LM_WEIGHTS
+from glassformer.config import Attention, Embed, FeedForward, Init, InputPosition, LMHead, ModelConfig, Norm, Stack
+from glassformer.families.gpt import IGNORED_KEYS, LM_TIED, LM_WEIGHTS
 from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, task
-from glassformer.weights.reader import Reader
+from glassformer.weights.reader import ConfigReader
 from glassformer.weights.rules import Ignored, modules
 
 
-def read(c: Reader) -> Model:
-    """The facts that config.json states."""
-    c.must("layer_norm_epsilon", 1e-6, "the layers of this lineage know no other, whatever the final norm has")
+def read(c: ConfigReader) -> ModelConfig:
+    """Return the facts of a config.json."""
+    c.must("layer_norm_epsilon", 1e-6, "the layers of this lineage have a fixed epsilon, whatever the final norm has")
     width = c.n_embd
-    return Model(
+    return ModelConfig(
         vocab=c.vocab_size,
         width=width,
         norm=Norm(eps=c.layer_norm_epsilon),
@@ -45,7 +45,7 @@ CTRL = Lineage(
     model_type="ctrl",
     prefix="transformer.",
     read=read,
-    weights=modules(
+    weight_rules=modules(
         {
             "embed.token": "w",
             "decoder.norm": "layernorm",
@@ -87,10 +87,10 @@ CTRL = Lineage(
         "pad_token_id": Key("tokens.pad", None),
         "tie_word_embeddings": Key("head.tied", True),
     },
-    ignored={
-        **IGNORED,
-        "attn_pdrop": "the other library drops no attention weights here, whatever this says",
-        "from_tf": "says where the weights came from",
+    ignored_keys={
+        **IGNORED_KEYS,
+        "attn_pdrop": "the other library applies no dropout to attention weights, whatever the value",
+        "from_tf": "the origin of the weights",
     },
     sizes={"ctrl": {"n_positions": 50000}},
 )

@@ -1,69 +1,71 @@
-"""DeBERTa: BERT whose attention weighs what stands there and how far away it stands by vectors of their own."""
+"""DeBERTa: BERT with disentangled attention, which has separate vectors for content and relative position."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from glassformer.config import Convolution, Disentangled, LMHead, Model, TaskHead, change, look
+from glassformer.config import Convolution, Disentangled, LMHead, ModelConfig, TaskHead, change, get_fact
 from glassformer.families import bert
 from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span
-from glassformer.weights.reader import THEIR_ACTIVATION, Reader
-from glassformer.weights.rules import FusedByHead, Ignored, Rule, modules, same
+from glassformer.weights.reader import THEIR_ACTIVATION, ConfigReader
+from glassformer.weights.rules import ConcatenatedByHead, Ignored, Rule, modules, same
 
 
-def terms(c: Reader) -> tuple[str, ...]:
-    """Content to position, position to content, or both: "c2p|p2c" in older files, a list in newer ones."""
-    said = c.pos_att_type or []
-    return tuple(term.strip() for term in (said.lower().split("|") if isinstance(said, str) else said))
+def terms(c: ConfigReader) -> tuple[str, ...]:
+    """Return the terms c2p and p2c: "c2p|p2c" in older files, a list in newer ones."""
+    value = c.pos_att_type or []
+    return tuple(term.strip() for term in (value.lower().split("|") if isinstance(value, str) else value))
 
 
-def reach(c: Reader) -> int:
-    """The distance from which on all distances are one."""
+def max_distance(c: ConfigReader) -> int:
+    """Return the distance beyond which all distances share one row of the table."""
     return c.max_relative_positions if c.max_relative_positions > 0 else c.max_position_embeddings
 
 
-def body(c: Reader, biases: str, relative: Disentangled, convolution: Convolution | None = None) -> Model:
-    """The facts that config.json states; what the versions do not share is handed in."""
+def read_body(
+    c: ConfigReader, biases: str, relative: Disentangled, convolution: Convolution | None = None
+) -> ModelConfig:
+    """Return the facts of a config.json; the arguments are what differs between the versions."""
     width, dim = c.hidden_size, c.per_head("hidden_size", "num_attention_heads")
-    c.must("embedding_size", width, "embeddings of another width were never published")
+    c.must("embedding_size", width, "no published model has embeddings of another width")
     c.must("pooler_hidden_size", width, "a pooler of another width does not fit the model")
-    c.must("tie_word_embeddings", True, "a head with a table of its own was never published")
+    c.must("tie_word_embeddings", True, "no published model has an untied head")
     if not c.relative_attention:
-        c.must("pos_att_type", None, "without relative positions there is nothing for it to say")
-    model = change(bert.read(c), "encoder.convolution", convolution)
-    model = model if c.position_biased_input else change(model, "embed.position", None)
+        c.must("pos_att_type", None, "without relative positions it has no meaning")
+    facts = change(bert.read(c), "encoder.convolution", convolution)
+    facts = facts if c.position_biased_input else change(facts, "embed.position", None)
     attention = replace(
-        look(model, "encoder.attention"),
+        get_fact(facts, "encoder.attention"),
         biases=biases,
-        scale=(dim * (1 + len(relative.terms))) ** -0.5,  # as many products are added up
+        scale=(dim * (1 + len(relative.terms))) ** -0.5,  # a score is a sum of 1 + len(terms) products of width dim
         score_bias=relative if c.relative_attention else None,
     )
-    return change(model, "encoder.attention", attention)
+    return change(facts, "encoder.attention", attention)
 
 
-def read(c: Reader) -> Model:
-    """The facts of the first version: keys have no bias."""
-    c.must("talking_head", False, "heads that mix their scores were never published")
-    return body(c, "qvo", Disentangled(span=reach(c), terms=terms(c), dropout=c.hidden_dropout_prob))
+def read(c: ConfigReader) -> ModelConfig:
+    """Return the facts of the first version, in which key projections have no bias."""
+    c.must("talking_head", False, "no published model has heads that mix their scores")
+    return read_body(c, "qvo", Disentangled(span=max_distance(c), terms=terms(c), dropout=c.hidden_dropout_prob))
 
 
-def write(model: Model) -> dict[str, Any]:
-    """Keys that take more than one fact."""
-    relative, head = look(model, "encoder.attention.score_bias"), model.head
-    said: dict[str, Any] = {
+def write(facts: ModelConfig) -> dict[str, Any]:
+    """Return the keys that are not a copy of one fact."""
+    relative, head = get_fact(facts, "encoder.attention.score_bias"), facts.head
+    config: dict[str, Any] = {
         "relative_attention": relative is not None,
-        "position_biased_input": model.embed.position is not None,
+        "position_biased_input": facts.embed.position is not None,
     }
     if relative is not None:
-        said |= {"pos_att_type": list(relative.terms), "max_relative_positions": relative.span}
+        config |= {"pos_att_type": list(relative.terms), "max_relative_positions": relative.span}
     if isinstance(head, TaskHead) and head.hidden is not None:
-        said |= {"pooler_hidden_act": THEIR_ACTIVATION[head.hidden], "pooler_dropout": head.input_dropout}
-        said |= {} if head.dropout == model.embed.dropout else {"cls_dropout": head.dropout}
-    return said
+        config |= {"pooler_hidden_act": THEIR_ACTIVATION[head.hidden], "pooler_dropout": head.input_dropout}
+        config |= {} if head.dropout == facts.embed.dropout else {"cls_dropout": head.dropout}
+    return config
 
 
-def classify(c: Reader) -> TaskHead:
-    """Scores of a whole text, from its first token."""
+def classify(c: ConfigReader) -> TaskHead:
+    """Build a head that scores the first token."""
     return TaskHead(
         task="classify",
         labels=c.labels,
@@ -75,22 +77,26 @@ def classify(c: Reader) -> TaskHead:
 
 
 def heads(name: str) -> Mapping[str, HeadFormat]:
-    """The heads of both versions. In the makers' own folders the first one goes by other names."""
+    """Return the heads of both versions. The authors' own checkpoints name the masked-LM head ``lm_predictions``."""
     return {
         "lm": HeadFormat(
             f"{name}ForMaskedLM",
             lambda c: LMHead(transform=c.activation("hidden_act"), bias=True),
             (
                 *(
-                    same(f"head.{ours}.{x}", f"cls.predictions.transform.{it}.{x}", f"lm_predictions.lm_head.{it}.{x}")
-                    for ours, it in (("transform", "dense"), ("norm", "LayerNorm"))
+                    same(
+                        f"head.{ours}.{x}",
+                        f"cls.predictions.transform.{theirs}.{x}",
+                        f"lm_predictions.lm_head.{theirs}.{x}",
+                    )
+                    for ours, theirs in (("transform", "dense"), ("norm", "LayerNorm"))
                     for x in ("weight", "bias")
                 ),
                 same(
                     "head.bias", "cls.predictions.bias", "cls.predictions.decoder.bias", "lm_predictions.lm_head.bias"
                 ),
             ),
-            inner=(same("head.position.weight", "embeddings.position_embeddings.weight"),),  # for a mask decoder
+            body_rules=(same("head.position.weight", "embeddings.position_embeddings.weight"),),  # for a mask decoder
             tied=("cls.predictions.decoder.weight",),
         ),
         "none": HeadFormat(f"{name}Model", lambda _: None, prefix=""),
@@ -108,17 +114,17 @@ def heads(name: str) -> Mapping[str, HeadFormat]:
     }
 
 
-BODY = (
-    *(rule for rule in bert.BODY if ".self." not in rule.theirs[0]),
+BODY_RULES = (
+    *(rule for rule in bert.BODY_RULES if ".self." not in rule.theirs[0]),
     same("encoder.relative.weight", "encoder.rel_embeddings.weight"),
 )
 IGNORED_WEIGHTS = (
     *bert.IGNORED_WEIGHTS,
     Ignored("embeddings.position_embeddings.weight", "absolute positions; LMHead.mask_decoder makes use of them"),
 )
-IGNORED = {
-    **bert.IGNORED,
-    "legacy": "says by which names the weights of the masked-word head go; both are read",
+IGNORED_KEYS = {
+    **bert.IGNORED_KEYS,
+    "legacy": "the naming scheme of the masked-word head; both are read",
     "padding_idx": "another name of pad_token_id",
 }
 KEYS = {
@@ -144,12 +150,12 @@ DEBERTA = Lineage(
     prefix="deberta.",
     read=read,
     write=write,
-    weights=(
-        *BODY,
+    weight_rules=(
+        *BODY_RULES,
         Rule(
             tuple(f"encoder.blocks.{{i}}.attention.{x}.weight" for x in "qkv"),
             (f"{SELF}.in_proj.weight",),
-            FusedByHead(lambda facts: look(facts, "encoder.attention.heads")),
+            ConcatenatedByHead(lambda facts: get_fact(facts, "encoder.attention.heads")),
         ),
         same("encoder.blocks.{i}.attention.q.bias", f"{SELF}.q_bias"),
         same("encoder.blocks.{i}.attention.v.bias", f"{SELF}.v_bias"),
@@ -159,7 +165,7 @@ DEBERTA = Lineage(
     ignored_weights=IGNORED_WEIGHTS,
     heads=heads("Deberta"),
     keys={**KEYS, "vocab_size": Key("vocab", 50265)},
-    ignored=IGNORED,
+    ignored_keys=IGNORED_KEYS,
     sizes={
         "deberta-base": PUBLISHED,
         "deberta-large": {**PUBLISHED, **bert.LARGE},

@@ -1,17 +1,17 @@
-"""DeBERTa v2 and v3: far distances share buckets, positions share the projections of the content, n-grams convolve."""
+"""DeBERTa v2 and v3: distances in buckets, positions projected like the content, a convolution over n-grams."""
 
 from dataclasses import replace
 from typing import Any
 
-from glassformer.config import Convolution, Disentangled, Model, look
+from glassformer.config import Convolution, Disentangled, ModelConfig, get_fact
 from glassformer.families import bert, deberta
 from glassformer.weights.lineage import Key, Lineage, Paper
-from glassformer.weights.reader import Reader
+from glassformer.weights.reader import ConfigReader
 from glassformer.weights.rules import Ignored, modules
 
 
-def read(c: Reader) -> Model:
-    """The facts that config.json states."""
+def read(c: ConfigReader) -> ModelConfig:
+    """Return the facts of a config.json."""
     c.must(
         "attention_head_size",
         c.per_head("hidden_size", "num_attention_heads"),
@@ -19,7 +19,7 @@ def read(c: Reader) -> Model:
     )
     buckets = max(c.position_buckets, 0)
     relative = Disentangled(
-        span=buckets or deberta.reach(c),
+        span=buckets or deberta.max_distance(c),
         terms=deberta.terms(c),
         buckets=buckets,
         shared_projections=c.share_att_key,
@@ -35,18 +35,18 @@ def read(c: Reader) -> Model:
             activation=c.activation("conv_act"),
             dropout=c.hidden_dropout_prob,
         )
-    relative = replace(relative, max_distance=deberta.reach(c)) if buckets else relative
-    return deberta.body(c, "qkvo", relative, convolution)
+    relative = replace(relative, max_distance=deberta.max_distance(c)) if buckets else relative
+    return deberta.read_body(c, "qkvo", relative, convolution)
 
 
-def write(model: Model) -> dict[str, Any]:
-    """Keys that take more than one fact."""
-    said, relative = deberta.write(model), look(model, "encoder.attention.score_bias")
+def write(facts: ModelConfig) -> dict[str, Any]:
+    """Return the keys that are not a copy of one fact."""
+    config, relative = deberta.write(facts), get_fact(facts, "encoder.attention.score_bias")
     if relative is not None and relative.buckets:
-        said["max_relative_positions"] = relative.max_distance
+        config["max_relative_positions"] = relative.max_distance
     if relative is not None and relative.norm_table:
-        said["norm_rel_ebd"] = "layer_norm"
-    return said
+        config["norm_rel_ebd"] = "layer_norm"
+    return config
 
 
 SELF = "encoder.layer.{i}.attention.self"
@@ -60,13 +60,18 @@ PUBLISHED = {
 XLARGE = {**PUBLISHED, "conv_kernel_size": 3, "conv_act": "gelu", "attention_head_size": 64}
 DEBERTA_V2 = Lineage(
     name="deberta_v2",
-    paper=Paper("DeBERTaV3: Improving DeBERTa", "He et al.", 2021, "arxiv.org/abs/2111.09543"),
+    paper=Paper(
+        "DeBERTaV3: Improving DeBERTa using ELECTRA-Style Pre-Training with Gradient-Disentangled Embedding Sharing",
+        "He et al.",
+        2021,
+        "arxiv.org/abs/2111.09543",
+    ),
     model_type="deberta-v2",
     prefix="deberta.",
     read=read,
     write=write,
-    weights=(
-        *deberta.BODY,
+    weight_rules=(
+        *deberta.BODY_RULES,
         *modules(
             {
                 "encoder.blocks.{i}.attention.q": f"{SELF}.query_proj",
@@ -82,7 +87,7 @@ DEBERTA_V2 = Lineage(
     ),
     ignored_weights=(
         *deberta.IGNORED_WEIGHTS,
-        Ignored("mask_predictions.*", "a head that told replaced words while training; no class reads it"),
+        Ignored("mask_predictions.*", "a replaced-token head used in pretraining; no class reads it"),
     ),
     heads=deberta.heads("DebertaV2"),
     keys={
@@ -99,7 +104,7 @@ DEBERTA_V2 = Lineage(
         "conv_groups": Key("encoder.convolution.groups", 1),
         "conv_act": Key("encoder.convolution.activation", "tanh"),
     },
-    ignored=deberta.IGNORED,
+    ignored_keys=deberta.IGNORED_KEYS,
     sizes={
         "deberta-v2-xlarge": XLARGE,
         "deberta-v2-xxlarge": {**XLARGE, "num_hidden_layers": 48},

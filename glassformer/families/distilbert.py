@@ -1,4 +1,4 @@
-"""DistilBERT: half the layers of BERT, taught by BERT, without segments and without a pooler."""
+"""DistilBERT: half the layers of BERT, distilled from it, without segments and without a pooler."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,27 +10,27 @@ from glassformer.config import (
     Init,
     InputPosition,
     LMHead,
-    Model,
+    ModelConfig,
     Norm,
     Stack,
     TaskHead,
     Tokens,
 )
-from glassformer.families.bert import IGNORED, IGNORED_WEIGHTS
+from glassformer.families.bert import IGNORED_KEYS, IGNORED_WEIGHTS
 from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, head_kind, span
-from glassformer.weights.reader import Reader
+from glassformer.weights.reader import ConfigReader
 from glassformer.weights.rules import modules, same
 
 
-def read(c: Reader) -> Model:
-    """The facts that config.json states; it does not state the eps of the norms, which is fixed."""
+def read(c: ConfigReader) -> ModelConfig:
+    """Return the facts of a config.json; the eps of the norms is fixed and not in the file."""
     width, heads = c.dim, c.n_heads
-    place = InputPosition(kind="learned", length=c.max_position_embeddings)
-    return Model(
+    position = InputPosition(kind="learned", length=c.max_position_embeddings)
+    return ModelConfig(
         vocab=c.vocab_size,
         width=width,
         norm=Norm(eps=1e-12),
-        embed=Embed(position=place, norm=True, dropout=c.dropout),
+        embed=Embed(position=position, norm=True, dropout=c.dropout),
         encoder=Stack(
             layers=c.n_layers,
             attention=Attention(heads=heads, head_dim=c.per_head("dim", "n_heads"), dropout=c.attention_dropout),
@@ -45,15 +45,15 @@ def read(c: Reader) -> Model:
     )
 
 
-def write(model: Model) -> dict[str, Any]:
-    """Each task calls the dropout before its scores by a name of its own."""
-    head = model.head
+def write(facts: ModelConfig) -> dict[str, Any]:
+    """Return the dropout before the scores, whose key differs between tasks."""
+    head = facts.head
     name = {"classify": "seq_classif_dropout", "span": "qa_dropout"}.get(head_kind(head))
     return {name: head.dropout} if name is not None and isinstance(head, TaskHead) else {}
 
 
-def classify(c: Reader) -> TaskHead:
-    """Scores from the first token, through a map of its own."""
+def classify(c: ConfigReader) -> TaskHead:
+    """Build a head that classifies from the first token, after a linear layer."""
     return TaskHead(task="classify", labels=c.labels, pool="first", hidden="relu", dropout=c.seq_classif_dropout)
 
 
@@ -69,7 +69,7 @@ DISTILBERT = Lineage(
     prefix="distilbert.",
     read=read,
     write=write,
-    weights=modules(
+    weight_rules=modules(
         {
             "embed.token": "embeddings.word_embeddings",
             "embed.position": "embeddings.position_embeddings",
@@ -129,8 +129,8 @@ DISTILBERT = Lineage(
         "pad_token_id": Key("tokens.pad", 0),
         "tie_word_embeddings": Key("head.tied", True),
     },
-    ignored={
-        **IGNORED,
+    ignored_keys={
+        **IGNORED_KEYS,
         "sinusoidal_pos_embds": "where training of the positions starts; the file has the table",
         "tie_weights_": "an older tie_word_embeddings, always true",
     },

@@ -1,46 +1,46 @@
-"""ELECTRA: a small generator guesses masked words, and a discriminator tells which words it replaced.
+"""ELECTRA: a small generator fills in masked tokens, and a discriminator detects which tokens were replaced.
 
 Both are encoders like BERT, with embeddings that may be narrower or wider than the model.
 """
 
 from typing import Any
 
-from glassformer.config import LMHead, Model, TaskHead, change
+from glassformer.config import LMHead, ModelConfig, TaskHead, change
 from glassformer.families import bert
 from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper
-from glassformer.weights.reader import Reader
+from glassformer.weights.reader import ConfigReader
 from glassformer.weights.rules import Ignored, modules, same
 
 
-def read(c: Reader) -> Model:
-    """The facts that config.json states."""
+def read(c: ConfigReader) -> ModelConfig:
+    """Return the facts of a config.json."""
     return change(bert.read(c), "embed.width", None if c.embedding_size == c.hidden_size else c.embedding_size)
 
 
-def write(model: Model) -> dict[str, Any]:
-    """Embeddings as wide as the model have no projection, and their width is no fact of its own."""
-    return {"embedding_size": model.embed.width or model.width, **bert.write(model)}
+def write(facts: ModelConfig) -> dict[str, Any]:
+    """Return the keys of the embeddings and heads; without a projection, embedding_size is the model's width."""
+    return {"embedding_size": facts.embed.width or facts.width, **bert.write(facts)}
 
 
-def lm(c: Reader) -> LMHead:
-    """The generator's head; its activation is fixed, whatever hidden_act says."""
+def lm(c: ConfigReader) -> LMHead:
+    """Build the generator's head; its activation is fixed, whatever hidden_act is."""
     return LMHead(transform="gelu", bias=True, tied=c.tie_word_embeddings)
 
 
-def replaced(c: Reader) -> TaskHead:
-    """The discriminator's head: one score per token, above zero where the word was replaced."""
+def replaced(c: ConfigReader) -> TaskHead:
+    """Build the discriminator's head: one score per token, above zero where the word was replaced."""
     return TaskHead(task="replaced", labels=("replaced",), hidden=c.activation("hidden_act"))
 
 
-def classify(c: Reader) -> TaskHead:
-    """Scores from the first token."""
+def classify(c: ConfigReader) -> TaskHead:
+    """Build a head that scores the first token."""
     dropout = bert.dropout(c)
     return TaskHead(
         task="classify", labels=c.labels, pool="first", hidden="gelu", dropout=dropout, input_dropout=dropout
     )
 
 
-SUMMARY = "belongs to the head for multiple choice"
+FOR_MULTIPLE_CHOICE = "belongs to the head for multiple choice"
 GENERATOR = {"architectures": ["ElectraForMaskedLM"]}
 DISCRIMINATOR = {"architectures": ["ElectraForPreTraining"]}
 ELECTRA = Lineage(
@@ -55,10 +55,10 @@ ELECTRA = Lineage(
     prefix="electra.",
     read=read,
     write=write,
-    weights=(*bert.BODY, *modules({"embed.project": "embeddings_project"})),
+    weight_rules=(*bert.BODY_RULES, *modules({"embed.project": "embeddings_project"})),
     ignored_weights=(
         *bert.IGNORED_WEIGHTS,
-        Ignored("embeddings_project.*", "leads to the width that the embeddings have already; no class reads it"),
+        Ignored("embeddings_project.*", "in some files, but not used: the embeddings have the width of the model"),
     ),
     heads={
         "lm": HeadFormat(
@@ -96,12 +96,12 @@ ELECTRA = Lineage(
         "num_attention_heads": Key("encoder.attention.heads", 4),
         "intermediate_size": Key("encoder.ffn.hidden", 1024),
     },
-    ignored={
-        **bert.IGNORED,
-        "summary_type": SUMMARY,
-        "summary_use_proj": SUMMARY,
-        "summary_activation": SUMMARY,
-        "summary_last_dropout": SUMMARY,
+    ignored_keys={
+        **bert.IGNORED_KEYS,
+        "summary_type": FOR_MULTIPLE_CHOICE,
+        "summary_use_proj": FOR_MULTIPLE_CHOICE,
+        "summary_activation": FOR_MULTIPLE_CHOICE,
+        "summary_last_dropout": FOR_MULTIPLE_CHOICE,
     },
     sizes={
         "electra-small-generator": GENERATOR,

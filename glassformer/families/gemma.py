@@ -1,33 +1,33 @@
-"""Gemma: a Llama with scaled embeddings, GELU, heads of a width of their own, and gains of norms stored less 1."""
+"""Gemma: a Llama with scaled embeddings, GELU, an independent head width, and RMSNorm weights stored as gain − 1."""
 
 from dataclasses import replace
 from math import sqrt
 from typing import Any
 
-from glassformer.config import Embed, Model, change, look
+from glassformer.config import Embed, ModelConfig, change, get_fact
 from glassformer.families import llama
-from glassformer.families.llama import BODY, IGNORED_WEIGHTS, KEYS, body, size
+from glassformer.families.llama import BODY_RULES, IGNORED_WEIGHTS, KEYS, read_body, size
 from glassformer.weights.lineage import Key, Lineage, Paper
-from glassformer.weights.reader import ConfigError, Reader
+from glassformer.weights.reader import ConfigError, ConfigReader
 
 
-def read(c: Reader) -> Model:
-    """The facts that config.json states; ``gelu`` is what early files call its approximation by tanh."""
+def read(c: ConfigReader) -> ModelConfig:
+    """Return the facts of a config.json; early files call the tanh approximation ``gelu``."""
     if c.use_bidirectional_attention:
-        raise ConfigError("config.json says use_bidirectional_attention=true; only causal attention can be used here.")
-    model = body(c, biases="qkvo" if c.attention_bias else "", kv_heads=16, head_dim=256)
-    if look(model, "decoder.ffn.activation") == "gelu":
-        model = change(model, "decoder.ffn.activation", "gelu_tanh")
-    embed = Embed(scale=sqrt(model.width), scale_in_dtype=True)
-    return replace(model, norm=replace(model.norm, offset=True), embed=embed)
+        raise ConfigError("config.json says use_bidirectional_attention=true; only causal attention is supported.")
+    facts = read_body(c, biases=c.attention_biases, kv_heads=16, head_dim=256)
+    if get_fact(facts, "decoder.ffn.activation") == "gelu":
+        facts = change(facts, "decoder.ffn.activation", "gelu_tanh")
+    embed = Embed(scale=sqrt(facts.width), scale_in_dtype=True)
+    return replace(facts, norm=replace(facts.norm, offset=True), embed=embed)
 
 
-def write(model: Model) -> dict[str, Any]:
-    """What a Llama's config.json says, and the activation by the name that the published files use."""
-    said = llama.write(model)
-    if look(model, "decoder.ffn.activation") == "gelu_tanh":
-        said["hidden_act"] = "gelu_pytorch_tanh"
-    return said
+def write(facts: ModelConfig) -> dict[str, Any]:
+    """Return a Llama's keys, with the activation under its name in the published files."""
+    config = llama.write(facts)
+    if get_fact(facts, "decoder.ffn.activation") == "gelu_tanh":
+        config["hidden_act"] = "gelu_pytorch_tanh"
+    return config
 
 
 USUAL: dict[str, Any] = {"rms_norm_eps": 1e-6, "head_dim": 256}
@@ -41,7 +41,7 @@ GEMMA = Lineage(
     prefix="model.",
     read=read,
     write=write,
-    weights=BODY,
+    weight_rules=BODY_RULES,
     ignored_weights=IGNORED_WEIGHTS,
     heads={kind: form for kind, form in llama.heads("Gemma").items() if kind != "span"},
     keys={
@@ -60,7 +60,7 @@ GEMMA = Lineage(
         "attention_bias": Key(None, False),
         "use_bidirectional_attention": Key(None, None),
     },
-    ignored={"hidden_activation": "an early name that nothing reads; hidden_act counts"},
+    ignored_keys={"hidden_activation": "an early name that nothing reads; hidden_act counts"},
     sizes={
         "gemma-2b": size(2048, 16384, 18, 8, 1, **USUAL),
         "gemma-7b": size(3072, 24576, 28, 16, 16, **USUAL),

@@ -1,22 +1,33 @@
-"""GPT: a post-norm decoder with learned positions, first trained on text alone and then on tasks."""
+"""GPT: a post-norm decoder with learned positions, pre-trained on unlabelled text, then fine-tuned."""
 
 from typing import Any
 
-from glassformer.config import Attention, Embed, FeedForward, Init, InputPosition, LMHead, Model, Norm, Stack, look
+from glassformer.config import (
+    Attention,
+    Embed,
+    FeedForward,
+    Init,
+    InputPosition,
+    LMHead,
+    ModelConfig,
+    Norm,
+    Stack,
+    get_fact,
+)
 from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, task
-from glassformer.weights.reader import ConfigError, Reader
-from glassformer.weights.rules import Fused, Ignored, Transposed, fused, modules, same
+from glassformer.weights.reader import ConfigError, ConfigReader
+from glassformer.weights.rules import Concatenated, Ignored, Transposed, concatenated, modules, same
 
-# This lineage has names of its own: what it calls gelu is the tanh approximation.
+# This lineage names activations differently: its gelu is the tanh approximation.
 ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
 
 
-def read(c: Reader) -> Model:
-    """The facts that config.json states."""
+def read(c: ConfigReader) -> ModelConfig:
+    """Return the facts of a config.json."""
     if c.afn not in ACTIVATIONS:
-        raise ConfigError(f"config.json says afn={c.afn!r}; this lineage knows {', '.join(ACTIVATIONS)}.")
+        raise ConfigError(f"config.json says afn={c.afn!r}; this lineage has {', '.join(ACTIVATIONS)}.")
     width = c.n_embd
-    return Model(
+    return ModelConfig(
         vocab=c.vocab_size,
         width=width,
         norm=Norm(eps=c.layer_norm_epsilon),
@@ -35,15 +46,17 @@ def read(c: Reader) -> Model:
     )
 
 
-def write(model: Model) -> dict[str, Any]:
-    """The activation under this lineage's own names."""
-    theirs = [name for name, ours in ACTIVATIONS.items() if ours == look(model, "decoder.ffn.activation")]
+def write(facts: ModelConfig) -> dict[str, Any]:
+    """Return the activation under this lineage's name."""
+    theirs = [name for name, ours in ACTIVATIONS.items() if ours == get_fact(facts, "decoder.ffn.activation")]
     return {"afn": theirs[0]} if theirs else {}
 
 
 LAYERS = (
     *modules({"decoder.blocks.{i}.attention_norm": "h.{i}.ln_1", "decoder.blocks.{i}.ffn_norm": "h.{i}.ln_2"}),
-    *fused([f"decoder.blocks.{{i}}.attention.{x}" for x in "qkv"], "h.{i}.attn.c_attn", Fused(transposed=True)),
+    *concatenated(
+        [f"decoder.blocks.{{i}}.attention.{x}" for x in "qkv"], "h.{i}.attn.c_attn", Concatenated(transposed=True)
+    ),
     *modules(
         {
             "decoder.blocks.{i}.attention.o": "h.{i}.attn.c_proj",
@@ -55,15 +68,15 @@ LAYERS = (
 )
 LM_WEIGHTS = (same("head.out.weight", "lm_head.weight"), same("head.bias", "lm_head.bias"))
 LM_TIED = ("lm_head.weight",)
-TRIANGLE = (
-    Ignored("h.{i}.attn.bias", "the causal triangle, written out"),
-    Ignored("h.{i}.attn.masked_bias", "the number that stood for minus infinity"),
+MASK_BUFFERS = (
+    Ignored("h.{i}.attn.bias", "the causal mask, stored as a buffer"),
+    Ignored("h.{i}.attn.masked_bias", "the constant used as the score of masked keys instead of −inf"),
 )
-IGNORED = {
+IGNORED_KEYS = {
     "n_ctx": "another name of n_positions",
     "n_special": "tokens added to the vocabulary for a task; vocab_size counts all",
-    "predict_special_tokens": "whether such tokens were guessed, in a training code of old",
-    "output_past": "the caller decides by handing in a cache",
+    "predict_special_tokens": "whether the original training code also predicted these tokens",
+    "output_past": "use the argument cache instead",
     "summary_type": "belongs to a head that is not part of the published models",
     "summary_use_proj": "belongs to a head that is not part of the published models",
     "summary_activation": "belongs to a head that is not part of the published models",
@@ -83,8 +96,8 @@ GPT = Lineage(
     prefix="transformer.",
     read=read,
     write=write,
-    weights=(*modules({"embed.token": "tokens_embed", "embed.position": "positions_embed"}), *LAYERS),
-    ignored_weights=(*TRIANGLE, Ignored("position_ids", "a table of 0, 1, 2 …")),
+    weight_rules=(*modules({"embed.token": "tokens_embed", "embed.position": "positions_embed"}), *LAYERS),
+    ignored_weights=(*MASK_BUFFERS, Ignored("position_ids", "a table of 0, 1, 2 …")),
     heads={
         "lm": HeadFormat(
             "OpenAIGPTLMHeadModel", lambda c: LMHead(tied=c.tie_word_embeddings), LM_WEIGHTS, tied=LM_TIED
@@ -113,6 +126,6 @@ GPT = Lineage(
         "pad_token_id": Key("tokens.pad", None),
         "tie_word_embeddings": Key("head.tied", True),
     },
-    ignored=IGNORED,
+    ignored_keys=IGNORED_KEYS,
     sizes={"openai-gpt": {}},
 )

@@ -1,24 +1,24 @@
-"""GPT-2: a pre-norm decoder with learned positions that reads its logits off the embedding table."""
+"""GPT-2: a pre-norm decoder with learned positions and a head tied to the embedding table."""
 
-from glassformer.config import Attention, Embed, FeedForward, Init, InputPosition, LMHead, Model, Norm, Stack
-from glassformer.families.gpt import IGNORED, LAYERS, LM_TIED, LM_WEIGHTS, TRIANGLE
+from glassformer.config import Attention, Embed, FeedForward, Init, InputPosition, LMHead, ModelConfig, Norm, Stack
+from glassformer.families.gpt import IGNORED_KEYS, LAYERS, LM_TIED, LM_WEIGHTS, MASK_BUFFERS
 from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span, tag, task, write_tag
-from glassformer.weights.reader import Reader
+from glassformer.weights.reader import ConfigReader
 from glassformer.weights.rules import modules
 
 
-def read(c: Reader) -> Model:
-    """The facts that config.json states."""
-    return body(c, c.per_head("n_embd", "n_head"))
+def read(c: ConfigReader) -> ModelConfig:
+    """Return the facts of a config.json."""
+    return read_body(c, c.per_head("n_embd", "n_head"))
 
 
-def body(c: Reader, head_dim: int) -> Model:
-    """The facts of this lineage and of its descendant, whose heads have a width of their own."""
-    c.must("scale_attn_weights", True, "attention without its scale was never published")
+def read_body(c: ConfigReader, head_dim: int) -> ModelConfig:
+    """Return the facts of this lineage and of its descendant, which sets the width of its heads."""
+    c.must("scale_attn_weights", True, "no published model has unscaled attention")
     c.must("scale_attn_by_inverse_layer_idx", False, "a scale per layer belongs to another training code")
     c.must("add_cross_attention", False, "a language model has no encoder to attend to")
     width = c.n_embd
-    return Model(
+    return ModelConfig(
         vocab=c.vocab_size,
         width=width,
         norm=Norm(eps=c.layer_norm_epsilon),
@@ -37,13 +37,18 @@ def body(c: Reader, head_dim: int) -> Model:
 
 GPT2 = Lineage(
     name="gpt2",
-    paper=Paper("Language Models are Unsupervised Multitask Learners", "Radford et al.", 2019, "openai.com/blog"),
+    paper=Paper(
+        "Language Models are Unsupervised Multitask Learners",
+        "Radford et al.",
+        2019,
+        "openai.com/index/better-language-models",
+    ),
     model_type="gpt2",
     prefix="transformer.",
     read=read,
     write=write_tag,
-    weights=(*modules({"embed.token": "wte", "embed.position": "wpe", "decoder.norm": "ln_f"}), *LAYERS),
-    ignored_weights=TRIANGLE,
+    weight_rules=(*modules({"embed.token": "wte", "embed.position": "wpe", "decoder.norm": "ln_f"}), *LAYERS),
+    ignored_weights=MASK_BUFFERS,
     heads={
         "lm": HeadFormat("GPT2LMHeadModel", lambda c: LMHead(tied=c.tie_word_embeddings), LM_WEIGHTS, tied=LM_TIED),
         "none": HeadFormat("GPT2Model", lambda _: None, prefix=""),
@@ -71,8 +76,8 @@ GPT2 = Lineage(
         "pad_token_id": Key("tokens.pad", None),
         "tie_word_embeddings": Key("head.tied", True),
     },
-    ignored={
-        **IGNORED,
+    ignored_keys={
+        **IGNORED_KEYS,
         "reorder_and_upcast_attn": "how the other library keeps half precision exact; ours always does",
     },
     sizes={

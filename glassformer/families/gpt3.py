@@ -1,19 +1,19 @@
-"""GPT-3: GPT-2 with layers that see everything and layers that see a band, in turn.
+"""GPT-3: GPT-2 with alternating layers of full and of sliding-window (local) attention.
 
-Its weights were never published, so there is no config.json: the keys are GPT-2's with two more, and weights carry
-GPT-2's names. The paper says "locally banded" (section 2.1) and not how wide the band is; 256 is the band of GPT-Neo,
-which was made in its image.
+Its weights were never published, so there is no config.json: the keys are GPT-2's with two more, and weights have
+GPT-2's names. The paper says "locally banded" (section 2.1) but not how wide the window is; 256 is that of GPT-Neo,
+an open model after its design.
 """
 
-from glassformer.config import Model, change
+from glassformer.config import ModelConfig, change
 from glassformer.families import gpt2
 from glassformer.weights.lineage import Key, Lineage, Paper
-from glassformer.weights.reader import Reader
+from glassformer.weights.reader import ConfigReader
 
 
-def read(c: Reader) -> Model:
-    """The facts of a GPT-2, with heads of a width of their own and a band in every other layer."""
-    return change(gpt2.body(c, c.d_head), "decoder.attention.windows", (None, c.band))
+def read(c: ConfigReader) -> ModelConfig:
+    """Return the facts of a GPT-2, with another head width and a band in every other layer."""
+    return change(gpt2.read_body(c, c.d_head), "decoder.attention.windows", (None, c.band))
 
 
 GPT3 = Lineage(
@@ -21,7 +21,7 @@ GPT3 = Lineage(
     paper=Paper("Language Models are Few-Shot Learners", "Brown et al.", 2020, "arxiv.org/abs/2005.14165"),
     prefix=gpt2.GPT2.prefix,
     read=read,
-    weights=gpt2.GPT2.weights,
+    weight_rules=gpt2.GPT2.weight_rules,
     ignored_weights=gpt2.GPT2.ignored_weights,
     heads={kind: gpt2.GPT2.heads[kind] for kind in ("lm", "none")},
     keys={
@@ -30,7 +30,7 @@ GPT3 = Lineage(
         "d_head": Key("decoder.attention.head_dim", 64),
         "band": Key(None, 256),
     },
-    # Table 2.1 as it stands: the heads of gpt3-xl and gpt3-13b do not add up to the width. With 24 heads of 128 gpt3-xl
+    # Table 2.1 as published: the heads of gpt3-xl and gpt3-13b do not add up to the width. With 24 heads of 128 gpt3-xl
     # counts 1.5 billion parameters; 16 such heads would make the 1.3 billion that the table gives it.
     sizes={
         "gpt3-small": {},

@@ -1,18 +1,18 @@
-"""GPT-Neo: GPT-2 with unscaled scores and a band in every other layer, an open model in the image of GPT-3."""
+"""GPT-Neo: GPT-2 with unscaled scores and sliding-window (local) attention in every other layer, as in GPT-3."""
 
 from typing import Any
 
-from glassformer.config import Attention, Embed, FeedForward, Init, InputPosition, LMHead, Model, Norm, Stack
-from glassformer.families.gpt import IGNORED, LM_TIED, LM_WEIGHTS
+from glassformer.config import Attention, Embed, FeedForward, Init, InputPosition, LMHead, ModelConfig, Norm, Stack
+from glassformer.families.gpt import IGNORED_KEYS, LM_TIED, LM_WEIGHTS
 from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, shortest_cycle, span, tag, task, write_tag
-from glassformer.weights.reader import ConfigError, Reader
+from glassformer.weights.reader import ConfigError, ConfigReader
 from glassformer.weights.rules import Ignored, modules
 
 
-def read(c: Reader) -> Model:
-    """The facts that config.json states."""
+def read(c: ConfigReader) -> ModelConfig:
+    """Return the facts of a config.json."""
     width, heads = c.hidden_size, c.num_heads
-    return Model(
+    return ModelConfig(
         vocab=c.vocab_size,
         width=width,
         norm=Norm(eps=c.layer_norm_epsilon),
@@ -36,8 +36,8 @@ def read(c: Reader) -> Model:
     )
 
 
-def windows(c: Reader) -> tuple[int | None, ...]:
-    """``[[["global", "local"], 12]]`` is the pair twelve times over."""
+def windows(c: ConfigReader) -> tuple[int | None, ...]:
+    """Expand the pattern: ``[[["global", "local"], 12]]`` is the pair twelve times."""
     try:
         count = sum(len(names) * times for names, times in c.attention_types)
         names = [name for names, times in c.attention_types for name in names * times] if count == c.num_layers else []
@@ -45,22 +45,22 @@ def windows(c: Reader) -> tuple[int | None, ...]:
         names = []
     if len(names) != c.num_layers or not {*names} <= {"global", "local"}:
         raise ConfigError(
-            f"config.json says attention_types={c.attention_types!r}; needed is global or local for each of "
+            f"config.json says attention_types={c.attention_types!r}; it must be global or local for each of "
             f"{c.num_layers} layers."
         )
     return shortest_cycle([c.window_size if name == "local" else None for name in names])
 
 
-def write(model: Model) -> dict[str, Any]:
-    """The pattern of windows as one list of layers."""
-    if model.decoder is None:
-        return {}  # not a page of this lineage, as the caller will find
-    said, pattern = write_tag(model), model.decoder.attention.windows
-    sizes = [pattern[number % len(pattern)] for number in range(model.decoder.layers)]
-    said["attention_types"] = [[["global" if size is None else "local" for size in sizes], 1]]
+def write(facts: ModelConfig) -> dict[str, Any]:
+    """Return the keys of the window pattern, as one list of layers."""
+    if facts.decoder is None:
+        return {}  # not a model of this lineage, as the caller will find
+    config, pattern = write_tag(facts), facts.decoder.attention.windows
+    sizes = [pattern[number % len(pattern)] for number in range(facts.decoder.layers)]
+    config["attention_types"] = [[["global" if size is None else "local" for size in sizes], 1]]
     if local := [size for size in sizes if size is not None]:
-        said["window_size"] = local[0]
-    return said
+        config["window_size"] = local[0]
+    return config
 
 
 GPT_NEO = Lineage(
@@ -75,7 +75,7 @@ GPT_NEO = Lineage(
     prefix="transformer.",
     read=read,
     write=write,
-    weights=modules(
+    weight_rules=modules(
         {
             "embed.token": "wte",
             "embed.position": "wpe",
@@ -91,8 +91,8 @@ GPT_NEO = Lineage(
         }
     ),
     ignored_weights=(
-        Ignored("h.{i}.attn.attention.bias", "the causal band, written out"),
-        Ignored("h.{i}.attn.attention.masked_bias", "the number that stood for minus infinity"),
+        Ignored("h.{i}.attn.attention.bias", "the causal band mask, stored as a buffer"),
+        Ignored("h.{i}.attn.attention.masked_bias", "the constant used as the score of masked keys instead of −inf"),
     ),
     heads={
         "lm": HeadFormat("GPTNeoForCausalLM", lambda c: LMHead(tied=c.tie_word_embeddings), LM_WEIGHTS, tied=LM_TIED),
@@ -126,7 +126,7 @@ GPT_NEO = Lineage(
         "pad_token_id": Key("tokens.pad", None),
         "tie_word_embeddings": Key("head.tied", True),
     },
-    ignored={**IGNORED, "attention_layers": "attention_types, written out"},
+    ignored_keys={**IGNORED_KEYS, "attention_layers": "attention_types, written out"},
     sizes={
         "gpt-neo-125m": {
             "hidden_size": 768,

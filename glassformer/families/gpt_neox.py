@@ -1,22 +1,21 @@
-"""GPT-NeoX and Pythia: attention and feed-forward network side by side, each after a norm of its own; rotary positions.
+"""GPT-NeoX and Pythia: attention and feed-forward network in parallel, each with its own norm; rotary positions.
 
-A part of each head is rotated. ``use_parallel_residual=false`` is a plain pre-norm decoder.
+Only part of each head is rotated (``rotary_pct``). ``use_parallel_residual=false`` is a plain pre-norm decoder.
 """
 
 from typing import Any
 
-from glassformer.config import Attention, Embed, FeedForward, Init, LMHead, Model, Norm, Stack, TaskHead, look
+from glassformer.config import Attention, Embed, FeedForward, Init, LMHead, ModelConfig, Norm, Stack, TaskHead, get_fact
 from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span, task
-from glassformer.weights.reader import Reader
-from glassformer.weights.rope import read_rotary, write_rotary
-from glassformer.weights.rules import FusedByHead, Ignored, fused, modules, same
+from glassformer.weights.reader import ConfigReader, read_rotary, write_rotary
+from glassformer.weights.rules import ConcatenatedByHead, Ignored, concatenated, modules, same
 
 
-def read(c: Reader) -> Model:
-    """The facts that config.json states; older files have names of their own for the rotary positions."""
+def read(c: ConfigReader) -> ModelConfig:
+    """Return the facts of a config.json; older files have other keys for the rotary positions."""
     head_dim = c.per_head("hidden_size", "num_attention_heads")
     rotary = read_rotary(c, head_dim, partial=c.get("rotary_pct", 0.25), theta=c.get("rotary_emb_base", 10_000.0))
-    return Model(
+    return ModelConfig(
         vocab=c.vocab_size,
         width=c.hidden_size,
         norm=Norm(eps=c.layer_norm_eps),
@@ -27,7 +26,7 @@ def read(c: Reader) -> Model:
             attention=Attention(
                 heads=c.num_attention_heads,
                 head_dim=head_dim,
-                biases="qkvo" if c.attention_bias else "",
+                biases=c.attention_biases,
                 rotary=rotary,
                 dropout=c.attention_dropout,
             ),
@@ -40,26 +39,26 @@ def read(c: Reader) -> Model:
     )
 
 
-def write(model: Model) -> dict[str, Any]:
-    """Placement, biases, and rotary positions under their newer and older names."""
-    assert model.decoder is not None
-    assert model.decoder.attention.rotary is not None
-    facts, rotary = model.decoder.attention, model.decoder.attention.rotary
-    share, said = rotary.dim / facts.head_dim, write_rotary(rotary)
-    head = model.head
+def write(facts: ModelConfig) -> dict[str, Any]:
+    """Return the keys of placement, biases, and rotary positions, under their newer and older names."""
+    assert facts.decoder is not None
+    assert facts.decoder.attention.rotary is not None
+    attention, rotary = facts.decoder.attention, facts.decoder.attention.rotary
+    share, written = rotary.dim / attention.head_dim, write_rotary(rotary)
+    head = facts.head
     return {
-        "use_parallel_residual": model.decoder.placement == "parallel_norms",
-        "attention_bias": bool(facts.biases),
-        "rope_parameters": {**said["rope_parameters"], "partial_rotary_factor": share},
+        "use_parallel_residual": facts.decoder.placement == "parallel_norms",
+        "attention_bias": bool(attention.biases),
+        "rope_parameters": {**written["rope_parameters"], "partial_rotary_factor": share},
         "rotary_pct": share,
         "rotary_emb_base": rotary.theta,
-        **({} if rotary.scaling is None else {"rope_scaling": said["rope_scaling"]}),
+        **({} if rotary.scaling is None else {"rope_scaling": written["rope_scaling"]}),
         **({"classifier_dropout": head.dropout} if isinstance(head, TaskHead) and head.task == "tag" else {}),
     }
 
 
 def size(layers: int, width: int, heads: int, vocab: int = 50304) -> dict[str, int]:
-    """A size of Pythia."""
+    """Return the config of a size of Pythia."""
     return {
         "num_hidden_layers": layers,
         "hidden_size": width,
@@ -82,7 +81,7 @@ GPT_NEOX = Lineage(
     prefix="gpt_neox.",
     read=read,
     write=write,
-    weights=(
+    weight_rules=(
         *modules(
             {
                 "embed.token": "embed_in",
@@ -94,16 +93,16 @@ GPT_NEOX = Lineage(
                 "decoder.blocks.{i}.ffn_norm": "layers.{i}.post_attention_layernorm",
             }
         ),
-        *fused(
+        *concatenated(
             [f"decoder.blocks.{{i}}.attention.{part}" for part in "qkv"],
             "layers.{i}.attention.query_key_value",
-            FusedByHead(lambda facts: look(facts, "decoder.attention.heads")),
+            ConcatenatedByHead(lambda facts: get_fact(facts, "decoder.attention.heads")),
         ),
     ),
     ignored_weights=(
-        Ignored("layers.{i}.attention.bias", "the causal mask, written out"),
-        Ignored("layers.{i}.attention.masked_bias", "the number that stands for minus infinity"),
-        Ignored("*rotary_emb.inv_freq", "the rotary frequencies, written out"),
+        Ignored("layers.{i}.attention.bias", "the causal mask, stored as a buffer"),
+        Ignored("layers.{i}.attention.masked_bias", "the constant used as the score of masked keys instead of −inf"),
+        Ignored("*rotary_emb.inv_freq", "the rotary frequencies, stored as a buffer"),
     ),
     heads={
         "lm": HeadFormat(

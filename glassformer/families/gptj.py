@@ -1,20 +1,22 @@
-"""GPT-J: a decoder whose attention and feed-forward network read the same norm side by side, with rotary positions."""
+"""GPT-J: a decoder whose attention and feed-forward network read the same norm in parallel, with rotary positions."""
 
-from glassformer.config import Attention, Embed, FeedForward, Init, LMHead, Model, Norm, Rotary, Stack
-from glassformer.families.gpt import IGNORED, LM_TIED, LM_WEIGHTS, TRIANGLE
+from glassformer.config import Attention, Embed, FeedForward, Init, LMHead, ModelConfig, Norm, Rotary, Stack
+from glassformer.families.gpt import IGNORED_KEYS, LM_TIED, LM_WEIGHTS, MASK_BUFFERS
 from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span, task
-from glassformer.weights.reader import ConfigError, Reader
+from glassformer.weights.reader import ConfigError, ConfigReader
 from glassformer.weights.rules import Ignored, modules
 
 
-def read(c: Reader) -> Model:
-    """The facts that config.json states."""
+def read(c: ConfigReader) -> ModelConfig:
+    """Return the facts of a config.json."""
     c.must("rotary", True, "this lineage has no other positions")
-    c.must("scale_attn_weights", True, "attention without its scale was never published")
+    c.must("scale_attn_weights", True, "no published model has unscaled attention")
     if c.rotary_dim is None:
-        raise ConfigError("config.json says rotary_dim=null; needed is how many coordinates of a head turn.")
+        raise ConfigError(
+            "config.json says rotary_dim=null; it must be the number of dimensions of each head that are rotated."
+        )
     width = c.n_embd
-    return Model(
+    return ModelConfig(
         vocab=c.vocab_size,
         width=width,
         norm=Norm(eps=c.layer_norm_epsilon),
@@ -49,7 +51,7 @@ GPTJ = Lineage(
     model_type="gptj",
     prefix="transformer.",
     read=read,
-    weights=modules(
+    weight_rules=modules(
         {
             "embed.token": "wte",
             "decoder.norm": "ln_f",
@@ -62,7 +64,7 @@ GPTJ = Lineage(
             "decoder.blocks.{i}.ffn.down": "h.{i}.mlp.fc_out",
         }
     ),
-    ignored_weights=(*TRIANGLE, Ignored("h.{i}.attn.embed_positions", "the rotary angles, written out")),
+    ignored_weights=(*MASK_BUFFERS, Ignored("h.{i}.attn.embed_positions", "the rotary angles, stored as a buffer")),
     heads={
         "lm": HeadFormat(
             "GPTJForCausalLM", lambda c: LMHead(bias=True, tied=c.tie_word_embeddings), LM_WEIGHTS, tied=LM_TIED
@@ -92,6 +94,6 @@ GPTJ = Lineage(
         "pad_token_id": Key("tokens.pad", None),
         "tie_word_embeddings": Key("head.tied", False),
     },
-    ignored=IGNORED,
+    ignored_keys=IGNORED_KEYS,
     sizes={"gpt-j-6b": {}},
 )

@@ -1,24 +1,23 @@
-"""Llama: a decoder with RMSNorm, a gated SiLU network, rotary positions and few key heads; no biases.
+"""Llama: a decoder with RMSNorm, a gated SiLU network, rotary positions and grouped-query attention; no biases.
 
-Llama 2 and 3, and the many models published in its form.
+Llama 2 and 3, and the many models with the same architecture.
 """
 
 from typing import Any
 
-from glassformer.config import Attention, FeedForward, Init, LMHead, Model, Norm, Stack, look
+from glassformer.config import Attention, FeedForward, Init, LMHead, ModelConfig, Norm, Stack, get_fact
 from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span, tag, task, write_tag
-from glassformer.weights.reader import Reader
-from glassformer.weights.rope import read_rotary, write_rotary
+from glassformer.weights.reader import ConfigReader, read_rotary, write_rotary
 from glassformer.weights.rules import Ignored, modules, same
 
 
-def read(c: Reader) -> Model:
-    """The facts that config.json states."""
-    return body(c, biases="qkvo" if c.attention_bias else "", mlp_bias=c.mlp_bias)
+def read(c: ConfigReader) -> ModelConfig:
+    """Return the facts of a config.json."""
+    return read_body(c, biases=c.attention_biases, mlp_bias=c.mlp_bias)
 
 
-def body(
-    c: Reader,
+def read_body(
+    c: ConfigReader,
     *,
     biases: str,
     mlp_bias: bool = False,
@@ -26,14 +25,14 @@ def body(
     head_dim: int | None = None,
     qk_norm: bool = False,
     windows: tuple[int | None, ...] = (None,),
-) -> Model:
-    """The facts of this lineage and of its descendants; ``kv_heads`` and ``head_dim`` are for files without the key."""
+) -> ModelConfig:
+    """Return the facts of this lineage or a descendant; ``kv_heads`` and ``head_dim`` are defaults for missing keys."""
     c.must("rope_interleaved", False, "rotary pairs are halves of a head in this lineage")
     width, heads = c.hidden_size, c.num_attention_heads
     head_dim = c.get("head_dim", head_dim) or c.per_head("hidden_size", "num_attention_heads")
-    kv_heads = (c.num_key_value_heads if c.says("num_key_value_heads") else kv_heads) or heads
+    kv_heads = (c.num_key_value_heads if c.has("num_key_value_heads") else kv_heads) or heads
     norm = Norm(kind="rms", eps=c.rms_norm_eps)
-    return Model(
+    return ModelConfig(
         vocab=c.vocab_size,
         width=width,
         norm=norm,
@@ -59,25 +58,25 @@ def body(
     )
 
 
-def write(model: Model) -> dict[str, Any]:
-    """What takes more than one fact: biases, and what ``write_body`` says."""
-    return {**write_body(model), "attention_bias": bool(look(model, "decoder.attention.biases"))}
+def write(facts: ModelConfig) -> dict[str, Any]:
+    """Return the keys of biases, and those of ``write_body``."""
+    return {**write_body(facts), "attention_bias": bool(get_fact(facts, "decoder.attention.biases"))}
 
 
-def write_body(model: Model) -> dict[str, Any]:
-    """Heads and rotary positions, for this lineage and its descendants."""
-    if model.decoder is None or model.decoder.attention.rotary is None:
-        return {}  # not a page of this lineage, as the caller will find
-    facts, rotary = model.decoder.attention, model.decoder.attention.rotary
+def write_body(facts: ModelConfig) -> dict[str, Any]:
+    """Return the keys of heads and rotary positions, for this lineage and its descendants."""
+    if facts.decoder is None or facts.decoder.attention.rotary is None:
+        return {}  # not a model of this lineage, as the caller will find
+    attention, rotary = facts.decoder.attention, facts.decoder.attention.rotary
     return {
-        **write_tag(model),
-        "num_key_value_heads": facts.kv_heads or facts.heads,
-        "head_dim": facts.head_dim,
+        **write_tag(facts),
+        "num_key_value_heads": attention.kv_heads or attention.heads,
+        "head_dim": attention.head_dim,
         **write_rotary(rotary),
     }
 
 
-BODY = modules(
+BODY_RULES = modules(
     {
         "embed.token": "embed_tokens",
         "decoder.norm": "norm",
@@ -92,7 +91,7 @@ BODY = modules(
         "decoder.blocks.{i}.ffn_norm": "layers.{i}.post_attention_layernorm",
     }
 )
-IGNORED_WEIGHTS = (Ignored("*rotary_emb.inv_freq", "the rotary frequencies, written out"),)
+IGNORED_WEIGHTS = (Ignored("*rotary_emb.inv_freq", "the rotary frequencies, stored as a buffer"),)
 KEYS = {
     "vocab_size": Key("vocab", 32000),
     "hidden_size": Key("width", 4096),
@@ -112,7 +111,7 @@ KEYS = {
 
 
 def heads(name: str, span_prefix: str | None = None) -> dict[str, HeadFormat]:
-    """The heads of this lineage and of its descendants, whose classes begin with ``name``."""
+    """Return the heads of this lineage and of its descendants, whose classes begin with ``name``."""
     score = modules({"head.out": "score"})
     return {
         "lm": HeadFormat(
@@ -131,13 +130,13 @@ def heads(name: str, span_prefix: str | None = None) -> dict[str, HeadFormat]:
 
 
 def size(width: int, inner: int, layers: int, heads: int, kv_heads: int, **more: Any) -> dict[str, Any]:
-    """What config.json says of a size, in the order in which papers list it."""
+    """Return the config of a size, in the order in which papers list it."""
     names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
     return {**dict(zip(names, (width, inner, layers, heads, kv_heads), strict=True)), "rms_norm_eps": 1e-5, **more}
 
 
-TWO: dict[str, Any] = {"max_position_embeddings": 4096}
-THREE: dict[str, Any] = {
+LLAMA2: dict[str, Any] = {"max_position_embeddings": 4096}
+LLAMA3: dict[str, Any] = {
     "vocab_size": 128256,
     "max_position_embeddings": 8192,
     "rope_theta": 500000.0,
@@ -154,12 +153,12 @@ SMOL: dict[str, Any] = {
 }
 
 
-def _stretched(factor: float) -> dict[str, Any]:
-    stretch = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+def _long_context(factor: float) -> dict[str, Any]:
+    frequencies = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
     return {
-        **THREE,
+        **LLAMA3,
         "max_position_embeddings": 131072,
-        "rope_scaling": {"rope_type": "llama3", "factor": factor, **stretch},
+        "rope_scaling": {"rope_type": "llama3", "factor": factor, **frequencies},
     }
 
 
@@ -170,26 +169,26 @@ LLAMA = Lineage(
     prefix="model.",
     read=read,
     write=write,
-    weights=BODY,
+    weight_rules=BODY_RULES,
     ignored_weights=IGNORED_WEIGHTS,
     heads=heads("Llama", span_prefix="transformer."),
     keys={**KEYS, "attention_bias": Key(None, False), "mlp_bias": Key("decoder.ffn.bias", False)},
-    ignored={
+    ignored_keys={
         "pretraining_tp": "how products were split over machines; the result is the same but for rounding",
-        "is_llama_config": "says what model_type says",
+        "is_llama_config": "a copy of model_type",
         "max_sequence_length": "an old name that nothing reads; max_position_embeddings counts",
     },
     sizes={
-        "llama-2-7b": size(4096, 11008, 32, 32, 32, **TWO),
-        "llama-2-13b": size(5120, 13824, 40, 40, 40, **TWO),
-        "llama-2-70b": size(8192, 28672, 80, 64, 8, **TWO),
-        "llama-3-8b": size(4096, 14336, 32, 32, 8, **THREE),
-        "llama-3-70b": size(8192, 28672, 80, 64, 8, **THREE),
-        "llama-3.1-8b": size(4096, 14336, 32, 32, 8, **_stretched(8.0)),
-        "llama-3.1-70b": size(8192, 28672, 80, 64, 8, **_stretched(8.0)),
-        "llama-3.1-405b": size(16384, 53248, 126, 128, 8, **_stretched(8.0)),
-        "llama-3.2-1b": size(2048, 8192, 16, 32, 8, **_stretched(32.0), tie_word_embeddings=True),
-        "llama-3.2-3b": size(3072, 8192, 28, 24, 8, **_stretched(32.0), tie_word_embeddings=True),
+        "llama-2-7b": size(4096, 11008, 32, 32, 32, **LLAMA2),
+        "llama-2-13b": size(5120, 13824, 40, 40, 40, **LLAMA2),
+        "llama-2-70b": size(8192, 28672, 80, 64, 8, **LLAMA2),
+        "llama-3-8b": size(4096, 14336, 32, 32, 8, **LLAMA3),
+        "llama-3-70b": size(8192, 28672, 80, 64, 8, **LLAMA3),
+        "llama-3.1-8b": size(4096, 14336, 32, 32, 8, **_long_context(8.0)),
+        "llama-3.1-70b": size(8192, 28672, 80, 64, 8, **_long_context(8.0)),
+        "llama-3.1-405b": size(16384, 53248, 126, 128, 8, **_long_context(8.0)),
+        "llama-3.2-1b": size(2048, 8192, 16, 32, 8, **_long_context(32.0), tie_word_embeddings=True),
+        "llama-3.2-3b": size(3072, 8192, 28, 24, 8, **_long_context(32.0), tie_word_embeddings=True),
         "smollm2-135m": size(576, 1536, 30, 9, 3, **SMOL),
         "smollm2-360m": size(960, 2560, 32, 15, 5, **SMOL),
         "smollm2-1.7b": size(2048, 8192, 24, 32, 32, **{**SMOL, "rope_theta": 130000.0}),

@@ -1,18 +1,18 @@
 """M2M-100 and NLLB-200: translation between many languages, pre-norm, with sinusoidal positions that are not stored."""
 
-from glassformer.config import InputPosition, Model
-from glassformer.families.bart import IGNORED, KEYS, PROJECTIONS, TABLE, heads, layers, model, write
+from glassformer.config import InputPosition, ModelConfig
+from glassformer.families.bart import IGNORED_KEYS, KEYS, PROJECTIONS, TABLE, heads, layers, read_body, write
 from glassformer.weights.lineage import Key, Lineage, Paper
-from glassformer.weights.reader import Reader
+from glassformer.weights.reader import ConfigReader
 from glassformer.weights.rules import Ignored, modules
 
 
-def read(c: Reader) -> Model:
-    """The facts that config.json states. The table of sinusoids has its first token after the row of the padding."""
+def read(c: ConfigReader) -> ModelConfig:
+    """Return the facts of a config.json. Position 0 is the row after that of padding."""
     position = InputPosition(
         kind="sinusoidal", length=c.max_position_embeddings, offset=c.pad_token_id + 1, layout="fairseq"
     )
-    return model(c, position, "pre", norm=False)
+    return read_body(c, position, "pre", norm=False)
 
 
 DEEP = {"encoder_layers": 24, "decoder_layers": 24, "encoder_ffn_dim": 8192, "decoder_ffn_dim": 8192}
@@ -26,7 +26,7 @@ M2M100 = Lineage(
     prefix="model.",
     read=read,
     write=write,
-    weights=(
+    weight_rules=(
         TABLE,
         *layers("encoder", PROJECTIONS),
         *layers("decoder", PROJECTIONS),
@@ -46,7 +46,7 @@ M2M100 = Lineage(
         "attention_dropout": Key("decoder.attention.dropout", 0.1),
         "scale_embedding": Key(None, True),
     },
-    ignored=IGNORED,
+    ignored_keys=IGNORED_KEYS,
     sizes={
         "m2m100_418M": {},
         "m2m100_1.2B": DEEP,

@@ -1,25 +1,25 @@
-"""Mistral: a Llama whose layers may look back over a window only."""
+"""Mistral: a Llama whose layers may have sliding-window attention."""
 
 from typing import Any
 
-from glassformer.config import Model, look
-from glassformer.families.llama import BODY, IGNORED_WEIGHTS, KEYS, body, heads, write_body
+from glassformer.config import ModelConfig, get_fact
+from glassformer.families.llama import BODY_RULES, IGNORED_WEIGHTS, KEYS, heads, read_body, write_body
 from glassformer.weights.lineage import Key, Lineage, Paper
-from glassformer.weights.reader import Reader
+from glassformer.weights.reader import ConfigReader
 
 
-def read(c: Reader) -> Model:
-    """The facts that config.json states; sliding_window=null is full attention."""
-    return body(c, biases="", kv_heads=8, windows=(c.sliding_window,))
+def read(c: ConfigReader) -> ModelConfig:
+    """Return the facts of a config.json; sliding_window=null is full attention."""
+    return read_body(c, biases="", kv_heads=8, windows=(c.sliding_window,))
 
 
-def write(model: Model) -> dict[str, Any]:
-    """The one window of all layers, and what a Llama's config.json says."""
-    return {**write_body(model), "sliding_window": look(model, "decoder.attention.windows", (None,))[0]}
+def write(facts: ModelConfig) -> dict[str, Any]:
+    """Return the key of the window, which all layers share, and a Llama's keys."""
+    return {**write_body(facts), "sliding_window": get_fact(facts, "decoder.attention.windows", (None,))[0]}
 
 
-SEVEN: dict[str, Any] = {"max_position_embeddings": 32768, "rms_norm_eps": 1e-5}
-LATER: dict[str, Any] = {**SEVEN, "sliding_window": None, "rope_theta": 1000000.0}
+V0_1: dict[str, Any] = {"max_position_embeddings": 32768, "rms_norm_eps": 1e-5}
+V0_2: dict[str, Any] = {**V0_1, "sliding_window": None, "rope_theta": 1000000.0}
 
 MISTRAL = Lineage(
     name="mistral",
@@ -28,7 +28,7 @@ MISTRAL = Lineage(
     prefix="model.",
     read=read,
     write=write,
-    weights=BODY,
+    weight_rules=BODY_RULES,
     ignored_weights=IGNORED_WEIGHTS,
     heads=heads("Mistral"),
     keys={
@@ -38,8 +38,8 @@ MISTRAL = Lineage(
         "sliding_window": Key(None, 4096),
     },
     sizes={
-        "mistral-7b-v0.1": SEVEN,
-        "mistral-7b-v0.2": LATER,
-        "mistral-7b-v0.3": {**LATER, "vocab_size": 32768},
+        "mistral-7b-v0.1": V0_1,
+        "mistral-7b-v0.2": V0_2,
+        "mistral-7b-v0.3": {**V0_2, "vocab_size": 32768},
     },
 )

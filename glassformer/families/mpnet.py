@@ -1,6 +1,6 @@
 """MPNet: BERT with absolute positions and, shared by all layers, a bias on the scores per bucket of distances.
 
-Its first two rows of positions belong to padding, whatever the pad token.
+The first two rows of its position table are reserved for padding, whatever the pad token's id.
 """
 
 from typing import Any
@@ -13,31 +13,31 @@ from glassformer.config import (
     Init,
     InputPosition,
     LMHead,
-    Model,
+    ModelConfig,
     Norm,
     Stack,
     TaskHead,
     Tokens,
-    look,
+    get_fact,
 )
 from glassformer.families import bert
 from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span
-from glassformer.weights.reader import Reader
+from glassformer.weights.reader import ConfigReader
 from glassformer.weights.rules import modules, same
 
-FIRST = 2  # row of the table of positions at which a text begins
+FIRST_ROW = 2  # row of the table of positions at which a text begins
 
 
-def read(c: Reader) -> Model:
-    """The facts that config.json states."""
-    c.must("relative_attention_num_buckets", 32, "the reference takes 32 buckets whatever the file says")
+def read(c: ConfigReader) -> ModelConfig:
+    """Return the facts of a config.json."""
+    c.must("relative_attention_num_buckets", 32, "the reference uses 32 buckets whatever the file has")
     dropout = c.hidden_dropout_prob
-    return Model(
+    return ModelConfig(
         vocab=c.vocab_size,
         width=c.hidden_size,
         norm=Norm(eps=c.layer_norm_eps),
         embed=Embed(
-            position=InputPosition(kind="learned", length=c.max_position_embeddings - FIRST, offset=FIRST),
+            position=InputPosition(kind="learned", length=c.max_position_embeddings - FIRST_ROW, offset=FIRST_ROW),
             norm=True,
             dropout=dropout,
         ),
@@ -59,13 +59,13 @@ def read(c: Reader) -> Model:
     )
 
 
-def write(model: Model) -> dict[str, Any]:
-    """The rows of the table of positions, those of padding included."""
-    return {"max_position_embeddings": look(model, "embed.position.length", 0) + FIRST}
+def write(facts: ModelConfig) -> dict[str, Any]:
+    """Return the rows of the position table, those of padding included."""
+    return {"max_position_embeddings": get_fact(facts, "embed.position.length", 0) + FIRST_ROW}
 
 
-def classify(c: Reader) -> TaskHead:
-    """Scores from the first token, through a map of its own; dropout comes before both."""
+def classify(c: ConfigReader) -> TaskHead:
+    """Build a head that classifies from the first token, after a linear layer, with dropout before both."""
     dropout = c.hidden_dropout_prob
     return TaskHead(
         task="classify", labels=c.labels, pool="first", hidden="tanh", dropout=dropout, input_dropout=dropout
@@ -84,7 +84,7 @@ MPNET = Lineage(
     prefix="mpnet.",
     read=read,
     write=write,
-    weights=modules(
+    weight_rules=modules(
         {
             "embed.token": "embeddings.word_embeddings",
             "embed.position": "embeddings.position_embeddings",
@@ -112,7 +112,7 @@ MPNET = Lineage(
             ),
             tied=("lm_head.decoder.weight",),
         ),
-        "pool": HeadFormat("MPNetModel", lambda _: bert.POOL, inner=bert.POOLER, prefix=""),
+        "pool": HeadFormat("MPNetModel", lambda _: bert.POOL, body_rules=bert.POOLER, prefix=""),
         "none": HeadFormat("MPNetModel", lambda _: None, prefix=""),
         "classify": HeadFormat(
             "MPNetForSequenceClassification",
@@ -127,13 +127,13 @@ MPNET = Lineage(
         "span": HeadFormat("MPNetForQuestionAnswering", span, modules({"head.out": "qa_outputs"})),
     },
     keys={
-        **{key: said for key, said in bert.KEYS.items() if key not in ("classifier_dropout", "type_vocab_size")},
+        **{key: entry for key, entry in bert.KEYS.items() if key not in ("classifier_dropout", "type_vocab_size")},
         "vocab_size": Key("vocab", 30527),
         "max_position_embeddings": Key(None, 512),
         "relative_attention_num_buckets": Key("encoder.attention.score_bias.buckets", 32),
         "pad_token_id": Key("tokens.pad", 1),
     },
-    ignored=bert.IGNORED,
+    ignored_keys=bert.IGNORED_KEYS,
     sizes={
         "mpnet-base": {"max_position_embeddings": 514, "layer_norm_eps": 1e-5},
         "all-mpnet-base-v2": {"max_position_embeddings": 514, "layer_norm_eps": 1e-5},

@@ -6,28 +6,28 @@ widens them, and a second projection narrows the output again; there are no fact
 
 from typing import Any
 
-from glassformer.config import Attention, Embed, FeedForward, Init, InputPosition, LMHead, Model, Norm, Stack
+from glassformer.config import Attention, Embed, FeedForward, Init, InputPosition, LMHead, ModelConfig, Norm, Stack
 from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span, task
-from glassformer.weights.reader import ConfigError, Reader
+from glassformer.weights.reader import ConfigError, ConfigReader
 from glassformer.weights.rules import modules, same
 
-FIRST = 2  # row of the table of positions at which a text begins, whatever the pad token
+FIRST_ROW = 2  # row of the table of positions at which a text begins, whatever the pad token
 
 
-def read(c: Reader) -> Model:
-    """The facts that config.json states."""
-    c.must("layer_norm_elementwise_affine", True, "norms without weights were never published")
+def read(c: ConfigReader) -> ModelConfig:
+    """Return the facts of a config.json."""
+    c.must("layer_norm_elementwise_affine", True, "no published model has norms without weights")
     if (narrow := c.get("word_embed_proj_dim", c.hidden_size)) != c.hidden_size:
         raise ConfigError(
             f"config.json says word_embed_proj_dim={narrow} and hidden_size={c.hidden_size}: embeddings of another "
             f"width than the model's, as in opt-350m, are not supported in this lineage. The other published sizes are."
         )
     before, removed = c.do_layer_norm_before, c.get("_remove_final_layer_norm", False)
-    return Model(
+    return ModelConfig(
         vocab=c.vocab_size,
         width=c.hidden_size,
         norm=Norm(eps=1e-5),
-        embed=Embed(position=InputPosition(kind="learned", length=c.max_position_embeddings, offset=FIRST)),
+        embed=Embed(position=InputPosition(kind="learned", length=c.max_position_embeddings, offset=FIRST_ROW)),
         decoder=Stack(
             layers=c.num_hidden_layers,
             causal=True,
@@ -47,20 +47,20 @@ def read(c: Reader) -> Model:
     )
 
 
-def write(model: Model) -> dict[str, Any]:
-    """The place of the norms and the biases."""
-    assert model.decoder is not None
-    before = model.decoder.placement == "pre"
+def write(facts: ModelConfig) -> dict[str, Any]:
+    """Return the keys of norm placement and biases."""
+    assert facts.decoder is not None
+    before = facts.decoder.placement == "pre"
     return {
-        "word_embed_proj_dim": model.width,
+        "word_embed_proj_dim": facts.width,
         "do_layer_norm_before": before,
-        "_remove_final_layer_norm": before and not model.decoder.final_norm,
-        "enable_bias": model.decoder.ffn.bias,
+        "_remove_final_layer_norm": before and not facts.decoder.final_norm,
+        "enable_bias": facts.decoder.ffn.bias,
     }
 
 
 def size(layers: int, width: int, heads: int) -> dict[str, int]:
-    """A published size."""
+    """Return the config of a published size."""
     shape = {"num_hidden_layers": layers, "hidden_size": width, "num_attention_heads": heads}
     return {**shape, "ffn_dim": 4 * width, "word_embed_proj_dim": width}
 
@@ -72,7 +72,7 @@ OPT = Lineage(
     prefix="model.",
     read=read,
     write=write,
-    weights=modules(
+    weight_rules=modules(
         {
             "embed.token": "decoder.embed_tokens",
             "embed.position": "decoder.embed_positions",
@@ -118,7 +118,7 @@ OPT = Lineage(
         "pad_token_id": Key("tokens.pad", 1),
         "tie_word_embeddings": Key("head.tied", True),
     },
-    ignored={"activation_dropout": "nothing reads it; no published model was trained with any"},
+    ignored_keys={"activation_dropout": "nothing reads it; no published model was trained with any"},
     sizes={
         "opt-125m": size(12, 768, 12),
         "opt-1.3b": size(24, 2048, 32),

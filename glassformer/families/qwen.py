@@ -1,54 +1,56 @@
-"""Qwen 2.5: a Llama with biases on queries, keys and values, whose later layers may look back over a window only."""
+"""Qwen 2.5: a Llama with biases on queries, keys and values, whose later layers may have sliding-window attention."""
 
 from typing import Any
 
-from glassformer.config import Model, look
-from glassformer.families.llama import BODY, IGNORED_WEIGHTS, KEYS, body, heads, size, write_body
+from glassformer.config import ModelConfig, get_fact
+from glassformer.families.llama import BODY_RULES, IGNORED_WEIGHTS, KEYS, heads, read_body, size, write_body
 from glassformer.weights.lineage import Key, Lineage, Paper, shortest_cycle
-from glassformer.weights.reader import ConfigError, Reader
+from glassformer.weights.reader import ConfigError, ConfigReader
 from glassformer.weights.rules import Ignored
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
-def read(c: Reader) -> Model:
-    """The facts that config.json states."""
-    c.must("use_mrope", False, "positions in three directions are for pictures")
-    return body(c, biases="qkv", kv_heads=32, windows=windows(c))
+def read(c: ConfigReader) -> ModelConfig:
+    """Return the facts of a config.json."""
+    c.must("use_mrope", False, "positions in three dimensions are for images")
+    return read_body(c, biases="qkv", kv_heads=32, windows=windows(c))
 
 
-def windows(c: Reader) -> tuple[int | None, ...]:
-    """The windows of the layers: as layer_types says, or in older files from max_window_layers on."""
-    size = c.sliding_window if c.says("sliding_window") else 4096
+def windows(c: ConfigReader) -> tuple[int | None, ...]:
+    """Return the windows of the layers: by layer_types, or in older files from max_window_layers on."""
+    size = c.sliding_window if c.has("sliding_window") else 4096
     size = size if c.use_sliding_window else None
     first, layers = c.max_window_layers, c.num_hidden_layers
     usual = [SLIDING if size is not None and number >= first else FULL for number in range(layers)]
     types = c.get("layer_types", usual)
     if len(types) != layers or not {*types} <= {FULL, SLIDING} or (size is None and SLIDING in types):
         raise ConfigError(
-            f"config.json says layer_types={types!r}; needed is {FULL} or {SLIDING} for each of {layers} layers, the "
+            f"config.json says layer_types={types!r}; it must be {FULL} or {SLIDING} for each of {layers} layers, the "
             f"latter only with use_sliding_window and a sliding_window."
         )
     return shortest_cycle([size if kind == SLIDING else None for kind in types])
 
 
-def write(model: Model) -> dict[str, Any]:
-    """What ``write_windows`` says, without the width of heads where it is the usual one."""
-    said = write_windows(model)
-    if said and look(model, "decoder.attention.head_dim") == model.width // look(model, "decoder.attention.heads"):
-        del said["head_dim"]  # not a key of this lineage's class, though read where it is there
-    return said
+def write(facts: ModelConfig) -> dict[str, Any]:
+    """Return the keys of ``write_windows``, without head_dim where it is the default."""
+    config = write_windows(facts)
+    if config and get_fact(facts, "decoder.attention.head_dim") == facts.width // get_fact(
+        facts, "decoder.attention.heads"
+    ):
+        del config["head_dim"]  # not a key of this lineage's class, though it is read where present
+    return config
 
 
-def write_windows(model: Model) -> dict[str, Any]:
-    """Windows layer by layer, and what a Llama's config.json says, for this lineage and its descendants."""
-    if model.decoder is None or not (said := write_body(model)):
+def write_windows(facts: ModelConfig) -> dict[str, Any]:
+    """Return the keys of windows per layer, and a Llama's keys, for this lineage and its descendants."""
+    if facts.decoder is None or not (config := write_body(facts)):
         return {}
-    facts = model.decoder.attention
-    sizes = [facts.windows[number % len(facts.windows)] for number in range(model.decoder.layers)]
+    windows = facts.decoder.attention.windows
+    sizes = [windows[number % len(windows)] for number in range(facts.decoder.layers)]
     sliding = [number for number, size in enumerate(sizes) if size is not None]
     return {
-        **said,
+        **config,
         "use_sliding_window": bool(sliding),
         "sliding_window": sizes[sliding[0]] if sliding else None,
         "max_window_layers": sliding[0] if sliding else len(sizes),
@@ -73,8 +75,8 @@ QWEN2 = Lineage(
     prefix="model.",
     read=read,
     write=write,
-    weights=BODY,
-    ignored_weights=(*IGNORED_WEIGHTS, Ignored("*rotary_emb.*_cached", "the rotary angles, written out")),
+    weight_rules=BODY_RULES,
+    ignored_weights=(*IGNORED_WEIGHTS, Ignored("*rotary_emb.*_cached", "the rotary angles, stored as a buffer")),
     heads=heads("Qwen2", span_prefix="transformer."),
     keys={
         **KEYS,

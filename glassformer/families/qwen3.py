@@ -2,23 +2,23 @@
 
 from typing import Any
 
-from glassformer.config import Model, look
-from glassformer.families.llama import BODY, body, heads, size
+from glassformer.config import ModelConfig, get_fact
+from glassformer.families.llama import BODY_RULES, heads, read_body, size
 from glassformer.families.qwen import QWEN2, windows, write_windows
 from glassformer.weights.lineage import Key, Lineage, Paper
-from glassformer.weights.reader import Reader
+from glassformer.weights.reader import ConfigReader
 from glassformer.weights.rules import modules
 
 
-def read(c: Reader) -> Model:
-    """The facts that config.json states."""
-    biases = "qkvo" if c.attention_bias else ""
-    return body(c, biases=biases, kv_heads=32, head_dim=128, qk_norm=True, windows=windows(c))
+def read(c: ConfigReader) -> ModelConfig:
+    """Return the facts of a config.json."""
+    biases = c.attention_biases
+    return read_body(c, biases=biases, kv_heads=32, head_dim=128, qk_norm=True, windows=windows(c))
 
 
-def write(model: Model) -> dict[str, Any]:
-    """Biases, and what takes more than one fact in a config.json of Qwen 2.5."""
-    return {**write_windows(model), "attention_bias": bool(look(model, "decoder.attention.biases"))}
+def write(facts: ModelConfig) -> dict[str, Any]:
+    """Return the keys of biases, and those of Qwen 2.5 that are not a copy of one fact."""
+    return {**write_windows(facts), "attention_bias": bool(get_fact(facts, "decoder.attention.biases"))}
 
 
 USUAL: dict[str, Any] = {
@@ -38,8 +38,8 @@ QWEN3 = Lineage(
     prefix="model.",
     read=read,
     write=write,
-    weights=(
-        *BODY,
+    weight_rules=(
+        *BODY_RULES,
         *modules(
             {
                 "decoder.blocks.{i}.attention.q_norm": "layers.{i}.self_attn.q_norm",

@@ -1,4 +1,4 @@
-"""RoBERTa and XLM-RoBERTa: BERT trained for longer, without the pairs of sentences, on one and on a hundred languages.
+"""RoBERTa and XLM-RoBERTa: BERT trained for longer, without next-sentence prediction, on one or a hundred languages.
 
 Their first rows of positions belong to padding: a text begins at the row after the pad token's id. The reference finds
 padding by that id, we by the mask; they agree wherever masked slots, and no others, hold the pad token.
@@ -7,28 +7,28 @@ padding by that id, we by the mask; they agree wherever masked slots, and no oth
 from dataclasses import replace
 from typing import Any
 
-from glassformer.config import InputPosition, LMHead, Model, TaskHead, change, look
+from glassformer.config import InputPosition, LMHead, ModelConfig, TaskHead, change, get_fact
 from glassformer.families import bert
 from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper
-from glassformer.weights.reader import Reader
+from glassformer.weights.reader import ConfigReader
 from glassformer.weights.rules import modules, same
 
 
-def read(c: Reader) -> Model:
-    """The facts that config.json states."""
+def read(c: ConfigReader) -> ModelConfig:
+    """Return the facts of a config.json."""
     offset = c.pad_token_id + 1
-    place = InputPosition(kind="learned", length=c.max_position_embeddings - offset, offset=offset)
-    return change(bert.read(c), "embed.position", place)
+    position = InputPosition(kind="learned", length=c.max_position_embeddings - offset, offset=offset)
+    return change(bert.read(c), "embed.position", position)
 
 
-def write(model: Model) -> dict[str, Any]:
-    """The rows of the table of positions, those of padding included."""
-    rows = look(model, "embed.position.length", 0) + look(model, "embed.position.offset", 0)
-    return {"max_position_embeddings": rows, **bert.write(model)}
+def write(facts: ModelConfig) -> dict[str, Any]:
+    """Return the rows of the position table, those of padding included."""
+    rows = get_fact(facts, "embed.position.length", 0) + get_fact(facts, "embed.position.offset", 0)
+    return {"max_position_embeddings": rows, **bert.write(facts)}
 
 
-def classify(c: Reader) -> TaskHead:
-    """Scores from the first token, through a map of its own."""
+def classify(c: ConfigReader) -> TaskHead:
+    """Build a head that classifies from the first token, after a linear layer."""
     return replace(bert.classify(c), input_dropout=bert.dropout(c))
 
 
@@ -42,7 +42,7 @@ ROBERTA = Lineage(
     prefix="roberta.",
     read=read,
     write=write,
-    weights=bert.BODY,
+    weight_rules=bert.BODY_RULES,
     ignored_weights=bert.IGNORED_WEIGHTS,
     heads={
         "lm": HeadFormat(
@@ -55,7 +55,7 @@ ROBERTA = Lineage(
             ),
             tied=("lm_head.decoder.weight",),
         ),
-        "pool": HeadFormat("RobertaModel", lambda _: bert.POOL, inner=bert.POOLER, prefix=""),
+        "pool": HeadFormat("RobertaModel", lambda _: bert.POOL, body_rules=bert.POOLER, prefix=""),
         "none": HeadFormat("RobertaModel", lambda _: None, prefix=""),
         "classify": HeadFormat(
             "RobertaForSequenceClassification",
@@ -70,7 +70,7 @@ ROBERTA = Lineage(
         "max_position_embeddings": Key(None, 512),
         "pad_token_id": Key("tokens.pad", 1),
     },
-    ignored=bert.IGNORED,
+    ignored_keys=bert.IGNORED_KEYS,
     sizes={
         "roberta-base": PUBLISHED,
         "roberta-large": {**PUBLISHED, **bert.LARGE},

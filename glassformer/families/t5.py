@@ -1,4 +1,4 @@
-"""T5 1.0 and 1.1: an encoder-decoder without positions of its own, whose scores get a bias by distance instead."""
+"""T5 1.0 and 1.1: an encoder-decoder without position embeddings, with a bias on the scores by distance."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,32 +10,32 @@ from glassformer.config import (
     FeedForward,
     Init,
     LMHead,
-    Model,
+    ModelConfig,
     Norm,
     Stack,
     TaskHead,
     Tokens,
 )
 from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span
-from glassformer.weights.reader import THEIR_ACTIVATION, Reader
+from glassformer.weights.reader import THEIR_ACTIVATION, ConfigReader
 from glassformer.weights.rules import Ignored, Rule, modules, same
 
 
-def feed_forward(c: Reader) -> FeedForward:
-    """What ``feed_forward_proj`` means: relu, gated-gelu, gated-silu …; newer files say it a second time, in parts."""
+def feed_forward(c: ConfigReader) -> FeedForward:
+    """Read ``feed_forward_proj``: relu, gated-gelu, gated-silu …; newer files repeat it in separate keys."""
     gate, _, name = c.feed_forward_proj.rpartition("-")
     name = "gelu_new" if c.feed_forward_proj == "gated-gelu" else name
     return FeedForward(
         hidden=c.d_ff,
-        activation=c.activation("dense_act_fn", c.dense_act_fn if c.says("dense_act_fn") else name),
-        gated=c.is_gated_act if c.says("is_gated_act") else gate == "gated",
+        activation=c.activation("dense_act_fn", c.dense_act_fn if c.has("dense_act_fn") else name),
+        gated=c.is_gated_act if c.has("is_gated_act") else gate == "gated",
         bias=False,
         dropout=c.dropout_rate,
     )
 
 
-def read(c: Reader) -> Model:
-    """The facts that config.json states."""
+def read(c: ConfigReader) -> ModelConfig:
+    """Return the facts of a config.json."""
     encoder = Stack(
         layers=c.num_layers,
         attention=Attention(
@@ -52,8 +52,8 @@ def read(c: Reader) -> Model:
         dropout=c.dropout_rate,
         final_dropout=c.dropout_rate,
     )
-    layers = c.num_decoder_layers if c.says("num_decoder_layers") else None
-    return Model(
+    layers = c.num_decoder_layers if c.has("num_decoder_layers") else None
+    return ModelConfig(
         vocab=c.vocab_size,
         width=c.d_model,
         norm=Norm(kind="rms", eps=c.layer_norm_epsilon),
@@ -63,58 +63,58 @@ def read(c: Reader) -> Model:
         tokens=Tokens(
             eos=c.eos_token_id,
             pad=c.pad_token_id,
-            start=c.decoder_start_token_id if c.says("decoder_start_token_id") else None,
+            start=c.decoder_start_token_id if c.has("decoder_start_token_id") else None,
         ),
         init=start(c),
     )
 
 
-def start(c: Reader) -> Init:
-    """Where training starts: a head of its own as a linear map, everything else as in the published scheme."""
+def start(c: ConfigReader) -> Init:
+    """Return the initialisation: an untied head as a linear layer, everything else by the published scheme."""
     return Init(std=c.initializer_factor, table_std=c.initializer_factor, by_inputs=True)
 
 
-def lm(c: Reader) -> LMHead:
-    """Version 1.0 ties the head and makes its input shorter; 1.1 does neither, and newer files may say each apart."""
+def lm(c: ConfigReader) -> LMHead:
+    """Build the head: tied and with a scaled input in version 1.0, neither in 1.1; newer files have a key for each."""
     tied = c.tie_word_embeddings is not False
-    scaled = c.scale_decoder_outputs if c.says("scale_decoder_outputs") else tied
+    scaled = c.scale_decoder_outputs if c.has("scale_decoder_outputs") else tied
     return LMHead(tied=tied, scale=c.d_model**-0.5 if scaled else 1.0)
 
 
-def classify(c: Reader) -> TaskHead:
-    """Reads the decoder's vector at the last token; the decoder is given the text shifted by its start token."""
+def classify(c: ConfigReader) -> TaskHead:
+    """Build a head on the decoder's last hidden state; the decoder's input is the text shifted by its start token."""
     rate = c.classifier_dropout
     return TaskHead(task="classify", labels=c.labels, pool="last", hidden="tanh", dropout=rate, input_dropout=rate)
 
 
-def write(facts: Model) -> dict[str, Any]:
-    """Keys that take more than a copy of one fact."""
+def write(facts: ModelConfig) -> dict[str, Any]:
+    """Return the keys that are not a copy of one fact."""
     assert facts.encoder is not None
     ffn = facts.encoder.ffn
     name = THEIR_ACTIVATION[ffn.activation]
     short = "gelu" if ffn.activation == "gelu_tanh" else name  # the gated one is meant by the short name
-    said: dict[str, Any] = {
+    config: dict[str, Any] = {
         "feed_forward_proj": f"gated-{short}" if ffn.gated else name,
         "dense_act_fn": name,
         "is_gated_act": ffn.gated,
     }
     if facts.decoder is not None:
-        said["num_decoder_layers"] = facts.decoder.layers
+        config["num_decoder_layers"] = facts.decoder.layers
     if facts.tokens.start is not None:
-        said["decoder_start_token_id"] = facts.tokens.start
+        config["decoder_start_token_id"] = facts.tokens.start
     if isinstance(facts.head, LMHead):
-        said |= {"tie_word_embeddings": facts.head.tied, "scale_decoder_outputs": facts.head.scale != 1.0}
-    return said
+        config |= {"tie_word_embeddings": facts.head.tied, "scale_decoder_outputs": facts.head.scale != 1.0}
+    return config
 
 
 def layers(side: str, parts: tuple[str, ...]) -> tuple[Rule, ...]:
-    """One stack. Each part of a layer stands there with its norm under the number of its turn."""
+    """Return the weight names of one stack, in which each sublayer of a layer has a number and holds its norm."""
     table = {f"{side}.norm": f"{side}.final_layer_norm"}
     for number, part in enumerate(parts):
         ours, theirs = f"{side}.blocks.{{i}}", f"{side}.block.{{i}}.layer.{number}"
         table[f"{ours}.{part}_norm"] = f"{theirs}.layer_norm"
         name = {"attention": "SelfAttention", "cross": "EncDecAttention"}.get(part)
-        table |= {f"{ours}.{part}.{letter}": f"{theirs}.{name}.{letter}" for letter in "qkvo" if name}
+        table |= {f"{ours}.{part}.{projection}": f"{theirs}.{name}.{projection}" for projection in "qkvo" if name}
     inside = f"{theirs}.DenseReluDense"
     gated = (f"{ours}.ffn.gate.weight", f"{ours}.ffn.up.weight")
     return (
@@ -126,7 +126,7 @@ def layers(side: str, parts: tuple[str, ...]) -> tuple[Rule, ...]:
 
 
 def shape(width: int, hidden: int, heads: int, layers: int, head_dim: int = 64) -> dict[str, Any]:
-    """What config.json says of a size."""
+    """Return the config of a size."""
     return {"d_model": width, "d_ff": hidden, "num_heads": heads, "num_layers": layers, "d_kv": head_dim}
 
 
@@ -151,7 +151,7 @@ T5 = Lineage(
     model_type="t5",
     read=read,
     write=write,
-    weights=(
+    weight_rules=(
         same("embed.token.weight", "shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"),
         *layers("encoder", ("attention", "ffn")),
         *layers("decoder", ("attention", "cross", "ffn")),
@@ -206,7 +206,7 @@ T5 = Lineage(
         "tie_word_embeddings": Key(None, True),
         "scale_decoder_outputs": Key(None, True),
     },
-    ignored={
+    ignored_keys={
         "n_positions": "the length of the texts trained on; nothing ends there",
         "bos_token_id": "the vocabulary has no such token",
         "output_past": "shape of the other library's answers",
@@ -218,7 +218,7 @@ T5 = Lineage(
         "t5-large": {**START, **shape(1024, 4096, 16, 24)},
         "t5-3b": {**START, **shape(1024, 16384, 32, 24, 128)},
         "t5-11b": {**START, **shape(1024, 65536, 128, 24, 128)},
-        **{f"t5-v1_1-{size}": {**LATER_START, **said} for size, said in LATER.items()},
-        **{f"flan-t5-{size}": {**LATER_START, **said} for size, said in LATER.items()},
+        **{f"t5-v1_1-{size}": {**LATER_START, **config} for size, config in LATER.items()},
+        **{f"flan-t5-{size}": {**LATER_START, **config} for size, config in LATER.items()},
     },
 )

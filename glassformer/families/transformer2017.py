@@ -1,16 +1,16 @@
-"""The Transformer of 2017: post-norm encoder and decoder, sinusoidal positions, one table for both and for the head.
+"""The Transformer of 2017: post-norm, sinusoidal positions, one embedding matrix shared by encoder, decoder and output.
 
 Not a model of Hugging Face: the keys are the arguments of ``torch.nn.Transformer``, and the weights have its names.
 """
 
-from glassformer.config import Attention, Embed, FeedForward, Init, InputPosition, LMHead, Model, Norm, Stack
+from glassformer.config import Attention, Embed, FeedForward, Init, InputPosition, LMHead, ModelConfig, Norm, Stack
 from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper
-from glassformer.weights.reader import Reader
-from glassformer.weights.rules import Fused, Rule, modules, same
+from glassformer.weights.reader import ConfigReader
+from glassformer.weights.rules import Concatenated, Rule, modules, same
 
 
-def stack(c: Reader, side: str) -> Stack:
-    """The encoder or the decoder. Dropout acts on what each sublayer adds, as published, and nowhere inside it."""
+def stack(c: ConfigReader, side: str) -> Stack:
+    """Return the encoder or the decoder. Dropout acts on the output of each sublayer, as published, and not inside."""
     return Stack(
         layers=getattr(c, f"num_{side}_layers"),
         attention=Attention(heads=c.nhead, head_dim=c.per_head("d_model", "nhead")),
@@ -23,9 +23,9 @@ def stack(c: Reader, side: str) -> Stack:
     )
 
 
-def read(c: Reader) -> Model:
-    """The facts that the keys state."""
-    return Model(
+def read(c: ConfigReader) -> ModelConfig:
+    """Return the facts for the keys."""
+    return ModelConfig(
         vocab=c.vocab_size,
         width=c.d_model,
         norm=Norm(eps=c.layer_norm_eps),
@@ -41,16 +41,16 @@ def read(c: Reader) -> Model:
 
 
 def attention(ours: str, theirs: str) -> tuple[Rule, ...]:
-    """One attention; its projections of queries, keys and values are one matrix there."""
+    """Return the weight names of one attention, whose query, key and value projections are one matrix there."""
     return (
-        Rule(tuple(f"{ours}.{x}.weight" for x in "qkv"), (f"{theirs}.in_proj_weight",), Fused()),
-        Rule(tuple(f"{ours}.{x}.bias" for x in "qkv"), (f"{theirs}.in_proj_bias",), Fused()),
+        Rule(tuple(f"{ours}.{x}.weight" for x in "qkv"), (f"{theirs}.in_proj_weight",), Concatenated()),
+        Rule(tuple(f"{ours}.{x}.bias" for x in "qkv"), (f"{theirs}.in_proj_bias",), Concatenated()),
         *modules({f"{ours}.o": f"{theirs}.out_proj"}),
     )
 
 
 def layers(side: str, norms: dict[str, str]) -> tuple[Rule, ...]:
-    """One stack; ``norms`` tells which of their numbered norms is which of ours."""
+    """Return the weight names of one stack; ``norms`` maps the checkpoint's numbered norms to those here."""
     ours, theirs = f"{side}.blocks.{{i}}", f"{side}.layers.{{i}}"
     return (
         *attention(f"{ours}.attention", f"{theirs}.self_attn"),
@@ -65,7 +65,7 @@ TRANSFORMER2017 = Lineage(
     name="transformer2017",
     paper=Paper("Attention Is All You Need", "Vaswani et al.", 2017, "arxiv.org/abs/1706.03762"),
     read=read,
-    weights=(
+    weight_rules=(
         same("embed.token.weight", "embedding.weight"),
         *layers("encoder", {"attention_norm": "norm1", "ffn_norm": "norm2"}),
         *layers("decoder", {"attention_norm": "norm1", "cross_norm": "norm2", "ffn_norm": "norm3"}),

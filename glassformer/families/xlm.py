@@ -1,4 +1,4 @@
-"""XLM: one model for many languages, told which by a vector per token; trained on masked words or on the next word."""
+"""XLM: one model for many languages, with language embeddings; trained with masked or causal language modelling."""
 
 from typing import Any
 
@@ -9,26 +9,26 @@ from glassformer.config import (
     Init,
     InputPosition,
     LMHead,
-    Model,
+    ModelConfig,
     Norm,
     Stack,
     TaskHead,
     Tokens,
 )
 from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span
-from glassformer.weights.reader import Reader
+from glassformer.weights.reader import ConfigReader
 from glassformer.weights.rules import Ignored, modules, same
 
 
-def either(c: Reader, key: str, old: str) -> Any:
-    """The value of a key that had another name in older files."""
-    return getattr(c, old) if c.says(old) and not c.says(key) else getattr(c, key)
+def either(c: ConfigReader, key: str, old: str) -> Any:
+    """Return the value of a key that had another name in older files."""
+    return getattr(c, old) if c.has(old) and not c.has(key) else getattr(c, key)
 
 
-def read(c: Reader) -> Model:
-    """The facts that config.json states. Sinusoids, where there are any, are stored like a learned table."""
-    c.must("is_encoder", True, "a decoder that attends to an encoder was never published")
-    c.must("asm", False, "an adaptive softmax was never published in a model")
+def read(c: ConfigReader) -> ModelConfig:
+    """Return the facts of a config.json. Sinusoids, if used, are stored like a learned table."""
+    c.must("is_encoder", True, "no published model attends to an encoder")
+    c.must("asm", False, "no published model has an adaptive softmax")
     c.must("pruned_heads", {}, "layers with unequal heads cannot be built")
     width = c.emb_dim
     stack = Stack(
@@ -40,7 +40,7 @@ def read(c: Reader) -> Model:
         final_norm=False,
         dropout=c.dropout,
     )
-    return Model(
+    return ModelConfig(
         vocab=either(c, "vocab_size", "n_words"),
         width=width,
         norm=Norm(eps=c.layer_norm_eps),
@@ -61,29 +61,29 @@ def read(c: Reader) -> Model:
     )
 
 
-def write(model: Model) -> dict[str, Any]:
-    """Keys that state facts of the one stack there is, whichever it is, or of the head."""
-    stack, head = model.encoder or model.decoder, model.head
+def write(facts: ModelConfig) -> dict[str, Any]:
+    """Return the keys of the model's single stack, encoder or decoder, and of the head."""
+    stack, head = facts.encoder or facts.decoder, facts.head
     assert stack is not None
-    said: dict[str, Any] = {
+    config: dict[str, Any] = {
         "n_layers": stack.layers,
         "n_heads": stack.attention.heads,
         "dropout": stack.dropout,
         "attention_dropout": stack.attention.dropout,
         "gelu_activation": stack.ffn.activation == "gelu",
         "causal": stack.causal,
-        "n_langs": model.embed.languages or 1,
-        "use_lang_emb": model.embed.languages > 0,
+        "n_langs": facts.embed.languages or 1,
+        "use_lang_emb": facts.embed.languages > 0,
     }
     if isinstance(head, TaskHead) and head.task == "classify":
-        said |= {"summary_type": head.pool, "summary_first_dropout": head.dropout}
-    return said
+        config |= {"summary_type": head.pool, "summary_first_dropout": head.dropout}
+    return config
 
 
-def classify(c: Reader) -> TaskHead:
-    """Scores of a whole text, from one of its vectors or their mean."""
+def classify(c: ConfigReader) -> TaskHead:
+    """Build a head that scores the first or last token, or the mean."""
     c.must("summary_use_proj", True, "without a projection there are no scores")
-    c.must("summary_proj_to_labels", True, "scores without labels were never published")
+    c.must("summary_proj_to_labels", True, "no published model has scores without labels")
     c.must("summary_activation", None, "scores are used as they are")
     return TaskHead(task="classify", labels=c.labels, pool=c.summary_type, dropout=c.summary_first_dropout)
 
@@ -99,17 +99,17 @@ PARTS = {
     "ffn_norm": "layer_norm2.{i}",
 }
 PAIR = {"emb_dim": 1024, "n_layers": 6, "n_heads": 8, "n_langs": 2}
-CAUSAL = {**PAIR, "causal": True}  # the published files do not say so, though these models guess the next word
+CAUSAL = {**PAIR, "causal": True}  # not in the published files, though these models predict the next word
 XNLI = {"emb_dim": 1024, "n_heads": 8, "n_langs": 15, "vocab_size": 95000}
 MANY = {"emb_dim": 1280, "n_layers": 16, "use_lang_emb": False, "vocab_size": 200000}
 XLM = Lineage(
     name="xlm",
-    paper=Paper("Cross-lingual Language Model Pretraining", "Lample et al.", 2019, "arxiv.org/abs/1901.07291"),
+    paper=Paper("Cross-lingual Language Model Pretraining", "Lample and Conneau", 2019, "arxiv.org/abs/1901.07291"),
     model_type="xlm",
     prefix="transformer.",
     read=read,
     write=write,
-    weights=(
+    weight_rules=(
         *modules({"embed.position": "position_embeddings", "embed.language": "lang_embeddings"}),
         *modules({"embed.token": "embeddings", "embed.norm": "layer_norm_emb"}),
         *modules(
@@ -118,7 +118,7 @@ XLM = Lineage(
     ),
     ignored_weights=(
         Ignored("position_ids", "a table of 0, 1, 2 …"),
-        Ignored("lang_embeddings.weight", "this model is not told languages: use_lang_emb is false"),
+        Ignored("lang_embeddings.weight", "this model has no language embeddings: use_lang_emb is false"),
     ),
     heads={
         "lm": HeadFormat(
@@ -163,11 +163,11 @@ XLM = Lineage(
         "pad_token_id": Key("tokens.pad", 2),
         "tie_word_embeddings": Key("head.tied", True),
     },
-    ignored={
+    ignored_keys={
         "sinusoidal_embeddings": "where the table of positions came from; it is stored either way",
-        "lang_id": "the caller says which language a text is in",
-        **dict.fromkeys(("id2lang", "lang2id"), "the tokenizer knows its languages"),
-        **dict.fromkeys(("unk_index", "mask_index"), "the tokenizer knows its tokens"),
+        "lang_id": "an argument of each call",
+        **dict.fromkeys(("id2lang", "lang2id"), "part of the tokenizer"),
+        **dict.fromkeys(("unk_index", "mask_index"), "part of the tokenizer"),
         **dict.fromkeys(("start_n_top", "end_n_top"), "belong to a head that searches for spans, which is not read"),
         **dict.fromkeys(("max_vocab", "min_count"), "how the vocabulary was made"),
         "share_inout_emb": "another name of tie_word_embeddings",

@@ -1,1 +1,1 @@
-"""Whole models, put together from the blocks of ``glassformer.nn``."""
+"""Whole models, composed of the blocks of ``glassformer.nn``."""

@@ -1,60 +1,98 @@
-"""Heads: from the vectors of a stack to an answer, as a page of facts says.
+"""Output heads: from the hidden states of a stack to logits, label scores or sentence vectors.
 
 Shapes: ``B`` batch, ``T`` tokens, ``D`` model width, ``E`` width of the embedding table, ``V`` vocabulary, ``C``
 labels.
 """
 
+from typing import NamedTuple
+
 import torch
-from jaxtyping import Bool, Float
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from glassformer import config
 from glassformer.config.checks import check_choice
-from glassformer.nn.dropout import dropout
-from glassformer.nn.feedforward import activation_named
-from glassformer.nn.linear import Embedding, Linear, linear
+from glassformer.nn import kernels
+from glassformer.nn.cross_entropy import TokenLoss, linear_cross_entropy, product_dtype
+from glassformer.nn.feedforward import ACTIVATIONS
+from glassformer.nn.linear import Embedding, Linear, QuantizedLinear, linear
 from glassformer.nn.norm import make_norm, upcast
 
 
-class LMHead(nn.Module):
-    """(linear map → activation → norm) → logits over the vocabulary.
+class Targets(NamedTuple):
+    """What a language-model head returns the loss of, instead of logits; see ``linear_cross_entropy``."""
 
-    A tied head owns no matrix: it is handed the embedding table at each call, so there is nothing to keep equal.
+    labels: Int[Tensor, "B T"]
+    smoothing: float = 0.0
+    chunk: int | None = None
+
+
+class LMHead(nn.Module):
+    """(linear layer → activation → norm) → logits over the vocabulary.
+
+    A tied head owns no matrix: the embedding table is an argument of each call, so there is nothing to keep equal.
     """
 
     fused = False
 
-    def __init__(self, facts: config.LMHead, model: config.Model) -> None:
+    def __init__(self, facts: config.LMHead, model_config: config.ModelConfig) -> None:
         super().__init__()
         self.facts = facts
-        narrow = facts.tied or facts.transform is not None  # the transform ends at the width of the embeddings
-        width = (model.embed.width or model.width) if narrow else model.width
-        self.transform = Linear(model.width, width, bias=True) if facts.transform is not None else None
-        self.norm = make_norm(model.norm, width) if facts.transform is not None else None
-        self.out = None if facts.tied else Linear(width, model.vocab)
-        bias = torch.empty(model.vocab) if facts.bias else None
+        # A transform maps to the width of the embeddings, which a tied head reads its logits from.
+        embedding_width = facts.tied or facts.transform is not None
+        width = (model_config.embed.width or model_config.width) if embedding_width else model_config.width
+        self.transform = Linear(model_config.width, width, bias=True) if facts.transform is not None else None
+        self.norm = make_norm(model_config.norm, width) if facts.transform is not None else None
+        self.out: Linear | QuantizedLinear | None = None if facts.tied else Linear(width, model_config.vocab)
+        bias = torch.empty(model_config.vocab) if facts.bias else None
         if facts.bias_trained:
             self.bias = None if bias is None else nn.Parameter(bias)
         else:
             self.register_buffer("bias", bias)
         decoder = facts.mask_decoder
-        self.position = Embedding(decoder.length, model.width) if decoder is not None else None
+        self.position = Embedding(decoder.length, model_config.width) if decoder is not None else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """A bias of 0; the parts have starting values of their own."""
+        """Reset the bias to 0; the submodules have their own initialisation."""
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
+    def fuses_loss(self, x: Tensor) -> bool:
+        """Whether this head can return the loss of such vectors without holding all logits.
+
+        It must be fused. It holds the logits where something else reads or changes them: a hook on their way, another
+        module in the place of its matrix (an adapter, int8 weights), or the scaled gradients of float16.
+        """
+        parts = [self] if self.out is None else [self, self.out]
+        hooks = [(part._forward_hooks, part._backward_hooks, part._backward_pre_hooks) for part in parts]
+        is_plain = self.out is None or (type(self.out) is Linear and not self.out._forward_pre_hooks)
+        return self.fused and is_plain and not any(map(any, hooks)) and product_dtype(x) != torch.float16
+
     def forward(
-        self, x: Float[Tensor, "B T D"], real: Bool[Tensor, "B T"] | None, table: Float[Tensor, "V E"]
-    ) -> Float[Tensor, "B T V"]:
-        """Logits for every token; softmax is the caller's."""
-        del real  # every token gets its own answer
+        self,
+        x: Float[Tensor, "B T D"],
+        token_mask: Bool[Tensor, "B T"] | None,
+        table: Float[Tensor, "V E"],
+        targets: Targets | None = None,
+    ) -> Float[Tensor, "B T V"] | TokenLoss:
+        """Return logits for every token, before softmax; with ``targets``, their cross-entropy."""
+        del token_mask  # every token gets its own logits
+        # Linear layer, activation, norm: B T E.
         if self.transform is not None and self.norm is not None:
-            x = self.norm(activation_named(self.facts.transform or "", fused=self.fused)(self.transform(x)))
+            activation = (kernels.ACTIVATIONS if self.fused else ACTIVATIONS)[self.facts.transform or ""]
+            x = self.norm(activation(self.transform(x)))
         if self.facts.scale != 1.0:
             x = x * self.facts.scale
+        # Cross-entropy of the logits, without holding all of them.
+        if targets is not None:
+            matrix = table if self.out is None else self.out.weight
+            labels, smoothing, chunk = targets
+            return linear_cross_entropy(
+                x, matrix, self.bias, labels, smoothing=smoothing, fused=self.fused, chunk=chunk
+            )
+        # One logit per row of the embedding table, or of the head's own matrix.
         if self.out is None:
             return linear(x, table, self.bias, fused=self.fused)
         logits = self.out(x)
@@ -62,46 +100,49 @@ class LMHead(nn.Module):
 
 
 class TaskHead(nn.Module):
-    """pool → (linear map → activation) → scores of the labels; see ``config.TaskHead``."""
+    """pool → (linear layer → activation) → scores of the labels; see ``config.TaskHead``."""
 
     fused = False
 
-    def __init__(self, facts: config.TaskHead, model: config.Model) -> None:
+    def __init__(self, facts: config.TaskHead, model_config: config.ModelConfig) -> None:
         super().__init__()
         self.facts = facts
-        self.hidden = Linear(model.width, model.width, bias=True) if facts.hidden is not None else None
-        self.out = Linear(model.width, len(facts.labels), bias=facts.bias) if facts.labels else None
+        self.hidden = Linear(model_config.width, model_config.width, bias=True) if facts.hidden is not None else None
+        self.out = Linear(model_config.width, len(facts.labels), bias=facts.bias) if facts.labels else None
 
     def forward(
-        self, x: Float[Tensor, "B T D"], real: Bool[Tensor, "B T"] | None, table: Float[Tensor, "V E"]
+        self, x: Float[Tensor, "B T D"], token_mask: Bool[Tensor, "B T"] | None, table: Float[Tensor, "V E"]
     ) -> Float[Tensor, "B ..."]:
-        """``(B, C)`` for a whole sequence, ``(B, T, C)`` per token; ``(B, T)`` where the question is yes or no."""
+        """Return ``(B, C)`` scores per sequence or ``(B, T, C)`` per token; ``(B, T)`` for a yes-or-no label."""
         del table
+        # One vector per sequence: B D.
         if self.facts.pool is not None:
-            x = pool(x, real, self.facts.pool)
+            x = pool(x, token_mask, self.facts.pool)
+        # Linear layer and activation.
         if self.hidden is not None:
-            x = self.hidden(dropout(x, self.facts.input_dropout, self.training))
-            x = activation_named(self.facts.hidden or "", fused=self.fused)(x)
+            x = self.hidden(F.dropout(x, self.facts.input_dropout, self.training))
+            x = (kernels.ACTIVATIONS if self.fused else ACTIVATIONS)[self.facts.hidden or ""](x)
         if self.out is None:
             return x
-        scores = self.out(dropout(x, self.facts.dropout, self.training))
+        # Scores of the labels.
+        scores = self.out(F.dropout(x, self.facts.dropout, self.training))
         return scores.squeeze(-1) if self.facts.task == "replaced" else scores
 
 
 class EmbeddingHead(nn.Module):
-    """One vector per sequence, of length 1 if asked: their products are cosines."""
+    """One vector per sequence, with ``normalise`` of length 1, so that products of two are cosines."""
 
-    def __init__(self, facts: config.EmbeddingHead, model: config.Model) -> None:
+    def __init__(self, facts: config.EmbeddingHead, model_config: config.ModelConfig) -> None:
         super().__init__()
-        del model
+        del model_config
         self.facts = facts
 
     def forward(
-        self, x: Float[Tensor, "B T D"], real: Bool[Tensor, "B T"] | None, table: Float[Tensor, "V E"]
+        self, x: Float[Tensor, "B T D"], token_mask: Bool[Tensor, "B T"] | None, table: Float[Tensor, "V E"]
     ) -> Float[Tensor, "B D"]:
-        """The pooled vector of each row."""
+        """Return the pooled vector of each row."""
         del table
-        x = pool(x, real, self.facts.pool)
+        x = pool(x, token_mask, self.facts.pool)
         if not self.facts.normalise:
             return x
         wide = upcast(x)
@@ -111,49 +152,51 @@ class EmbeddingHead(nn.Module):
 class PretrainingHead(nn.Module):
     """A language-model head and a head for pairs of sentences side by side."""
 
-    def __init__(self, facts: config.PretrainingHead, model: config.Model) -> None:
+    def __init__(self, facts: config.PretrainingHead, model_config: config.ModelConfig) -> None:
         super().__init__()
-        self.lm = LMHead(facts.lm, model)
-        self.pair = TaskHead(facts.pair, model)
+        self.lm = LMHead(facts.lm, model_config)
+        self.pair = TaskHead(facts.pair, model_config)
 
     def forward(
-        self, x: Float[Tensor, "B T D"], real: Bool[Tensor, "B T"] | None, table: Float[Tensor, "V E"]
+        self, x: Float[Tensor, "B T D"], token_mask: Bool[Tensor, "B T"] | None, table: Float[Tensor, "V E"]
     ) -> tuple[Float[Tensor, "B T V"], Float[Tensor, "B C"]]:
-        """(Logits over the vocabulary, scores of the pair)."""
-        return self.lm(x, real, table), self.pair(x, real, table)
+        """Return the logits over the vocabulary and the scores of the pair."""
+        return self.lm(x, token_mask, table), self.pair(x, token_mask, table)
 
 
 AnyHead = LMHead | TaskHead | EmbeddingHead | PretrainingHead
 
 
-def make_head(model: config.Model) -> AnyHead | None:
-    """The head that the facts ask for."""
-    facts = model.head
+def make_head(model_config: config.ModelConfig) -> AnyHead | None:
+    """Build the head that the facts describe."""
+    facts = model_config.head
     if facts is None:
         return None
     if isinstance(facts, config.LMHead):
-        return LMHead(facts, model)
+        return LMHead(facts, model_config)
     if isinstance(facts, config.TaskHead):
-        return TaskHead(facts, model)
+        return TaskHead(facts, model_config)
     if isinstance(facts, config.EmbeddingHead):
-        return EmbeddingHead(facts, model)
+        return EmbeddingHead(facts, model_config)
     if isinstance(facts, config.PretrainingHead):
-        return PretrainingHead(facts, model)
+        return PretrainingHead(facts, model_config)
     raise TypeError(f"no head is built from {type(facts).__name__}.")
 
 
-def pool(x: Float[Tensor, "B T D"], real: Bool[Tensor, "B T"] | None, how: str) -> Float[Tensor, "B D"]:
-    """One vector per row: that of its first or last real token, or the mean over real tokens.
+def pool(x: Float[Tensor, "B T D"], token_mask: Bool[Tensor, "B T"] | None, how: str) -> Float[Tensor, "B D"]:
+    """Return one vector per row: that of its first or last real token, or the mean over real tokens.
 
-    Which slots are real is said by the mask, never guessed from ids, so the side of the padding does not matter.
+    The mask alone decides which tokens are real, so padding may be on either side.
     """
     check_choice("pool", how, ("first", "last", "mean"))
-    if real is None:
+    if token_mask is None:
         return x.mean(-2) if how == "mean" else x[:, 0 if how == "first" else -1]
+    # The mean in at least float32: half precision cannot hold long sums.
     if how == "mean":
-        total = upcast(x).where(real.unsqueeze(-1), 0.0).sum(-2)  # half precision cannot hold long sums
-        return (total / real.sum(-1, keepdim=True).clamp(min=1)).to(x.dtype)
-    slots = torch.arange(real.shape[-1], device=real.device).expand_as(real)
-    last = slots.where(real, -1).amax(-1)
-    chosen = slots.where(real, real.shape[-1]).amin(-1) if how == "first" else last
-    return x[torch.arange(len(x), device=x.device), chosen.clamp(0, real.shape[-1] - 1)]
+        total = upcast(x).where(token_mask.unsqueeze(-1), 0.0).sum(-2)  # B D
+        return (total / token_mask.sum(-1, keepdim=True).clamp(min=1)).to(x.dtype)
+    # The slot of the first or last real token of each row.
+    slots = torch.arange(token_mask.shape[-1], device=token_mask.device).expand_as(token_mask)  # B T
+    last = slots.where(token_mask, -1).amax(-1)
+    chosen = slots.where(token_mask, token_mask.shape[-1]).amin(-1) if how == "first" else last
+    return x[torch.arange(len(x), device=x.device), chosen.clamp(0, token_mask.shape[-1] - 1)]

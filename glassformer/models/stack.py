@@ -1,9 +1,10 @@
-"""A stack of blocks: an encoder or a decoder, as a page of facts says.
+"""A stack of blocks, an encoder or a decoder, built from ``config.Stack``.
 
 The stack computes once what all of its layers share (masks, rotary angles, biases) and passes it to them as an
 ``AttentionContext``.
 
-Shapes: ``B`` batch, ``T`` tokens of this call, ``S`` tokens so far, ``M`` tokens of the memory, ``D`` width.
+Shapes: ``B`` batch, ``T`` tokens of this call, ``S`` tokens so far, ``M`` tokens of the memory, ``N`` rows of the
+memory, ``D`` model width.
 """
 
 from dataclasses import dataclass, replace
@@ -14,37 +15,38 @@ from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor, nn
 
 from glassformer import config
-from glassformer.nn.attention import KNOWS_CAUSAL, AttentionPath, hidden_or_biased
+from glassformer.nn.attention import CAUSAL_PATHS, AttentionPath, merge_mask
 from glassformer.nn.block import Block
 from glassformer.nn.cache import KVCache, LayerCache
-from glassformer.nn.context import AttentionContext
-from glassformer.nn.convolution import Convolution
-from glassformer.nn.dropout import dropout
-from glassformer.nn.feedforward import FeedForward
+from glassformer.nn.feedforward import Convolution, FeedForward
 from glassformer.nn.linear import Embedding
 from glassformer.nn.masks import DenseMask, Mask, padding, resolve
-from glassformer.nn.multi_head import Attention
+from glassformer.nn.modes import dropout
+from glassformer.nn.multi_head import Attention, AttentionContext
 from glassformer.nn.norm import make_norm
+from glassformer.nn.observer import Observer, observe
 from glassformer.nn.relative import alibi_bias, bucket_bias, distances, relative_rows
 from glassformer.nn.rotary import rotary_angles
+from glassformer.nn.windows import has_blocks, make_window_mask
 
 
 @dataclass(frozen=True, eq=False)
-class Tokens:
-    """What a stack must know of the tokens besides their vectors."""
+class StackInput:
+    """The input of a stack besides the token vectors."""
 
     positions: Int[Tensor, "... T"]
-    real: Bool[Tensor, "B T"] | None = None  # None: all of them
-    documents: Integer[Tensor, "B T"] | None = None  # tokens see their own document alone; None: it is one
-    memory: Float[Tensor, "Q M D"] | None = None  # each row serves as many rows of the batch as any other
-    memory_token_mask: Bool[Tensor, "Q M"] | None = None
+    token_mask: Bool[Tensor, "B T"] | None = None  # True at real tokens; None: all are
+    documents: Integer[Tensor, "B T"] | None = None  # tokens attend within their document; None: a row is one document
+    memory: Float[Tensor, "N M D"] | None = None  # each of its rows serves B / N rows of the batch
+    memory_token_mask: Bool[Tensor, "N M"] | None = None
     cache: KVCache | None = None
-    places: Float[Tensor, "... T D"] | None = None  # absolute positions for a mask decoder; see config.MaskDecoder
-    place_steps: int = 0
+    mask_decoder_positions: Float[Tensor, "... T D"] | None = None  # position vectors; see config.MaskDecoder
+    mask_decoder_steps: int = 0
+    observer: Observer | None = None  # sees the values of the stack and may replace them
 
 
 class Stack(nn.Module):
-    """Blocks one after the other, and the final norm that pre-norm blocks need."""
+    """A sequence of blocks, and the final norm that pre-norm blocks need."""
 
     def __init__(self, facts: config.Stack, norm: config.Norm, width: int) -> None:
         super().__init__()
@@ -52,6 +54,8 @@ class Stack(nn.Module):
         self.blocks = nn.ModuleList(_block(facts, norm, width) for _ in range(facts.unique_layers or facts.layers))
         self.norm = make_norm(norm, width) if facts.final_norm else None
         self.convolution = Convolution(facts.convolution, norm, width) if facts.convolution is not None else None
+        windows = facts.attention.windows  # repeated over the layers
+        self.layer_windows = [windows[number % len(windows)] for number in range(facts.layers)]
         self.relative = self.relative_norm = None
         bias = facts.attention.score_bias
         if isinstance(bias, config.BucketBias):
@@ -61,82 +65,104 @@ class Stack(nn.Module):
             self.relative_norm = make_norm(norm, width) if bias.norm_table else None
 
     def forward(
-        self, x: Float[Tensor, "B T D"], tokens: Tokens, *, path: AttentionPath = "sdpa"
+        self, x: Float[Tensor, "B T D"], inputs: StackInput, *, path: AttentionPath = "sdpa"
     ) -> Float[Tensor, "B T D"]:
-        """Vectors after the last block and the final norm."""
-        contexts, caches = self.contexts(x, tokens, path), self._caches(tokens.cache)
-        for number, (context, cache) in enumerate(zip(contexts, caches, strict=True)):
-            before, block = x, self.blocks[number * len(self.blocks) // self.facts.layers]
-            if tokens.places is not None and number == self.facts.layers - 1:
-                x = x + tokens.places
-                for _ in range(tokens.place_steps):
-                    x = block(x, context=replace(context, source=before))
-                break
-            x = block(x, context=context, cache=cache)
-            if number == 0 and self.convolution is not None:
-                x = self.convolution(before, x, tokens.real)
-        return dropout(x if self.norm is None else self.norm(x), self.facts.final_dropout, self.training)
+        """Return the hidden states after the last block and the final norm."""
+        layers = self.facts.layers
+        contexts = self.contexts(x, inputs, path)
+        caches = [None] * layers if inputs.cache is None else self._layer_caches(inputs.cache)
+        for layer, (context, cache) in enumerate(zip(contexts, caches, strict=True)):
+            # Where blocks are fewer than layers, neighbouring layers share one.
+            block, repeats = self.blocks[layer * len(self.blocks) // layers], 1
+            # A mask decoder repeats the last layer: queries start from x + positions, keys come from x.
+            if inputs.mask_decoder_positions is not None and layer == layers - 1:
+                context, repeats = replace(context, key_input=x), inputs.mask_decoder_steps
+                x = x + inputs.mask_decoder_positions
+            for number in range(layer, layer + repeats):
+                observer = None if inputs.observer is None else inputs.observer.part(f"blocks.{number}")
+                context = context if observer is context.observer else replace(context, observer=observer)
+                x = observe(observer, "input", x)
+                y = block(x, context=context, cache=cache)
+                # The convolution, if there is one, runs in parallel with the first block and is added to its output.
+                if number == 0 and self.convolution is not None and context.key_input is None:
+                    inner = None if observer is None else observer.part("convolution")
+                    y = self.convolution(x, y, inputs.token_mask, observer=inner)
+                x = observe(observer, "output", y)
+        x = x if self.norm is None else self.norm(x)
+        return observe(inputs.observer, "output", dropout(x, self.facts.final_dropout, self.training))
 
-    def contexts(self, x: Float[Tensor, "B T D"], tokens: Tokens, path: AttentionPath) -> list[AttentionContext]:
-        """The surroundings of every layer; the same for layers with the same window."""
-        cache, (batch, new) = tokens.cache, x.shape[:2]
-        real, key_positions = tokens.real, tokens.positions
+    def contexts(self, x: Float[Tensor, "B T D"], inputs: StackInput, path: AttentionPath) -> list[AttentionContext]:
+        """Return the attention context of every layer; layers with the same window share one."""
+        cache, (batch, new) = inputs.cache, x.shape[:2]
+        token_mask, key_positions = inputs.token_mask, inputs.positions
+        # Append this call's tokens to the cached ones: from here on, masks and positions of keys have S slots.
         if cache is not None:
             cache.claim(self, batch)
-            real = cache.extend_real(real, batch, new)
-            key_positions = cache.extend_positions(tokens.positions)
-        scores = (batch, 1, new, key_positions.shape[-1])
-        shared = self._positions(tokens.positions, key_positions, x.dtype)
+            token_mask = cache.extend_token_mask(token_mask, batch, new)
+            key_positions = cache.extend_positions(inputs.positions)
+        # Positions inside attention, and the memory: the same for all layers.
+        shared = self._position_context(inputs.positions, key_positions, x.dtype)
         memory_mask = None
-        if tokens.memory_token_mask is not None:
-            rows, slots = tokens.memory_token_mask.shape
-            memory_mask = resolve(padding(tokens.memory_token_mask), (rows, 1, 1, slots), x.device, keep_causal=False)
-        shared = replace(shared, real=real, memory=tokens.memory, memory_mask=memory_mask, path=path)
-        keep_causal = path in KNOWS_CAUSAL and shared.bias is None and shared.relative is None
-        everyone = Mask(causal=self.facts.causal, keys=real, pairs=self._same_document(tokens.documents))
-        around: dict[int | config.BlockSparse | None, AttentionContext] = {}
+        if inputs.memory_token_mask is not None:
+            rows, slots = inputs.memory_token_mask.shape
+            memory_mask = resolve(padding(inputs.memory_token_mask), (rows, 1, 1, slots), x.device, keep_causal=False)
+        shared = replace(shared, token_mask=token_mask, memory=inputs.memory, memory_mask=memory_mask, path=path)
+        # The mask without a window.
+        base, documents = Mask(causal=self.facts.causal, keys=token_mask), inputs.documents
+        if documents is not None:
+            self._check_documents()
+        # Kernels without a bias need no booleans (T, S) for causal masks and windows.
+        fused = path in CAUSAL_PATHS and shared.bias is None and shared.relative is None
+        # One context per window.
+        scores = (batch, 1, new, key_positions.shape[-1])  # B 1 T S
+        by_window: dict[int | config.BlockSparse | None, AttentionContext] = {}
         for window in dict.fromkeys(self.facts.attention.windows):
             if isinstance(window, config.BlockSparse):
-                around[window] = replace(shared, pattern=window)
-            elif window is not None and cache is not None and new == 1 and real is None:
-                around[window] = replace(shared, last=window)
-            else:
-                mask = resolve(everyone & _near(window, real, new), scores, x.device, keep_causal=keep_causal)
-                around[window] = _hide(shared, mask) if cache is None else replace(shared, mask=mask)
-        return [around[self._window(number)] for number in range(self.facts.layers)]
+                by_window[window] = replace(shared, pattern=window)
+                continue
+            if window is not None and cache is not None and new == 1 and token_mask is None:
+                by_window[window] = replace(shared, last_keys=window)
+                continue
+            mask = replace(base, window=window)
+            over_slots = has_blocks(mask, *scores[-2:]) and _is_contiguous(token_mask)
+            if over_slots and fused:
+                by_window[window] = replace(shared, mask=make_window_mask(mask, new, x.device, documents))
+                continue
+            if window is not None and token_mask is not None and not over_slots:
+                mask = base & _window_over_tokens(window, token_mask, new)
+            if documents is not None:
+                mask = mask & Mask(pairs=documents.unsqueeze(-1) == documents.unsqueeze(-2))
+            context = replace(shared, mask=resolve(mask, scores, x.device, keep_causal=fused))
+            # With a cache each layer may keep other slots, and an observer sees the bias: mask and bias stay apart.
+            apart = shared.bias is None or cache is not None or inputs.observer is not None
+            by_window[window] = context if apart else _merge_mask_into_bias(context)
+        return [by_window[window] for window in self.layer_windows]
 
-    def _window(self, layer: int) -> int | config.BlockSparse | None:
-        windows = self.facts.attention.windows
-        return windows[layer % len(windows)]
+    def _layer_caches(self, cache: KVCache) -> list[LayerCache | None]:
+        """Return the cache of every layer; layers with a window may evict old slots."""
+        return [
+            cache.layer(number, window if isinstance(window, int) else None)
+            for number, window in enumerate(self.layer_windows)
+        ]
 
-    def _caches(self, cache: KVCache | None) -> list[LayerCache | None]:
-        """The cache of every layer; one with a window need not keep more than it sees."""
-        if cache is None:
-            return [None] * self.facts.layers
-        windows = (self._window(number) for number in range(self.facts.layers))
-        return [cache.layer(n, window if isinstance(window, int) else None) for n, window in enumerate(windows)]
-
-    def _same_document(self, documents: Integer[Tensor, "B T"] | None) -> Bool[Tensor, "B T T"] | None:
-        """Who is of the same document as whom."""
-        if documents is None:
-            return None
+    def _check_documents(self) -> None:
+        """Refuse packed rows where tokens attend across documents."""
         sparse = any(isinstance(window, config.BlockSparse) for window in self.facts.attention.windows)
         if sparse or self.convolution is not None:
             raise ValueError(
-                "block-sparse attention and convolutions look across documents, so rows cannot be packed here; a mask "
-                "of 1 and 0 is turned into one of True and False by mask.bool()."
+                "block-sparse attention and convolutions cross document boundaries, so this model cannot take packed "
+                "rows. If the mask is 1 and 0 for tokens and padding, pass mask.bool()."
             )
-        return documents.unsqueeze(-1) == documents.unsqueeze(-2)
 
-    def _positions(
+    def _position_context(
         self, queries: Int[Tensor, "... T"], keys: Int[Tensor, "... S"], dtype: torch.dtype
     ) -> AttentionContext:
-        """How positions act inside attention: turns, a bias on the scores, or vectors of relative positions."""
+        """Return how positions act in attention: rotary angles, a bias on the scores, or relative position vectors."""
         facts, scheme = self.facts.attention, self.facts.attention.score_bias
         rope = None if facts.rotary is None else rotary_angles(facts.rotary, queries).for_heads(dtype)
         if scheme is None:
             return AttentionContext(rope=rope)
-        distance = distances(queries, keys)
+        distance = distances(queries, keys)  # ... T S
         if isinstance(scheme, config.BucketBias) and self.relative is not None:
             bias = bucket_bias(self.relative.weight, scheme, distance, causal=self.facts.causal)
             return AttentionContext(rope=rope, bias=bias)
@@ -146,26 +172,32 @@ class Stack(nn.Module):
             table = self.relative.weight
             vectors = table if self.relative_norm is None else self.relative_norm(table)
             return AttentionContext(rope=rope, relative=(vectors, relative_rows(scheme, distance)))
-        raise TypeError(f"a stack does not know what to do with {type(scheme).__name__} as score_bias.")
+        raise TypeError(f"a stack cannot build {type(scheme).__name__} as score_bias.")
 
 
-def _hide(shared: AttentionContext, mask: DenseMask | None) -> AttentionContext:
-    """The surroundings with a mask. Kernels take it and the bias as one tensor, which is made here for all layers.
+def _merge_mask_into_bias(context: AttentionContext) -> AttentionContext:
+    """Merge mask and bias into one tensor, as fused kernels take them: once for all layers."""
+    mask, bias = context.mask, context.bias
+    if not isinstance(mask, DenseMask) or mask.allowed is None or bias is None or context.path == "eager":
+        return context
+    return replace(context, bias=merge_mask(bias, mask.allowed), bias_includes_mask=True)
 
-    Not with a cache, of which each layer may see another part.
+
+def _is_contiguous(token_mask: Bool[Tensor, "B S"] | None) -> bool:
+    """Whether padding is at the ends of each row alone, so that windows over slots and over tokens are the same.
+
+    Compiled code cannot depend on the values of a mask: there, padding may be anywhere.
     """
-    if mask is None or mask.allowed is None or shared.bias is None or shared.path == "eager":
-        return replace(shared, mask=mask)
-    bias = hidden_or_biased(mask.allowed, shared.bias, shared.bias.dtype)
-    return replace(shared, mask=mask, bias=bias, bias_includes_mask=True)
+    if token_mask is None or torch.compiler.is_compiling():
+        return token_mask is None
+    starts = token_mask[:, 1:] & ~token_mask[:, :-1]
+    return bool((starts.sum(-1) + token_mask[:, 0] <= 1).all())
 
 
-def _near(window: int | None, real: Bool[Tensor, "B S"] | None, new: int) -> Mask:
-    """A window counts real tokens, as positions do: padding between them takes up no room."""
-    if window is None or real is None:
-        return Mask(window=window)
-    order = real.long().cumsum(-1)
-    return Mask(pairs=distances(order[:, real.shape[-1] - new :], order).abs() < window)
+def _window_over_tokens(window: int, token_mask: Bool[Tensor, "B S"], new: int) -> Mask:
+    """Return a window that counts real tokens, as positions do, and skips the padding between them."""
+    order = token_mask.long().cumsum(-1)  # B S
+    return Mask(pairs=distances(order[:, token_mask.shape[-1] - new :], order).abs() < window)
 
 
 def _block(facts: config.Stack, norm: config.Norm, width: int) -> Block:

@@ -1,10 +1,10 @@
-"""PyTorch's fused kernels for what the other modules write out: the same numbers in one pass over memory.
+"""PyTorch's fused kernels for everything except attention (see ``attention``): the same values in one pass.
 
-By itself ``nn`` computes its formulas. A part with ``fused = True`` (``Linear``, ``Embedding``, ``LayerNorm``,
-``FeedForward``, … and the parts of ``models`` around them) calls these kernels instead. Which of the two a part uses is
-a plain attribute: it is the same for every call, in any thread, and for a block that runs again in the backward pass.
-A ``Transformer`` sets it for all of its parts: ``model.fused = False`` computes everything by formula. Attention has a
-choice of its own, the argument ``path``.
+By default ``nn`` computes its formulas. A module with ``fused = True`` (``Linear``, ``Embedding``, ``LayerNorm``,
+``FeedForward``, … and the modules of ``models`` around them) calls these kernels instead. Which of the two a module
+uses is a plain attribute: it is the same for every call, in any thread, and for a block that is recomputed in the
+backward pass. A ``Transformer`` sets it for all of its modules: ``model.fused = False`` computes everything by formula.
+Attention has a choice of its own, the argument ``path`` of ``attention.scaled_dot_product_attention``.
 """
 
 from collections.abc import Callable
@@ -12,8 +12,14 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
 from torch import Tensor, nn
+
+linear = F.linear  # (x, weight, bias): W x (+ b)
+FEW_ROWS = 16  # rows up to which a product with int8 weights is faster than one with the weights as floats
+MANY_ROWS = 64  # rows from which oneDNN's product is faster than that of F.linear for every width, where it is at all
+HAS_ONEDNN: bool = torch._C._has_mkldnn and torch.backends.cpu.get_cpu_capability() == "AVX512"
+layer_norm = torch.layer_norm  # (x, shape, weight, bias, eps): all tensors of one dtype
+embedding = F.embedding  # (ids, table): rows; repeated rows get their gradients summed in a fixed order
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -24,37 +30,53 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+def takes_int8(x: Tensor) -> bool:
+    """Whether ``int8_product`` is the faster way to multiply these vectors: a few of them, on a CPU.
+
+    The kernel reads up to 16 numbers at a time from aligned addresses, beyond the end of a vector whose width is not a
+    multiple of that; multiples of 32 leave a margin.
+    """
+    width = x.shape[-1]
+    return x.is_cpu and width % 32 == 0 and x.numel() <= FEW_ROWS * width
+
+
+def int8_product(x: Tensor, values: Tensor) -> Tensor:
+    """x valuesᵀ for vectors (..., d_in) and integers (d_out, d_in) as int8, which are read as such.
+
+    The vectors are rounded to bfloat16: the kernel for float32 is slower than a product with floats.
+    """
+    rows, ones = x.reshape(-1, x.shape[-1]), torch.ones(len(values), dtype=torch.bfloat16, device=x.device)
+    y = torch._weight_int8pack_mm(rows.bfloat16(), values, ones)
+    return y.to(x.dtype).reshape(*x.shape[:-1], len(values))
+
+
+def takes_onednn(x: Tensor, weight: Tensor) -> bool:
+    """Whether ``onednn_linear`` is the faster way to multiply these vectors: many of them, in float32, on AVX-512.
+
+    ``F.linear`` calls MKL for float32, which on an AMD processor reached half of oneDNN's speed (benchmarks/LOG.md);
+    Intel's were not measured. But oneDNN's operator has no gradient, and autocast does not know it. Traced and fake
+    tensors, which are not plain ones, stay with ``F.linear``: compilers and accounts have rules for it.
+    """
+    return (
+        HAS_ONEDNN
+        and type(x) is Tensor
+        and x.dtype == weight.dtype == torch.float32
+        and x.is_cpu
+        and x.numel() >= MANY_ROWS * x.shape[-1]
+        and not torch.is_grad_enabled()
+        and not torch.is_autocast_enabled("cpu")
+        and not torch.compiler.is_compiling()
+    )
+
+
+def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """W x (+ b) by oneDNN; the weights are read as they are, without a packed copy."""
+    y: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return y
+
+
 def set_fused(module: nn.Module, fused: bool) -> None:
-    """Choose kernels (True) or formulas (False) for every part inside ``module`` that has the choice."""
+    """Choose kernels (True) or formulas (False) for every submodule of ``module`` that has the choice."""
     for part in module.modules():
         if part is not module and hasattr(part, "fused"):
             part.fused = fused  # type: ignore[assignment]  # a plain attribute, not a submodule
-
-
-def linear(
-    x: Float[Tensor, "... d_in"], weight: Float[Tensor, "d_out d_in"], bias: Float[Tensor, "d_out"] | None
-) -> Float[Tensor, "... d_out"]:
-    """W x (+ b)."""
-    return F.linear(x, weight, bias)
-
-
-def look_up(table: Float[Tensor, "V d"], ids: Int[Tensor, "N"]) -> Float[Tensor, "N d"]:
-    """Rows of a table. The backward pass adds repeated rows in a fixed order; ids outside the table are refused."""
-    return F.embedding(ids, table)
-
-
-def layer_norm(
-    x: Float[Tensor, "... d"], weight: Float[Tensor, "d"], bias: Float[Tensor, "d"] | None, eps: float
-) -> Float[Tensor, "... d"]:
-    """(x − mean) / √(variance + eps) · weight (+ bias), of tensors of one type."""
-    return torch.layer_norm(x, weight.shape, weight, bias, eps)
-
-
-def lose_sums(x: Tensor, *learned: Tensor | None) -> bool:
-    """Whether gradients that are sums over rows would come out wrong if ``x`` and the others went through a kernel.
-
-    CPU kernels add half-precision numbers in half precision: over 4,096 rows half of a bias's gradient is lost.
-    """
-    if x.dtype.itemsize >= 4 or not torch.is_grad_enabled():
-        return False
-    return any(tensor is not None and tensor.requires_grad for tensor in (x, *learned))

@@ -1,7 +1,8 @@
-"""Linear map and embedding table: the two places where a Transformer keeps most of its parameters.
+"""Linear layer and embedding table: the two modules that hold most of a Transformer's parameters.
 
-Shapes: ``...`` any leading axes (batch, sequence, heads), ``d_in`` and ``d_out`` vector widths, ``V`` table rows.
-Initialisation: normal, cut at three standard deviations; see ``Linear`` and ``Embedding`` for the widths.
+Shapes: ``...`` any leading axes (batch, sequence, heads), ``d_in`` and ``d_out`` vector widths, ``V`` table rows,
+``d`` width of a row. Initialisation: normal, truncated at three standard deviations; see ``Linear`` and ``Embedding``
+for the standard deviations.
 """
 
 import math
@@ -13,10 +14,11 @@ from torch import Tensor, nn
 
 from glassformer.config.checks import check_positive
 from glassformer.nn import kernels
+from glassformer.nn.norm import loses_gradient_sums
 
 
 def truncated_normal_(weight: Tensor, std: float) -> None:
-    """Fill ``weight`` in place from N(0, std²) cut at ±3·std."""
+    """Fill ``weight`` in place from N(0, std²) truncated at ±3·std."""
     nn.init.trunc_normal_(weight, mean=0.0, std=std, a=-3 * std, b=3 * std)
 
 
@@ -31,17 +33,18 @@ def linear(
     if fused:
         if bias is not None and bias.dtype != weight.dtype:
             bias = bias.to(weight.dtype)
-        return kernels.linear(x, weight, bias)
-    # The same as einsum(x, W, "... d_in, d_out d_in -> ... d_out"); written as one plain product because its
+        product = kernels.onednn_linear if kernels.takes_onednn(x, weight) else kernels.linear
+        return product(x, weight, bias)
+    # The same as einsum(x, W, "... d_in, d_out d_in -> ... d_out"), written as one matrix product because its
     # backward then yields W's gradient in W's own memory order, without a transposing copy.
-    y = x @ rearrange(weight, "d_out d_in -> d_in d_out")
-    return y if bias is None else y + bias.to(y.dtype)  # of the weights, or of autocast
+    y = x @ rearrange(weight, "d_out d_in -> d_in d_out")  # ... d_out
+    return y if bias is None else y + bias.to(y.dtype)  # dtype of the weights, or of autocast
 
 
 class Linear(nn.Module):
     """y = W x (+ b), with W stored as ``(out_features, in_features)``.
 
-    W starts from N(0, 2 / (in_features + out_features)) cut at ±3σ (Glorot and Bengio, 2010), b at zero.
+    W starts from N(0, 2 / (in_features + out_features)) truncated at ±3σ (Glorot and Bengio, 2010), b at zero.
     """
 
     fused = False
@@ -64,14 +67,14 @@ class Linear(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self, std: float | None = None) -> None:
-        """Draw the starting weights anew; with another standard deviation, if one is given."""
-        usual = math.sqrt(2 / (self.in_features + self.out_features))
-        truncated_normal_(self.weight, usual if std is None else std)
+        """Reinitialise the weights; ``std`` overrides the default standard deviation."""
+        default_std = math.sqrt(2 / (self.in_features + self.out_features))
+        truncated_normal_(self.weight, default_std if std is None else std)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
     def forward(self, x: Float[Tensor, "... d_in"]) -> Float[Tensor, "... d_out"]:
-        """Apply the map to the last axis of ``x``."""
+        """Apply the layer to the last axis of ``x``."""
         if x.shape[-1] != self.in_features:
             raise ValueError(
                 f"Linear({self.in_features}, {self.out_features}) needs vectors of width {self.in_features}; "
@@ -80,12 +83,55 @@ class Linear(nn.Module):
         return linear(x, self.weight, self.bias, fused=self.fused)
 
     def extra_repr(self) -> str:
-        """What print(model) shows in the brackets."""
+        """Return what ``print(model)`` shows in parentheses."""
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
 
 
+class QuantizedLinear(nn.Module):
+    """y = W x (+ b) for inference, with W as int8: integers from −127 to 127, and a factor for each row of W.
+
+    A quarter of the memory of float32, and of the time to read it, which is what a decoding step on a CPU waits for.
+    Rounding changes each weight by at most half of its row's factor.
+
+    Args:
+        weight: W, ``(out_features, in_features)``.
+        bias: b.
+    """
+
+    fused = False
+
+    def __init__(self, weight: Float[Tensor, "d_out d_in"], bias: Float[Tensor, "d_out"] | None = None) -> None:
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        wide = weight.detach().float()
+        factors = wide.abs().amax(-1) / 127  # d_out
+        factors = factors.where(factors > 0, 1.0)  # a row of zeros
+        values = (wide / factors.unsqueeze(-1)).round().to(torch.int8)
+        self.values = nn.Parameter(values, requires_grad=False)  # d_out d_in
+        self.factors = nn.Parameter(factors, requires_grad=False)
+        self.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
+
+    @property
+    def weight(self) -> Float[Tensor, "d_out d_in"]:
+        """W as floats, computed anew at each access."""
+        return self.values.float() * self.factors.unsqueeze(-1)
+
+    def forward(self, x: Float[Tensor, "... d_in"]) -> Float[Tensor, "... d_out"]:
+        """Apply the layer to the last axis of ``x``; the factors multiply the products, not the weights."""
+        if self.fused and kernels.takes_int8(x):
+            y = kernels.int8_product(x, self.values)  # ... d_out
+        else:
+            y = linear(x, self.values.to(x.dtype), None, fused=self.fused)
+        y = y * self.factors.to(y.dtype)
+        return y if self.bias is None else y + self.bias.to(y.dtype)
+
+    def extra_repr(self) -> str:
+        """Return what ``print(model)`` shows in parentheses."""
+        return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}, int8"
+
+
 class Embedding(nn.Module):
-    """A table of ``num_embeddings`` vectors, looked up by id. Starts from N(0, 1) cut at ±3."""
+    """A table of ``num_embeddings`` vectors, looked up by id. Starts from N(0, 1) truncated at ±3."""
 
     fused = False
 
@@ -104,35 +150,36 @@ class Embedding(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self, std: float = 1.0) -> None:
-        """Draw the starting table anew."""
+        """Reinitialise the table."""
         truncated_normal_(self.weight, std)
 
     def forward(self, token_ids: Integer[Tensor, "..."]) -> Float[Tensor, "... d"]:
-        """Return the row of each id. An id outside the table raises an error that names it."""
+        """Return the table row of each id. An id outside the table raises an error that names it."""
         return look_up(self.weight, token_ids, what="token id", fused=self.fused)
 
     def extra_repr(self) -> str:
-        """What print(model) shows in the brackets."""
+        """Return what ``print(model)`` shows in parentheses."""
         return f"{self.num_embeddings}, {self.embedding_dim}"
 
 
 def look_up(
     table: Float[Tensor, "V d"], ids: Integer[Tensor, "..."], *, what: str, fused: bool = False
 ) -> Float[Tensor, "... d"]:
-    """Rows of ``table`` at ``ids``; ``what`` names the ids in errors; see ``nn.kernels`` for ``fused``.
+    """Return the rows of ``table`` at ``ids``; ``what`` names the ids in errors; see ``nn.kernels`` for ``fused``.
 
-    ``index_select`` and not ``table[ids]``: its backward adds up repeated rows in a fixed order, so that training is
-    reproducible on many threads, and it refuses negative ids where indexing would silently count from the end.
+    ``index_select`` instead of ``table[ids]``: its backward sums the gradients of repeated rows in a fixed order, so
+    that training is reproducible on many threads, and it refuses negative ids, which indexing would silently count
+    from the end.
     """
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        raise TypeError(f"a {what} must be a whole number; got a tensor of {ids.dtype}.")
-    flat = ids.reshape(-1)
+        raise TypeError(f"a {what} must be an integer; got a tensor of {ids.dtype}.")
+    flat = ids.reshape(-1)  # N
     flat = flat if flat.dtype in (torch.int32, torch.int64) else flat.long()
-    fused = fused and not (table.is_cpu and kernels.lose_sums(table))
+    fused = fused and not (table.is_cpu and loses_gradient_sums(table))
     try:
-        rows = kernels.look_up(table, flat) if fused else table.index_select(0, flat)
+        rows = kernels.embedding(flat, table) if fused else table.index_select(0, flat)  # N d
     except IndexError:
-        low, high = int(flat.min()), int(flat.max())
-        wrong = low if low < 0 else high
+        lowest, highest = int(flat.min()), int(flat.max())
+        wrong = lowest if lowest < 0 else highest
         raise IndexError(f"{what} {wrong} is outside the table: it has rows 0 to {table.shape[0] - 1}.") from None
     return rows.reshape(*ids.shape, table.shape[-1])

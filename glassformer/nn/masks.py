@@ -1,10 +1,10 @@
-"""Masks as values: who may look at whom, written down before any tensor is made. ``True`` attends.
+"""Attention masks as values: which query may attend to which key, before any tensor is made. ``True``: may attend.
 
 A ``Mask`` is a small frozen value; masks are combined with ``&``. Queries are aligned to the *end* of the keys, so
 the last query always sees the last key: one rule that is right for a whole sequence, for a chunk and for a cached step.
 
-Shapes: ``T`` queries, ``S`` keys, ``...`` batch axes. Batch axes are aligned to the left: a padding mask
-``(batch, S)`` serves scores ``(batch, T, S)`` and ``(batch, heads, T, S)`` alike.
+Shapes: ``T`` queries, ``S`` keys, ``...`` batch axes. A mask has batch and sequence axes but no heads, so its axes are
+aligned to the left: a padding mask ``(batch, S)`` fits scores ``(batch, T, S)`` and ``(batch, heads, T, S)`` alike.
 """
 
 from collections.abc import Sequence
@@ -15,17 +15,32 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from glassformer.config.checks import check_positive
-from glassformer.nn.axes import align_left, fits
+
+
+def align_left(tensor: Tensor, axes: int, *, trailing: int) -> Tensor:
+    """Give ``tensor`` ``axes`` axes by inserting axes of size 1 before its last ``trailing``.
+
+    A tensor that has the trailing axes alone stays as it is: ordinary broadcasting is right for it.
+    """
+    if tensor.ndim == trailing:
+        return tensor
+    return tensor[(..., *[None] * (axes - tensor.ndim), *[slice(None)] * trailing)]
+
+
+def fits(shape: Sequence[int], target: Sequence[int]) -> bool:
+    """Whether ``shape`` broadcasts to ``target`` without making it any larger."""
+    pairs = zip(reversed(shape), reversed(target), strict=False)
+    return len(shape) <= len(target) and all(size == 1 or size == wanted for size, wanted in pairs)
 
 
 @dataclass(frozen=True, eq=False)
 class Mask:
-    """The conditions under which a query at position i may attend to a key at position j; all must hold."""
+    """Conditions under which a query at position i may attend to a key at position j; all must hold."""
 
     causal: bool = False  # j ≤ i
     window: int | None = None  # |i − j| < window
     keys: Bool[Tensor, "... S"] | None = None  # key j is a real token
-    pairs: Bool[Tensor, "... T S"] | None = None  # any other rule, written out
+    pairs: Bool[Tensor, "... T S"] | None = None  # any other rule, as booleans
 
     def __post_init__(self) -> None:
         if self.window is not None:
@@ -36,7 +51,7 @@ class Mask:
                 continue
             if tensor.dtype != torch.bool:
                 raise TypeError(
-                    f"a mask is boolean and True attends; got {tensor.dtype}. "
+                    f"a mask is boolean, True where a query may attend; got {tensor.dtype}. "
                     f"Turn 1/0 into True/False with mask.bool(), and 0/−inf with mask == 0."
                 )
             if tensor.ndim < least:
@@ -46,8 +61,8 @@ class Mask:
         """Attend where both masks do."""
         if not isinstance(other, Mask):
             raise TypeError(
-                f"a Mask combines with a Mask, not with {type(other).__name__}: say masks.padding(real) of key slots "
-                f"(batch, keys), or Mask(pairs=...) of booleans that end in (queries, keys)."
+                f"a Mask combines with a Mask, not with {type(other).__name__}: use masks.padding(token_mask) for key "
+                f"slots (batch, keys), or Mask(pairs=...) for booleans that end in (queries, keys)."
             )
         windows = [w for w in (self.window, other.window) if w is not None]
         return Mask(
@@ -58,45 +73,48 @@ class Mask:
         )
 
     def is_only_causal(self, keys: int) -> bool:
-        """Whether the mask says "not the future" and nothing else; a window as long as the keys says nothing."""
-        wide = self.window is None or self.window >= keys
-        return self.causal and wide and self.keys is None and self.pairs is None
+        """Whether the mask hides later keys and nothing else; a window as long as the keys hides nothing."""
+        unlimited = self.window is None or self.window >= keys
+        return self.causal and unlimited and self.keys is None and self.pairs is None
 
     def dense(self, scores: Sequence[int], device: torch.device | None = None) -> Bool[Tensor, "... T S"]:
-        """The mask written out for scores of shape ``(..., T, S)``: as ``(T, S)``, or with all axes, some of size 1."""
+        """Return the booleans for scores of shape ``(..., T, S)``: as ``(T, S)``, or with all axes, some of size 1."""
         axes, (queries, keys) = len(scores), scores[-2:]
-        allowed = torch.ones(1, 1, dtype=torch.bool, device=device).expand(queries, keys)
+        allowed = torch.ones(1, 1, dtype=torch.bool, device=device).expand(queries, keys)  # T S
+        # Causal and window masks depend on the distance j − i alone.
         if self.causal or self.window is not None:
             query_positions = torch.arange(keys - queries, keys, device=device)[:, None]
-            ahead = torch.arange(keys, device=device)[None, :] - query_positions  # T S
+            distance = torch.arange(keys, device=device)[None, :] - query_positions  # T S
             if self.causal:
-                allowed = allowed & (ahead <= 0)
+                allowed = allowed & (distance <= 0)
             if self.window is not None:
-                allowed = allowed & (ahead.abs() < self.window)
+                allowed = allowed & (distance.abs() < self.window)
+        # Padding is the same for all queries, and for all heads unless it has an axis for them.
         if self.keys is not None:
-            real = _align(self.keys, axes - 1, trailing=1).unsqueeze(-2)
-            allowed = allowed & _fit(real, scores, self.keys)
+            token_mask = _align(self.keys, axes - 1, trailing=1).unsqueeze(-2)  # ... 1 S
+            allowed = allowed & _fit(token_mask, scores, self.keys)
         if self.pairs is not None:
             allowed = allowed & _fit(_align(self.pairs, axes, trailing=2), scores, self.pairs)
         return allowed
 
     def zero_padding(self, x: Float[Tensor, "... S D"]) -> Float[Tensor, "... S D"]:
-        """``x`` with 0 for NaN and infinities in slots that the padding mask says hold no token.
+        """Replace NaN and infinities by 0 in the padded slots of ``x``.
 
-        Nobody attends to those slots, but where the same sequence asks the questions they pass through the same
-        matrices as real tokens, and 0 · NaN in a backward pass would spoil the gradients of all.
+        No query attends to those slots, but in self-attention they pass through the same matrices as real tokens, and
+        0 · NaN in the backward pass would make every gradient NaN.
         """
         if self.keys is None:
             return x
-        real = self.keys.any(-2) if self.keys.ndim == x.ndim else self.keys  # one mask per head: real for any of them
-        return x.where(_align(real, x.ndim - 1, trailing=1).unsqueeze(-1) | x.isfinite(), 0.0)
+        # With one mask per head, a slot is a token if any head may attend to it.
+        token_mask = self.keys.any(-2) if self.keys.ndim == x.ndim else self.keys  # ... S
+        return x.where(_align(token_mask, x.ndim - 1, trailing=1).unsqueeze(-1) | x.isfinite(), 0.0)
 
 
 @dataclass(frozen=True, eq=False)
 class DenseMask:
-    """A mask written out once for many layers, by someone who knows that padding holds finite numbers.
+    """A mask made once for many layers, for inputs whose padding holds finite numbers.
 
-    ``causal`` stands for the whole triangle where no tensor is needed; queries and keys are then equally many.
+    ``causal`` replaces the triangle of booleans where kernels need no tensor; T equals S then.
     """
 
     allowed: Bool[Tensor, "... T S"] | None = None
@@ -104,9 +122,9 @@ class DenseMask:
 
 
 def resolve(mask: Mask, scores: Sequence[int], device: torch.device | None, *, keep_causal: bool) -> DenseMask | None:
-    """``mask`` for scores of shape ``(..., T, S)``; None where it hides nothing.
+    """Make ``mask`` dense for scores of shape ``(..., T, S)``; None where it hides nothing.
 
-    ``keep_causal``: leave a plain causal mask unwritten, for kernels that know what that means.
+    ``keep_causal``: return a plain causal mask as the flag ``causal``, for kernels that have such a flag.
     """
     queries, keys = scores[-2:]
     if mask.is_only_causal(keys) and (queries == 1 or (keep_causal and queries == keys)):
@@ -117,37 +135,39 @@ def resolve(mask: Mask, scores: Sequence[int], device: torch.device | None, *, k
 
 
 def as_mask(mask: object) -> Mask | None:
-    """A Mask as it is; booleans that end in (queries, keys) as a Mask; None for none.
+    """Convert booleans that end in (queries, keys) to a Mask; a Mask and None are returned as they are.
 
-    Booleans that are the same for all queries, ``(..., 1, S)``, say which slots are real: they are a padding mask.
+    Booleans that are the same for all queries, ``(..., 1, S)``, are a padding mask.
     """
     if mask is None or isinstance(mask, Mask):
         return mask
     if not isinstance(mask, Tensor):
-        raise TypeError(f"a mask is a Mask or a boolean tensor, True attends; got {type(mask).__name__}.")
+        raise TypeError(
+            f"a mask is a Mask or a boolean tensor, True where a query may attend; got {type(mask).__name__}."
+        )
     if mask.ndim < 2:
         raise ValueError(f"a mask ends in (queries, keys); got shape {tuple(mask.shape)}.")
     return Mask(keys=mask.squeeze(-2)) if mask.shape[-2] == 1 else Mask(pairs=mask)
 
 
 def causal() -> Mask:
-    """No query sees a key that comes after it: written as a matrix, the lower triangle is True."""
+    """Let no query attend to a later key: as a matrix, the lower triangle is True."""
     return Mask(causal=True)
 
 
 def window(size: int) -> Mask:
-    """A query sees keys less than ``size`` positions away, itself included; ``& causal()`` keeps the past alone."""
+    """Let a query attend to keys less than ``size`` positions away, itself included; ``& causal()`` keeps the past."""
     return Mask(window=size)
 
 
-def padding(real: Bool[Tensor, "... S"]) -> Mask:
-    """``real[..., j]`` is True where slot j holds a token; nobody attends to the others."""
-    return Mask(keys=real)
+def padding(token_mask: Bool[Tensor, "... S"]) -> Mask:
+    """Let no query attend to padding; ``token_mask[..., j]`` is True where slot j holds a token."""
+    return Mask(keys=token_mask)
 
 
-def cross(real_queries: Bool[Tensor, "... T"], real_keys: Bool[Tensor, "... S"]) -> Mask:
-    """For attention from one padded sequence to another: real queries see real keys, padded queries see nothing."""
-    return Mask(pairs=real_queries.unsqueeze(-1) & real_keys.unsqueeze(-2))
+def cross(query_mask: Bool[Tensor, "... T"], key_mask: Bool[Tensor, "... S"]) -> Mask:
+    """For attention from one padded sequence to another: tokens attend to tokens, padded queries to nothing."""
+    return Mask(pairs=query_mask.unsqueeze(-1) & key_mask.unsqueeze(-2))
 
 
 def _align(tensor: Tensor, axes: int, *, trailing: int) -> Tensor:
@@ -167,12 +187,12 @@ def _both(a: Tensor | None, b: Tensor | None, *, trailing: int) -> Tensor | None
     return left & right
 
 
-def _fit(tensor: Tensor, scores: Sequence[int], given: Tensor) -> Tensor:
+def _fit(tensor: Tensor, scores: Sequence[int], original: Tensor) -> Tensor:
     if not fits(tensor.shape, scores):
         queries, keys = scores[-2:]
         raise ValueError(
-            f"the mask of shape {tuple(given.shape)} does not fit {queries} queries and {keys} keys, scores "
-            f"{tuple(scores)}. A mask ends in (queries, keys); which key slots are real, (batch, keys), is said by "
-            f"masks.padding(real)."
+            f"the mask of shape {tuple(original.shape)} does not fit {queries} queries and {keys} keys, scores "
+            f"{tuple(scores)}. A mask ends in (queries, keys); for padding, (batch, keys), use "
+            f"masks.padding(token_mask)."
         )
     return tensor

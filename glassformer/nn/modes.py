@@ -1,53 +1,62 @@
-"""The mode that a model is in: training, with dropout, or evaluation."""
+"""Training and evaluation mode: dropout, and running a model in evaluation mode without changing its own mode."""
 
 from collections.abc import Callable
 from types import MethodType
 from typing import Any, TypeVar
 
-from torch import nn
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
 
 M = TypeVar("M", bound=nn.Module)
 
 
+def dropout(x: Float[Tensor, "..."], share: float, training: bool) -> Float[Tensor, "..."]:
+    """Set a share of the numbers to zero and scale up the rest, in training mode; otherwise return ``x`` itself.
+
+    The same as ``F.dropout``, whose checks are a noticeable part of a decoding step.
+    """
+    return F.dropout(x, share) if training else x
+
+
 def evaluation_view(model: M, *, detached: bool = False) -> M:
-    """``model`` itself if all of its parts are in evaluation mode, else a view of it that is.
+    """Return ``model`` itself if all of its modules are in evaluation mode, else a view of it that is.
 
     A view is a second tree of module objects around the same parameters, buffers and hooks, so that a model in training
-    mode can be evaluated from any number of threads while nothing about it changes. ``detached`` makes a view in any
-    case, for a caller that hands control back between calls and cannot know which mode it finds the model in then.
-    Hooks are called with the modules of the view, which have the names and weights of those they were put on, and no
-    other identity.
+    mode can be evaluated from any number of threads without changing it. ``detached`` makes a view in any case, for
+    generators, between whose steps the caller may change the mode of the model. Hooks are called with the modules of
+    the view, which are not identical to those they were registered on but have the same names and weights.
     """
     if not detached and not any(part.training for part in model.modules()):
         return model
     return _view(model, {})
 
 
-def _view(module: M, known: dict[nn.Module, nn.Module]) -> M:
-    if module in known:  # shared by several parents
-        return known[module]  # type: ignore[return-value]
+def _view(module: M, views: dict[nn.Module, nn.Module]) -> M:
+    if module in views:  # shared by several parents
+        return views[module]  # type: ignore[return-value]
     compiled = module._modules.get("_orig_mod")
-    if compiled is not None:  # what torch.compile(module) gives would call the module it was made of
-        return _view(compiled, known)  # type: ignore[return-value]
-    # Not the class's own __new__: that of PyTorch's sharded modules runs __init__.
-    twin = known[module] = nn.Module.__new__(module.__class__)
+    if compiled is not None:  # the wrapper of torch.compile would call the module that it wraps, not its view
+        return _view(compiled, views)  # type: ignore[return-value]
+    # nn.Module's __new__ instead of the class's: that of PyTorch's sharded modules runs __init__.
+    view = views[module] = nn.Module.__new__(module.__class__)
     attributes = dict(module.__dict__)
     attributes["training"] = False
     attributes["_compiled_call_impl"] = None  # it calls the module it was compiled for
     attributes["_modules"] = {
-        name: None if part is None else _view(part, known) for name, part in module._modules.items()
+        name: None if part is None else _view(part, views) for name, part in module._modules.items()
     }
     if "forward" in attributes:
-        attributes["forward"] = _rebound(module, twin)
-    twin.__dict__.update(attributes)
-    return twin
+        attributes["forward"] = _rebind_forward(module, view)
+    view.__dict__.update(attributes)
+    return view
 
 
-def _rebound(module: nn.Module, twin: nn.Module) -> Callable[..., Any]:
-    """A forward method that was set on an instance, for its twin; a function that knows the instance is guarded."""
+def _rebind_forward(module: nn.Module, view: nn.Module) -> Callable[..., Any]:
+    """Rebind a forward method that was set on an instance to its view; a plain function is guarded instead."""
     forward = module.forward
     if isinstance(forward, MethodType) and forward.__self__ is module:
-        return MethodType(forward.__func__, twin)
+        return MethodType(forward.__func__, view)
 
     def guarded(*args: Any, **kwargs: Any) -> Any:
         if any(part.training for part in module.modules()):
@@ -61,9 +70,9 @@ def _rebound(module: nn.Module, twin: nn.Module) -> Callable[..., Any]:
 
 
 class Evaluating:
-    """The model itself in evaluation mode; afterwards every part is in the mode it was in before. Can be entered again.
+    """Context manager: the model itself in evaluation mode, and afterwards every module in its former mode. Reusable.
 
-    For the one who owns the model, as a training loop does: other threads see the switch. All others take an
+    For the owner of the model, such as a training loop: other threads see the switch. All others use an
     ``evaluation_view``.
     """
 

@@ -1,7 +1,8 @@
 """Normalisation of each vector: LayerNorm (Ba et al., 2016) and RMSNorm (Zhang and Sennrich, 2019).
 
 Shapes: ``...`` any leading axes, ``d`` the width that is normalised. Both compute in at least float32, because a
-square in half precision overflows at 256, and return the input's type.
+square in half precision overflows at 256, and return the input's dtype. The helpers for mixed precision that other
+modules need are here too.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -14,15 +15,15 @@ from glassformer.config import Norm
 from glassformer.config.checks import check_eps, check_positive
 from glassformer.nn import kernels
 
-_NOTHING = nullcontext()
+_NO_CONTEXT = nullcontext()
 
 
 def upcast(x: Tensor) -> Tensor:
-    """``x`` in float32, or untouched where it is float32 or float64 already."""
+    """Return ``x`` in float32; float32 and float64 stay as they are."""
     if x.dtype == torch.float32 or x.dtype == torch.float64:
         return x
     if not x.is_floating_point():
-        raise TypeError(f"floating-point numbers are needed here; got a tensor of {x.dtype}.")
+        raise TypeError(f"expected a floating-point tensor; got {x.dtype}.")
     return x.to(torch.float32)
 
 
@@ -32,14 +33,23 @@ def is_autocast(x: Tensor) -> bool:
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager[None]:
-    """A context in which ``torch.autocast`` does not narrow products on the device of ``x``."""
-    return torch.autocast(x.device.type, enabled=False) if is_autocast(x) else _NOTHING
+    """Return a context in which ``torch.autocast`` does not downcast products on the device of ``x``."""
+    return torch.autocast(x.device.type, enabled=False) if is_autocast(x) else _NO_CONTEXT
+
+
+def loses_gradient_sums(x: Tensor, *parameters: Tensor | None) -> bool:
+    """Whether a fused kernel would lose precision in the gradients that are sums over rows.
+
+    CPU kernels add half-precision numbers in half precision: over 4,096 rows half of a bias's gradient is lost.
+    """
+    if x.dtype.itemsize >= 4 or not torch.is_grad_enabled():
+        return False
+    return any(tensor is not None and tensor.requires_grad for tensor in (x, *parameters))
 
 
 def rms_norm(x: Float[Tensor, "... d"], weight: Float[Tensor, "d"], eps: float) -> Float[Tensor, "... d"]:
     """x / √(mean(x²) + eps) · weight."""
-    wide = upcast(x)
-    return (_divide_by_rms(wide, eps) * weight).to(x.dtype)
+    return (_divide_by_rms(upcast(x), eps) * weight).to(x.dtype)
 
 
 def layer_norm(
@@ -54,22 +64,21 @@ def layer_norm(
 
     See ``nn.kernels`` for ``fused``.
     """
-    # The kernel, unless it would lose sums in half precision; the same on every device, so that memory is, too.
-    if fused and not (x.dtype == weight.dtype and kernels.lose_sums(x, weight, bias)):
-        return _by_kernel(x, weight, bias, eps)
+    # The kernel, unless it would lose sums in half precision. The rule is the same on every device, so that memory
+    # use is, too.
+    if fused and not (x.dtype == weight.dtype and loses_gradient_sums(x, weight, bias)):
+        if x.dtype == weight.dtype and (bias is None or bias.dtype == x.dtype) and not is_autocast(x):
+            return kernels.layer_norm(x, weight.shape, weight, bias, eps)
+        # Mixed dtypes: bring all tensors to one; autocast would return float32.
+        wide = x if x.dtype == weight.dtype else upcast(x)
+        weight, bias = weight.to(wide.dtype), None if bias is None else bias.to(wide.dtype)
+        with without_autocast(x):
+            return kernels.layer_norm(wide, weight.shape, weight, bias, eps).to(x.dtype)
+    # By formula: after centring, the root mean square is the standard deviation.
     wide = upcast(x)
     centred = wide - wide.mean(-1, keepdim=True)
     y = _divide_by_rms(centred, eps) * weight
     return (y if bias is None else y + bias).to(x.dtype)
-
-
-def _by_kernel(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
-    if x.dtype == weight.dtype and (bias is None or bias.dtype == x.dtype) and not is_autocast(x):
-        return kernels.layer_norm(x, weight, bias, eps)
-    wide = x if x.dtype == weight.dtype else upcast(x)
-    weight, bias = weight.to(wide.dtype), None if bias is None else bias.to(wide.dtype)
-    with without_autocast(x):  # it would widen what comes out
-        return kernels.layer_norm(wide, weight, bias, eps).to(x.dtype)
 
 
 def _divide_by_rms(x: Float[Tensor, "... d"], eps: float) -> Float[Tensor, "... d"]:
@@ -78,13 +87,12 @@ def _divide_by_rms(x: Float[Tensor, "... d"], eps: float) -> Float[Tensor, "... 
     return x * torch.rsqrt(mean_square + eps)
 
 
-def _check_width(x: Tensor, weight: Tensor) -> None:
-    if x.shape[-1] != weight.shape[0]:
-        raise ValueError(f"this norm is for vectors of width {weight.shape[0]}; got shape {tuple(x.shape)}.")
+def _width_error(x: Tensor, weight: Tensor) -> ValueError:
+    return ValueError(f"this norm is for vectors of width {weight.shape[0]}; got shape {tuple(x.shape)}.")
 
 
 class RMSNorm(nn.Module):
-    """Scale each vector to a root mean square of 1, then each coordinate by a learned gain.
+    """Scale each vector to a root mean square of 1, then each dimension by a learned gain.
 
     The gain is the weight, or 1 + weight with ``offset``.
     """
@@ -107,17 +115,18 @@ class RMSNorm(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Gains of 1."""
+        """Reset the gains to 1."""
         nn.init.constant_(self.weight, 0.0 if self.offset else 1.0)
 
     def forward(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
         """Normalise the last axis of ``x``."""
-        _check_width(x, self.weight)
+        if x.shape[-1] != self.weight.shape[0]:
+            raise _width_error(x, self.weight)
         gain = 1 + upcast(self.weight) if self.offset else self.weight
         return rms_norm(x, gain, self.eps)
 
     def extra_repr(self) -> str:
-        """What print(model) shows in the brackets."""
+        """Return what ``print(model)`` shows in parentheses."""
         return f"{self.weight.shape[0]}, eps={self.eps}{', offset=True' if self.offset else ''}"
 
 
@@ -143,27 +152,28 @@ class LayerNorm(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Gains of 1, biases of 0."""
+        """Reset the gains to 1 and the biases to 0."""
         nn.init.ones_(self.weight)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
     def forward(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
         """Normalise the last axis of ``x``."""
-        _check_width(x, self.weight)
+        if x.shape[-1] != self.weight.shape[0]:
+            raise _width_error(x, self.weight)
         return layer_norm(x, self.weight, self.bias, self.eps, fused=self.fused)
 
     def extra_repr(self) -> str:
-        """What print(model) shows in the brackets."""
+        """Return what ``print(model)`` shows in parentheses."""
         return f"{self.weight.shape[0]}, eps={self.eps}, bias={self.bias is not None}"
 
 
 def make_norm(
     facts: Norm, width: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
 ) -> nn.Module:
-    """A fresh norm as a page of facts says."""
+    """Build the norm that the facts describe."""
     if facts.kind == "rms":
         return RMSNorm(width, facts.eps, device, dtype, offset=facts.offset)
     if facts.kind == "layer":
         return LayerNorm(width, facts.eps, facts.bias, device, dtype)
-    raise ValueError(f"there is no norm of kind {facts.kind!r}.")
+    raise ValueError(f"unknown kind of norm: {facts.kind!r}.")

@@ -1,48 +1,49 @@
-"""How a Transformer knows the order of its tokens: positions that are added to the embeddings.
+"""Sinusoids (used by ``models.embed``), and ready-made modules that add sinusoidal or learned positions.
 
 Attention alone is permutation-equivariant: shuffle the inputs and the outputs are shuffled alike. Sinusoidal (Vaswani
 et al., 2017, section 3.5) and learned positions are added at the input; positions that act inside attention are in
-``rotary`` (they turn queries and keys) and ``relative`` (they change the scores).
+``rotary`` (they rotate queries and keys) and ``relative`` (they change the scores). ``check_width``,
+``align_positions``, ``angle_dtype`` and ``frequencies`` are shared with ``rotary``.
 
-Shapes: ``...`` leading axes, ``T`` sequence, ``d`` vector width, ``P`` = d / 2 pairs of coordinates.
+Shapes: ``...`` leading axes, ``T`` sequence, ``d`` vector width, ``P`` = d / 2 pairs of dimensions.
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import get_args
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from glassformer.config.checks import check_choice, check_positive
-from glassformer.nn.axes import align_left, fits
+from glassformer.config.positions import SinusoidLayout
 from glassformer.nn.linear import Embedding, look_up
+from glassformer.nn.masks import align_left, fits
 
-SinusoidLayout = Literal["interleaved", "halves", "fairseq"]
-_LAYOUTS = ("interleaved", "halves", "fairseq")
+_LAYOUTS = get_args(SinusoidLayout)
 
 
 def align_positions(token_positions: Int[Tensor, "... T"], tokens: Sequence[int]) -> Int[Tensor, "... T"]:
-    """Positions shaped to fit vectors that stand in the shape ``tokens`` = (..., T).
+    """Reshape positions to broadcast against tokens of shape ``tokens`` = (..., T).
 
-    The leading axes of ``token_positions`` are the first of ``tokens``; those that it lacks lie just before the
+    The leading axes of ``token_positions`` are the first of ``tokens``; missing axes are inserted just before the
     sequence. So positions ``(batch, T)`` fit tokens ``(batch, heads, T)``.
     """
     aligned = align_left(token_positions, len(tokens), trailing=1)
     if aligned.shape[-1] != tokens[-1] or not fits(aligned.shape, tokens):
         shape = tuple(token_positions.shape)
-        raise ValueError(f"token_positions of shape {shape} do not fit tokens in the shape {tuple(tokens)}.")
+        raise ValueError(f"token_positions of shape {shape} do not broadcast to tokens of shape {tuple(tokens)}.")
     return aligned
 
 
-def exact(device: torch.device) -> torch.dtype:
-    """The widest float the device has: in float32 an angle at position 100,000 is already off by 0.004."""
+def angle_dtype(device: torch.device) -> torch.dtype:
+    """Return the widest float of the device: in float32 an angle at position 100,000 is already off by 0.004."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
 def frequencies(width: int, base: float, device: torch.device) -> Float[Tensor, "P"]:
-    """base^(−2i / width) for each pair of coordinates i = 0 … ⌈width / 2⌉ − 1."""
-    return base ** (-torch.arange(0, width, 2, device=device, dtype=exact(device)) / width)
+    """base^(−2i / width) for each pair of dimensions i = 0 … ⌈width / 2⌉ − 1."""
+    return base ** (-torch.arange(0, width, 2, device=device, dtype=angle_dtype(device)) / width)
 
 
 def sinusoids(
@@ -59,15 +60,17 @@ def sinusoids(
     frequencies reach 1 / base exactly, base^(−i / (P − 1)), and an odd width ends in a zero.
     """
     check_choice("layout", layout, _LAYOUTS)
+    dtype = angle_dtype(positions.device)
     if layout == "fairseq":
         pairs = width // 2
-        steps = torch.arange(pairs, device=positions.device, dtype=exact(positions.device))
-        turn = positions.to(steps.dtype).unsqueeze(-1) * base ** (-steps / max(1, pairs - 1))
-        return torch.cat((turn.sin(), turn.cos(), turn.new_zeros(*positions.shape, width % 2)), dim=-1)
-    turn = positions.to(exact(positions.device)).unsqueeze(-1) * frequencies(width, base, positions.device)
-    sines, cosines = turn.sin(), turn.cos()[..., : width // 2]
+        exponents = torch.arange(pairs, device=positions.device, dtype=dtype)
+        angles = positions.to(dtype).unsqueeze(-1) * base ** (-exponents / max(1, pairs - 1))  # ... P
+        return torch.cat((angles.sin(), angles.cos(), angles.new_zeros(*positions.shape, width % 2)), dim=-1)
+    # angle = position · frequency, for every pair of dimensions.
+    angles = positions.to(dtype).unsqueeze(-1) * frequencies(width, base, positions.device)  # ... P
+    sines, cosines = angles.sin(), angles.cos()[..., : width // 2]
     if layout == "halves":
-        return torch.cat((sines, cosines), dim=-1)
+        return torch.cat((sines, cosines), dim=-1)  # ... d
     table = sines.new_empty(*positions.shape, width)
     table[..., 0::2] = sines
     table[..., 1::2] = cosines
@@ -75,7 +78,7 @@ def sinusoids(
 
 
 class SinusoidalPositionalEncoding(nn.Module):
-    """Adds ``sinusoids`` to its input. Nothing is learned or stored, so no length is too long."""
+    """Adds ``sinusoids`` to its input. Nothing is learned or stored, so the length is unlimited."""
 
     def __init__(self, d_model: int, *, layout: SinusoidLayout = "interleaved", base: float = 10_000.0) -> None:
         super().__init__()
@@ -88,7 +91,7 @@ class SinusoidalPositionalEncoding(nn.Module):
     def forward(
         self, x: Float[Tensor, "... T d"], token_positions: Int[Tensor, "... T"] | None = None
     ) -> Float[Tensor, "... T d"]:
-        """x + PE(token_positions); without positions they are 0, 1, … T − 1."""
+        """x + PE(token_positions); positions default to 0, 1, … T − 1."""
         check_width(x, self.d_model)
         if token_positions is None:
             token_positions = torch.arange(x.shape[-2], device=x.device)
@@ -96,7 +99,7 @@ class SinusoidalPositionalEncoding(nn.Module):
         return x + sinusoids(positions, self.d_model, layout=self.layout, base=self.base).to(x.dtype)
 
     def extra_repr(self) -> str:
-        """What print(model) shows in the brackets."""
+        """Return what ``print(model)`` shows in parentheses."""
         return f"{self.d_model}, layout={self.layout!r}"
 
 
@@ -117,13 +120,13 @@ class LearnedPositionalEmbedding(nn.Module):
     def forward(
         self, x: Float[Tensor, "... T d"], token_positions: Int[Tensor, "... T"] | None = None
     ) -> Float[Tensor, "... T d"]:
-        """x + table[token_positions]; without positions they are 0, 1, … T − 1."""
+        """x + table[token_positions]; positions default to 0, 1, … T − 1."""
         check_width(x, self.position.embedding_dim)
         if token_positions is None:
             length = x.shape[-2]
             if length > self.max_length:
                 raise ValueError(
-                    f"a sequence of {length} tokens does not fit: this model has learned {self.max_length} positions. "
+                    f"a sequence of {length} tokens is too long: this model has learned {self.max_length} positions. "
                     f"Shorten the input to {self.max_length} tokens, or build the model with max_length={length}."
                 )
             return x + self.position.weight[:length]

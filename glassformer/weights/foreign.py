@@ -1,11 +1,9 @@
-"""Llama-type models in the single files of other programs, told in Hugging Face's words.
+"""Llama models in the single files of other programs (GGUF, llama2.c), as Hugging Face would store them.
 
-A reader turns such a file into a ``ForeignModel``: what ``config.json`` would say, and tensors under the names of
-Hugging Face's Llama. Nothing large is read before it is asked for, and then one tensor at a time, so that loading a
-model costs little more memory than the model.
+A reader turns such a file into a ``ForeignModel``: the content of a ``config.json``, and tensors under the names of
+Hugging Face's Llama, each read on request, so that loading needs little more memory than the model.
 
-Shapes: ``D`` hidden_size, ``H`` intermediate_size, ``V`` vocab_size, ``Q`` and ``K`` all query heads and all key heads
-side by side.
+Shapes: ``D`` hidden_size, ``Q`` all query heads or all key heads side by side.
 """
 
 from collections.abc import Callable
@@ -23,18 +21,18 @@ _CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
 
 @dataclass(frozen=True)
 class ForeignModel:
-    """A model in a foreign file: its facts at once, its tensors on request."""
+    """A model in the file of another program: its config, and a function that reads a tensor."""
 
-    config: dict[str, object]  # as config.json would say it
-    shapes: dict[str, tuple[int, ...]]  # Hugging Face's names → shape
-    read: Callable[[str], Tensor]  # one tensor by its name in shapes: float32, in memory of its own
-    metadata: dict[str, object]  # what else the file says
+    config: dict[str, object]  # the content of config.json
+    shapes: dict[str, tuple[int, ...]]  # by Hugging Face's names
+    read: Callable[[str], Tensor]  # a new tensor in float32, by its name in shapes
+    metadata: dict[str, object]  # other key/values of the file
     file: Path
 
 
 @dataclass(frozen=True, kw_only=True)
-class LlamaFacts:
-    """The facts of a Llama-type model under the names of ``config.json``, from which its tensors' shapes follow."""
+class LlamaConfig:
+    """The config of a Llama model under the names of ``config.json``, and the shapes that follow from it."""
 
     model_type: str = "llama"  # "qwen2" is the same with biases on queries, keys and values
     hidden_size: int
@@ -49,8 +47,8 @@ class LlamaFacts:
     tie_word_embeddings: bool
     bos_token_id: int | None
     eos_token_id: int | list[int] | None
-    head_dim: int | None = None  # None: hidden_size is shared out among the heads
-    rope_scaling: dict[str, object] | None = None  # None: positions are not stretched
+    head_dim: int | None = None  # None: hidden_size / num_attention_heads
+    rope_scaling: dict[str, object] | None = None
 
     def __post_init__(self) -> None:
         check_choice("model_type", self.model_type, _CLASSES)
@@ -64,21 +62,24 @@ class LlamaFacts:
         key_heads, heads = self.num_key_value_heads, self.num_attention_heads
         check_divides("num_key_value_heads", key_heads, "num_attention_heads", heads)
         if self.head_width % 2:
-            raise ValueError(f"rotary positions turn pairs of coordinates; a head of width {self.head_width} is odd.")
+            raise ValueError(f"rotary positions rotate pairs: the head width must be even, got {self.head_width}.")
 
     @property
     def head_width(self) -> int:
-        """The width of one head, said or implied."""
+        """The width of a head."""
         return self.head_dim or self.hidden_size // self.num_attention_heads
 
     def config(self) -> dict[str, object]:
-        """What ``config.json`` would say. A file without a first or last token says so: the reader must not guess."""
+        """Return the content of ``config.json``.
+
+        BOS and EOS are null if the file has none, so that no default is used.
+        """
         optional = ("head_dim", "rope_scaling")
-        said = {name: value for name, value in asdict(self).items() if value is not None or name not in optional}
-        return {"architectures": [_CLASSES[self.model_type]], **said, "hidden_act": "silu"}
+        values = {name: value for name, value in asdict(self).items() if value is not None or name not in optional}
+        return {"architectures": [_CLASSES[self.model_type]], **values, "hidden_act": "silu"}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Every tensor of the model with its shape; ``lm_head`` only where it is not the embedding again."""
+        """Return the shape of every tensor; ``lm_head`` only if it is not tied."""
         width, vocabulary = self.hidden_size, self.vocab_size
         shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocabulary, width)}
         for layer in range(self.num_hidden_layers):
@@ -89,9 +90,9 @@ class LlamaFacts:
         return shapes
 
     def half_split(self, name: str, stored: Tensor) -> Tensor:
-        """Tensor ``name``, stored for rotary pairs (2i, 2i + 1), for the pairs (i, i + d/2) of Hugging Face.
+        """Tensor ``name``, stored for rotary pairs (2i, 2i + 1), for Hugging Face's pairs (i, i + d/2).
 
-        Only rows of queries and keys meet rotary positions; every other tensor is passed through.
+        Only the projections of queries and keys change.
         """
         heads = {"q_proj": self.num_attention_heads, "k_proj": self.num_key_value_heads}
         owner = name.split(".")[-2]
@@ -116,5 +117,5 @@ class LlamaFacts:
 
 
 def half_split_rows(weight: Float[Tensor, "Q D"], heads: int) -> Float[Tensor, "Q D"]:
-    """Rows of a projection made for rotary pairs (2i, 2i + 1), reordered for pairs (i, i + d/2)."""
+    """Return rows of a projection made for rotary pairs (2i, 2i + 1), reordered for pairs (i, i + d/2)."""
     return rearrange(weight, "(head pair two) width -> (head two pair) width", head=heads, two=2)

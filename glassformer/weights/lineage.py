@@ -1,4 +1,4 @@
-"""What a lineage file says: how its ``config.json`` reads as facts, how its weights are called, which sizes exist.
+"""The description of a lineage: how to read its ``config.json`` as facts, the names of its weights, its sizes.
 
 Data types only; no tensor library.
 """
@@ -8,19 +8,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from glassformer.config import EmbeddingHead, Head, LMHead, Model, PretrainingHead, TaskHead, leaves, look
-from glassformer.config.checks import check_choice
-from glassformer.weights.reader import THEIR_ACTIVATION, ConfigError, Reader
+from glassformer.config import EmbeddingHead, Head, LMHead, ModelConfig, PretrainingHead, TaskHead, get_fact, leaves
+from glassformer.config.checks import Setting, check_choice
+from glassformer.weights.reader import THEIR_ACTIVATION, ConfigError, ConfigReader
 from glassformer.weights.rules import Ignored, Rule
 
 T = TypeVar("T")
 ABSENT = object()
-WITHOUT_WEIGHTS = ("none", "embedding")  # kinds of heads that fit every lineage
+WITHOUT_WEIGHTS = ("none", "embedding")  # kinds of head that every lineage supports
 
 
 @dataclass(frozen=True)
 class Key:
-    """A key of ``config.json``: the fact it states, if it states just one, and its value where the file is silent."""
+    """A key of ``config.json``: the path of the fact it states, if it is a single one, and its default."""
 
     path: str | None
     default: Any
@@ -28,21 +28,21 @@ class Key:
 
 @dataclass(frozen=True)
 class HeadFormat:
-    """One kind of head of a lineage: the class that has it there, its facts, its weights."""
+    """One kind of head of a lineage: Hugging Face's class, how to read its facts, its weights."""
 
     architecture: str
-    head: Callable[[Reader], Head | None]
-    weights: tuple[Rule, ...] = ()
-    inner: tuple[Rule, ...] = ()  # weights of the head that stand under the body's prefix
+    head: Callable[[ConfigReader], Head | None]
+    weight_rules: tuple[Rule, ...] = ()
+    body_rules: tuple[Rule, ...] = ()  # of weights of the head whose names have the body's prefix
     tied: tuple[str, ...] = ()  # names under which a tied head stores the embedding table again
     prefix: str | None = None  # of the body's names under this head, if not the lineage's own
-    only_encoder: bool = False  # the class leaves the decoder of an encoder-decoder out
-    ties_if_equal: bool = False  # config.json may call a head tied that is not; the weights decide
+    only_encoder: bool = False  # the class has only the encoder of an encoder-decoder
+    ties_if_equal: bool = False  # config.json cannot state that a head is untied; the weights decide
 
 
 @dataclass(frozen=True)
 class Paper:
-    """Where a lineage was published."""
+    """The paper of a lineage."""
 
     title: str
     authors: str
@@ -50,95 +50,100 @@ class Paper:
     url: str
 
 
-def _nothing_more(model: Model) -> dict[str, Any]:  # noqa: ARG001
+def _no_keys(facts: ModelConfig) -> dict[str, Any]:  # noqa: ARG001
     return {}
 
 
 @dataclass(frozen=True)
 class Lineage:
-    """Everything about one lineage.
+    """A named kind of checkpoint, such as BERT or Llama.
 
-    ``heads`` is keyed by kind: lm, pool, pretraining, pair, classify, tag, span, replaced, none, encoder (none, and no
-    decoder either); the first is the one that presets get. ``read`` makes the facts, without the head, from a
-    config.json; ``keys`` are written back from the facts they state, ``write`` adds what takes more than one fact.
+    ``heads`` by kind: lm, pool, pretraining, pair, classify, tag, span, replaced, none, encoder (no head and no
+    decoder); presets have the first. ``read`` returns the facts of a config.json, without the head; ``keys`` are
+    written from the facts that they state, and ``write`` returns the keys that take more than one fact.
     """
 
     name: str
     paper: Paper
-    read: Callable[[Reader], Model]
-    weights: tuple[Rule, ...]
+    read: Callable[[ConfigReader], ModelConfig]
+    weight_rules: tuple[Rule, ...]
     heads: Mapping[str, HeadFormat]
     keys: Mapping[str, Key]
-    write: Callable[[Model], dict[str, Any]] = _nothing_more
+    write: Callable[[ModelConfig], dict[str, Any]] = _no_keys
     model_type: str | None = None  # in config.json; None: not a model of Hugging Face
     prefix: str = ""  # of the body's names when there is a head
-    ignored: Mapping[str, str] = field(default_factory=dict)  # keys of config.json, with the reason
+    ignored_keys: Mapping[str, str] = field(default_factory=dict)  # of config.json, with the reason
     ignored_weights: tuple[Ignored, ...] = ()
-    sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # preset: what its config.json says
+    sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # preset: its config.json
 
-    def reader(self, config: Mapping[str, Any]) -> Reader:
-        """A config.json with this lineage's defaults."""
-        return Reader(config, {name: key.default for name, key in self.keys.items()})
+    def reader(self, config: Mapping[str, Any]) -> ConfigReader:
+        """Return a reader of a config.json that has this lineage's defaults."""
+        return ConfigReader(config, {name: key.default for name, key in self.keys.items()})
 
-    def form(self, kind: str) -> HeadFormat:
-        """A kind of head; those without weights of their own (no head, an embedding) fit every lineage."""
+    def head_format(self, kind: str) -> HeadFormat:
+        """Return the format of a kind of head; every lineage has those without weights."""
         if kind in WITHOUT_WEIGHTS and kind not in self.heads:
             return HeadFormat("", lambda _: None)
         return self.heads[kind]
 
-    def facts(self, config: Mapping[str, Any], kind: str) -> Model:
-        """The page of facts of a config.json, with a head of this kind."""
-        reader, form = self.reader(config), self.form(kind)
+    def facts(self, config: Mapping[str, Any], kind: str) -> ModelConfig:
+        """Return the facts of a config.json, with a head of this kind."""
+        reader, head_format = self.reader(config), self.head_format(kind)
         try:
-            model = self.read(reader)
-            return replace(model, head=form.head(reader), decoder=None if form.only_encoder else model.decoder)
+            facts = self.read(reader)
+            return replace(
+                facts, head=head_format.head(reader), decoder=None if head_format.only_encoder else facts.decoder
+            )
         except ConfigError:
             raise
         except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
-            # a value that makes no sense, or of another kind than is expected there: the fault is the file's
-            raise ConfigError(f"config.json does not make sense: {error}") from error
+            # an invalid value, or one of an unexpected type
+            raise ConfigError(f"config.json is invalid: {error}") from error
 
-    def kind_of(self, model: Model) -> str:
-        """Which of the lineage's heads a page of facts has."""
-        wanted = head_kind(model.head)
-        if wanted == "none" and model.family == "encoder" and "encoder" in self.heads:
-            wanted = "encoder"
-        if wanted not in self.heads:
-            raise ConfigError(f"{self.name} has no head of the kind {wanted!r}; it has {', '.join(self.heads)}.")
-        return wanted
+    def kind_of(self, facts: ModelConfig) -> str:
+        """Return the kind of head of these facts, among those of the lineage."""
+        kind = head_kind(facts.head)
+        if kind == "none" and facts.family == "encoder" and "encoder" in self.heads:
+            kind = "encoder"
+        if kind not in self.heads:
+            raise ConfigError(f"{self.name} has no head of the kind {kind!r}; it has {', '.join(self.heads)}.")
+        return kind
 
-    def config(self, model: Model) -> dict[str, Any]:
-        """The config.json of a page of facts; raises if it would not read back as the same facts."""
-        kind = self.kind_of(model)
-        said: dict[str, Any] = {"model_type": self.model_type, "architectures": [self.heads[kind].architecture]}
+    def config(self, facts: ModelConfig) -> dict[str, Any]:
+        """Return the config.json of these facts; raise unless it would be read as the same facts."""
+        # One key per fact, then labels, then the keys that take several facts.
+        kind = self.kind_of(facts)
+        config: dict[str, Any] = {"model_type": self.model_type, "architectures": [self.heads[kind].architecture]}
         for name, key in self.keys.items():
-            value = ABSENT if key.path is None else look(model, key.path, ABSENT)
+            value = ABSENT if key.path is None else get_fact(facts, key.path, ABSENT)
             if value is None and key.path is not None and key.path.startswith("init."):
-                continue  # where training would start; a number or nothing
+                continue  # of the initialisation; absent if unknown
             if value is not ABSENT:
-                said[name] = THEIR_ACTIVATION.get(value, value) if isinstance(value, str) else value
-        labels = look(model.head, "labels")
+                config[name] = THEIR_ACTIVATION.get(value, value) if isinstance(value, str) else value
+        labels = get_fact(facts.head, "labels")
         if labels:
-            said["id2label"] = {str(index): label for index, label in enumerate(labels)}
-            said["label2id"] = {label: index for index, label in enumerate(labels)}
+            config["id2label"] = {str(index): label for index, label in enumerate(labels)}
+            config["label2id"] = {label: index for index, label in enumerate(labels)}
         try:
-            said |= self.write(model)
+            config |= self.write(facts)
         except (AssertionError, AttributeError, TypeError) as error:
-            what = f"these facts, which are of the family {model.family}"
-            raise ConfigError(f"a config.json of the kind {self.name} cannot state {what}.") from error
+            reason = f"the facts of a model of the family {facts.family}"
+            raise ConfigError(f"a config.json for {self.name} cannot express {reason}.") from error
+        # Read it back and compare.
         try:
-            again = replace(self.facts(said, kind), init=model.init)
+            again = replace(self.facts(config, kind), init=facts.init)
         except ValueError as error:
-            raise ConfigError(f"a config.json of the kind {self.name} cannot state these facts: {error}") from error
-        if again != model:
-            lost = [path for (path, a), (_, b) in zip(leaves(model), leaves(again), strict=False) if a != b]
-            what = ", ".join(lost) or "their structure"
-            raise ConfigError(f"a config.json of the kind {self.name} cannot state these facts: {what}.")
-        return said
+            raise ConfigError(f"a config.json for {self.name} cannot express these facts: {error}") from error
+        if again != facts:
+            kept = dict(leaves(again))
+            lost = [path for path, value in leaves(facts) if path not in kept or kept[path] != value]
+            names = ", ".join(lost) or "their structure"
+            raise ConfigError(f"a config.json for {self.name} cannot express these facts: {names}.")
+        return config
 
 
-def choose_own_head(facts: Model, head: str | Head | None) -> Model:
-    """Facts of our own with the head that is asked for: by name its own or none, or any by its facts."""
+def choose_own_head(facts: ModelConfig, head: str | Head | None) -> ModelConfig:
+    """Return facts with another head: "none" or its own by name, or any by its facts."""
     if isinstance(head, str):
         check_choice("head", head, ("none", head_kind(facts.head)))
         head = None if head == "none" else facts.head
@@ -146,7 +151,7 @@ def choose_own_head(facts: Model, head: str | Head | None) -> Model:
 
 
 def head_kind(head: Head | None) -> str:
-    """One word for a kind of head."""
+    """Return the kind of a head in one word."""
     if head is None:
         return "none"
     if isinstance(head, TaskHead):
@@ -154,70 +159,74 @@ def head_kind(head: Head | None) -> str:
     return {LMHead: "lm", PretrainingHead: "pretraining", EmbeddingHead: "embedding"}[type(head)]
 
 
-def task(name: str, **facts: Any) -> Callable[[Reader], TaskHead]:
-    """A task head whose labels config.json names."""
+def task(name: str, **facts: Any) -> Callable[[ConfigReader], TaskHead]:
+    """Return a reader of a task head, whose labels are in config.json."""
     return lambda c: TaskHead(task=name, labels=c.labels, **facts)  # type: ignore[arg-type]
 
 
-def span(_: Reader) -> TaskHead:
-    """A head that marks where an answer starts and ends."""
+def span(_: ConfigReader) -> TaskHead:
+    """Return a head with the logits of the start and the end of an answer."""
     return TaskHead(task="span", labels=("start", "end"))
 
 
-USUAL_TAG_DROPOUT = 0.1  # where a config class has no word for it
+USUAL_TAG_DROPOUT = 0.1  # if a config class has no key for it
 
 
-def tag(c: Reader) -> TaskHead:
-    """A head that labels every token of a decoder; its dropout goes by two names."""
+def tag(c: ConfigReader) -> TaskHead:
+    """Return a head that labels every token of a decoder; its dropout is under either of two keys."""
     dropout = c.get("classifier_dropout", c.get("hidden_dropout", USUAL_TAG_DROPOUT))
     return TaskHead(task="tag", labels=c.labels, dropout=dropout)
 
 
-def write_tag(model: Model) -> dict[str, Any]:
-    """What config.json must say of such a head: nothing, unless its dropout is unusual."""
-    head = model.head
+def write_tag(facts: ModelConfig) -> dict[str, Any]:
+    """Return the keys of such a head: its dropout, unless it is the default."""
+    head = facts.head
     if not isinstance(head, TaskHead) or head.task != "tag" or head.dropout == USUAL_TAG_DROPOUT:
         return {}
     return {"classifier_dropout": head.dropout}
 
 
 def shortest_cycle(items: Sequence[T]) -> tuple[T, ...]:
-    """The fewest of the first items that, laid over all in turn, give all of them: a b a b a → a b."""
-    places = range(len(items))
-    length = next((n for n in range(1, len(items)) if all(items[i] == items[i % n] for i in places)), len(items))
+    """Return the shortest prefix that, repeated, gives all items: a b a b a → a b."""
+    indices = range(len(items))
+    length = next((n for n in range(1, len(items)) if all(items[i] == items[i % n] for i in indices)), len(items))
     return tuple(items[:length])
 
 
 def _ending(architecture: str) -> str:
-    """What the name of a class says of its head, without the name of the model before it."""
-    found = re.search(r"(For[A-Z]\w*|LMHead|LMHeadModel)$", architecture)
-    ending = found.group() if found is not None else architecture
+    """Return the name of a class without that of the model: ForQuestionAnswering, or "a language model"."""
+    match = re.search(r"(For[A-Z]\w*|LMHead|LMHeadModel)$", architecture)
+    ending = match.group() if match is not None else architecture
     language = ("LMHead", "LMHeadModel", "ForCausalLM", "ForMaskedLM", "ForConditionalGeneration")
     return "a language model" if ending in language else ending
 
 
 def class_names(config: Mapping[str, Any]) -> list[str]:
-    """The classes that a config.json names, without the marks of other tensor libraries."""
-    said = config.get("architectures") or []
-    if not isinstance(said, list):
-        raise ConfigError(f"config.json says architectures={said!r:.80}; it must be a list of names.")
-    return [str(name).removeprefix("TF").removeprefix("Flax") for name in said]
+    """Return the classes in ``architectures``, without the prefixes of other tensor libraries."""
+    names = config.get("architectures") or []
+    if not isinstance(names, list):
+        raise ConfigError(f"config.json says architectures={names!r:.80}; it must be a list of names.")
+    return [str(name).removeprefix("TF").removeprefix("Flax") for name in names]
 
 
 def choose_kind(lineage: Lineage, config: Mapping[str, Any]) -> str:
-    """The kind of head that a config.json names by its class; the lineage's usual one where it names none."""
+    """Return the kind of head of the class that a config.json names; the lineage's first if it names none."""
+    # The exact class, then the ending of its name.
     names = class_names(config)
     for kind, form in lineage.heads.items():
         if form.architecture in names:
             return kind
     endings = {_ending(form.architecture): kind for kind, form in lineage.heads.items()}
-    for name in names:  # the class of a parent lineage, or of years ago
+    for name in names:  # the class of a parent lineage, or an old name
         if _ending(name) in endings:
             return endings[_ending(name)]
     if names:
         known = ", ".join(dict.fromkeys(form.architecture for form in lineage.heads.values()))
         raise ConfigError(
-            f"config.json says architectures={names!r}; of this lineage, {known} are known. "
-            f"Choose one of their heads with head=: {', '.join(lineage.heads)}."
+            "config.json says architectures={}; of this lineage, {} are known. Choose one of their heads with {}: {}.",
+            repr(names),
+            known,
+            Setting("head"),
+            ", ".join(lineage.heads),
         )
     return next(iter(lineage.heads))

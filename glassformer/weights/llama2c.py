@@ -1,8 +1,8 @@
-"""Reads the model files of llama2.c: seven whole numbers, then every tensor in float32, nothing else.
+"""Read the model files of llama2.c: seven integers, then every tensor in float32.
 
-The file does not say what it is, so its length is the only proof: it must be exactly what the seven numbers promise.
+The format has no magic number, so a file is recognised by its length, which must follow from the seven integers.
 
-Shapes: tensors of one kind lie together, one after the other for all layers, each row by row.
+Layout: the tensors of one kind follow each other, layer by layer, each row by row.
 """
 
 import struct
@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from glassformer.weights.files import WeightsError
-from glassformer.weights.foreign import ForeignModel, LlamaFacts
+from glassformer.weights.foreign import ForeignModel, LlamaConfig
 
 _HEADER = struct.Struct("<7i")
 _FLOAT = np.dtype("<f4")
 _LATER_MAGIC = 0x616B3432  # "ak42": versions 1 and 2 of the format begin with it
 _LARGEST = 2**24  # a larger size is noise, not a model
-_PICKLES = (b"PK\x03\x04", b"\x80\x02\x8a")  # how files of torch begin, of today and of years ago
-# In the order of the file; {} stands for every layer in turn.
+_PICKLES = (b"PK\x03\x04", b"\x80\x02\x8a")  # the first bytes of torch files, new and old
+# In the order of the file; {} is the number of the layer.
 _ORDER = [
     "model.embed_tokens.weight",
     "model.layers.{}.input_layernorm.weight",
@@ -42,23 +42,23 @@ _ORDER = [
 
 
 def read_llama2c(path: Path) -> ForeignModel:
-    """The model in a file of llama2.c; its tensors stay on disk until they are read."""
-    facts, places = _survey(path)
-    shapes = facts.shapes()
-    return ForeignModel(facts.config(), shapes, partial(_read, path, facts, shapes, places), metadata={}, file=path)
+    """Return the model in a llama2.c file; its tensors stay on disk until they are read."""
+    config, offsets = _read_header(path)
+    shapes = config.shapes()
+    return ForeignModel(config.config(), shapes, partial(_read, path, config, shapes, offsets), metadata={}, file=path)
 
 
 def looks_like_llama2c(path: Path) -> bool:
-    """Whether the file begins with seven plausible sizes and is exactly as long as they promise."""
+    """Whether the file begins with seven plausible sizes and has the length that follows from them."""
     try:
-        _survey(path)
+        _read_header(path)
     except (OSError, WeightsError):
         return False
     return True
 
 
 def begins_like_llama2c(path: Path) -> bool:
-    """Whether the file begins with seven sizes of a model, however long it is; a pickle does not."""
+    """Whether the file begins with the seven sizes of a model, whatever its length; pickles do not."""
     with path.open("rb") as file:
         header = file.read(_HEADER.size)
     if len(header) < _HEADER.size or header.startswith(_PICKLES):
@@ -67,59 +67,62 @@ def begins_like_llama2c(path: Path) -> bool:
     if not all(1 <= abs(number) <= _LARGEST for number in numbers):
         return False
     try:
-        _facts(path, numbers)
+        _config(path, numbers)
     except WeightsError:
         return False
     return True
 
 
-def _survey(path: Path) -> tuple[LlamaFacts, dict[str, int]]:
-    """The facts in the header, and where each tensor begins, counted in float32 numbers after the header."""
+def _read_header(path: Path) -> tuple[LlamaConfig, dict[str, int]]:
+    """Return the config in the header, and the offset of each tensor, counted in float32 values after the header."""
     with path.open("rb") as file:
         header = file.read(_HEADER.size)
     if len(header) < _HEADER.size:
         raise WeightsError(
-            f"{path}: a file of llama2.c begins with {_HEADER.size} bytes of sizes; this file has {len(header)} bytes. "
+            f"{path}: a llama2.c file begins with {_HEADER.size} bytes of sizes; this file has {len(header)} bytes. "
             f"Download it again."
         )
+    # Seven positive sizes of version 0; a negative vocabulary size is an untied head.
     numbers = _HEADER.unpack(header)
     if numbers[0] == _LATER_MAGIC:
         raise WeightsError(
-            f"{path}: this is version {numbers[1]} of llama2.c's format; version 0 can be read here. "
+            f"{path}: this is version {numbers[1]} of llama2.c's format; only version 0 is supported. "
             f"Write it with llama2.c's own export.py --version 0."
         )
     if min(*numbers[:5], abs(numbers[5]), numbers[6]) < 1:
         raise WeightsError(
-            f"{path}: a file of llama2.c begins with seven sizes (dim, hidden_dim, n_layers, n_heads, n_kv_heads, "
-            f"vocab_size, seq_len), of which vocab_size alone may be negative; found {', '.join(map(str, numbers))}. "
+            f"{path}: a llama2.c file begins with seven sizes (dim, hidden_dim, n_layers, n_heads, n_kv_heads, "
+            f"vocab_size, seq_len), of which only vocab_size may be negative; found {', '.join(map(str, numbers))}. "
             f"It is of another kind, or damaged."
         )
-    _check_length(path, numbers)  # before anything is built from sizes that may be noise
-    facts = _facts(path, numbers)
-    return facts, _places(facts)
+    _check_length(path, numbers)  # before anything is built from random sizes
+    config = _config(path, numbers)
+    return config, _offsets(config)
 
 
 def _check_length(path: Path, header: tuple[int, ...]) -> None:
+    # The size in bytes that follows from the header.
     width, inner, layers, heads, key_heads, vocabulary, length = header
     keys = width // heads * key_heads
     # norms, queries and output, keys and values, feed-forward network
     layer = 2 * width + 2 * width * width + 2 * width * keys + 3 * width * inner
     tables = 2 * length * (width // heads // 2)  # cosines and sines of the rotary positions
     embeddings = abs(vocabulary) * width * (1 if vocabulary > 0 else 2)
-    promised = _HEADER.size + _FLOAT.itemsize * (embeddings + layers * layer + width + tables)
-    found = path.stat().st_size
-    if found != promised:
-        state = "cut short: download it again" if found < promised else "of another kind, or damaged"
+    expected = _HEADER.size + _FLOAT.itemsize * (embeddings + layers * layer + width + tables)
+    # The size of the file.
+    actual = path.stat().st_size
+    if actual != expected:
+        state = "incomplete: download it again" if actual < expected else "of another kind, or damaged"
         raise WeightsError(
-            f"{path}: as a file of llama2.c its sizes {', '.join(map(str, header))} promise {promised:,} bytes, "
-            f"and it has {found:,}. It is {state}."
+            f"{path}: a llama2.c file with the sizes {', '.join(map(str, header))} has {expected:,} bytes, "
+            f"and this one has {actual:,}. It is {state}."
         )
 
 
-def _facts(path: Path, header: tuple[int, ...]) -> LlamaFacts:
+def _config(path: Path, header: tuple[int, ...]) -> LlamaConfig:
     width, inner, layers, heads, key_heads, vocabulary, length = header
     try:
-        return LlamaFacts(
+        return LlamaConfig(
             hidden_size=width,
             intermediate_size=inner,
             num_hidden_layers=layers,
@@ -127,33 +130,33 @@ def _facts(path: Path, header: tuple[int, ...]) -> LlamaFacts:
             num_key_value_heads=key_heads,
             vocab_size=abs(vocabulary),
             max_position_embeddings=length,
-            rms_norm_eps=1e-5,  # this and the next are constants of llama2.c, not in the file
+            rms_norm_eps=1e-5,  # constants of llama2.c, not in the file
             rope_theta=10000.0,
             tie_word_embeddings=vocabulary > 0,
             bos_token_id=1,
-            eos_token_id=[1, 2],  # its stories end where the next would begin, with 1; its chats end with 2
+            eos_token_id=[1, 2],  # BOS of the next story ends a story; 2 ends a reply of a chat model
         )
     except ValueError as error:
         raise WeightsError(f"{path}: the sizes at its beginning, {header}, do not fit together: {error}") from error
 
 
-def _places(facts: LlamaFacts) -> dict[str, int]:
-    table = facts.max_position_embeddings * (facts.head_width // 2)
-    sizes = {name: prod(shape) for name, shape in facts.shapes().items()}
-    sizes |= {"rotary.cosines": table, "rotary.sines": table}  # counted, never read: they follow from the facts
-    places, count = {}, 0
+def _offsets(config: LlamaConfig) -> dict[str, int]:
+    table = config.max_position_embeddings * (config.head_width // 2)
+    sizes = {name: prod(shape) for name, shape in config.shapes().items()}
+    sizes |= {"rotary.cosines": table, "rotary.sines": table}  # skipped: they are computed from the config
+    offsets, end = {}, 0
     for pattern in _ORDER:
-        for layer in range(facts.num_hidden_layers if "{}" in pattern else 1):
+        for layer in range(config.num_hidden_layers if "{}" in pattern else 1):
             name = pattern.format(layer)
-            places[name] = count
-            count += sizes.get(name, 0)  # a tied lm_head is not in the file
-    return places
+            offsets[name] = end
+            end += sizes.get(name, 0)  # a tied lm_head is not in the file
+    return offsets
 
 
 def _read(
-    path: Path, facts: LlamaFacts, shapes: dict[str, tuple[int, ...]], places: dict[str, int], name: str
+    path: Path, config: LlamaConfig, shapes: dict[str, tuple[int, ...]], offsets: dict[str, int], name: str
 ) -> Tensor:
-    shape, start = shapes[name], _HEADER.size + _FLOAT.itemsize * places[name]
+    shape, start = shapes[name], _HEADER.size + _FLOAT.itemsize * offsets[name]
     stored = np.fromfile(path, _FLOAT, count=prod(shape), offset=start)
-    native = stored.astype(np.float32, copy=False)  # where the machine has the other byte order, it is turned
-    return facts.half_split(name, torch.from_numpy(native).view(shape))
+    native = stored.astype(np.float32, copy=False)  # converts on machines of the other byte order
+    return config.half_split(name, torch.from_numpy(native).view(shape))

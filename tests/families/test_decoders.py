@@ -3,10 +3,10 @@
 import pytest
 import transformers
 
-from glassformer.config import Model, Norm, Rotary, RotaryScaling, change, count, look, shapes
+from glassformer.config import ModelConfig, Norm, Rotary, RotaryScaling, change, count, get_fact, shapes
 from glassformer.families import lineages, preset, presets
 from glassformer.weights.convert import expand, plan
-from glassformer.weights.foreign import LlamaFacts
+from glassformer.weights.foreign import LlamaConfig
 from glassformer.weights.lineage import Lineage, shortest_cycle
 from glassformer.weights.reader import ConfigError
 
@@ -82,13 +82,13 @@ def test_published_sizes_count_right(name: str) -> None:
     assert count(preset(name)) == COUNTS[name]
 
 
-def read(lineage: str = "llama", **said: object) -> Model:
-    return lineages()[lineage].facts(said, "lm")
+def read(lineage: str = "llama", **keys: object) -> ModelConfig:
+    return lineages()[lineage].facts(keys, "lm")
 
 
-def scaling(**said: object) -> RotaryScaling | None:
-    found: RotaryScaling | None = look(read(**said), "decoder.attention.rotary.scaling")
-    return found
+def scaling(**keys: object) -> RotaryScaling | None:
+    facts: RotaryScaling | None = get_fact(read(**keys), "decoder.attention.rotary.scaling")
+    return facts
 
 
 STRETCHES = {
@@ -101,8 +101,8 @@ STRETCHES = {
 @pytest.mark.parametrize("kind", STRETCHES)
 def test_older_files_stretch_rotary_positions_the_same(kind: str) -> None:
     newer = read(rope_parameters={"rope_type": kind, "rope_theta": 5e5, **STRETCHES[kind]})
-    assert look(newer, "decoder.attention.rotary.scaling.factor") == STRETCHES[kind]["factor"]
-    assert look(newer, "decoder.attention.rotary.theta") == 5e5
+    assert get_fact(newer, "decoder.attention.rotary.scaling.factor") == STRETCHES[kind]["factor"]
+    assert get_fact(newer, "decoder.attention.rotary.theta") == 5e5
     for word in ("type", "rope_type"):
         assert read(rope_theta=5e5, rope_scaling={word: kind, **STRETCHES[kind]}) == newer
 
@@ -115,17 +115,17 @@ def test_rotary_positions_that_are_not_stretched() -> None:
 
 def test_what_a_stretch_leaves_out() -> None:
     """The original length is then the model's own, and the temperature of YaRN follows from the factor."""
-    said = scaling(rope_scaling={"type": "yarn", "factor": 4.0}, max_position_embeddings=77)
-    assert said is not None
-    assert (said.original_length, said.low, said.high) == (77, 1.0, 32.0)
-    assert said.attention == pytest.approx(1.1386294361)
+    yarn = scaling(rope_scaling={"type": "yarn", "factor": 4.0}, max_position_embeddings=77)
+    assert yarn is not None
+    assert (yarn.original_length, yarn.low, yarn.high) == (77, 1.0, 32.0)
+    assert yarn.attention == pytest.approx(1.1386294361)
     top = scaling(rope_scaling={"type": "yarn", "factor": 4.0}, original_max_position_embeddings=55)
     assert top is not None
     assert top.original_length == 55
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("keys", "message"),
     [
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamically"),
         ({"rope_parameters": {"rope_type": "longrope", "factor": 2.0}}, "longrope.*default, linear, llama3, yarn"),
@@ -138,43 +138,46 @@ def test_what_a_stretch_leaves_out() -> None:
         ({"rope_interleaved": True}, "rope_interleaved"),
     ],
 )
-def test_rotary_positions_that_are_refused(said: dict[str, object], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        read(**said)
+def test_rotary_positions_that_are_refused(keys: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read(**keys)
 
 
 def test_heads_that_an_older_file_does_not_say() -> None:
-    page = read(hidden_size=96, num_attention_heads=6)
-    assert look(page, "decoder.attention.head_dim") == 16
-    assert look(page, "decoder.attention.kv_heads") is None
-    assert look(read("mistral"), "decoder.attention.kv_heads") == 8
-    assert look(read("mistral", num_attention_heads=16, num_key_value_heads=None), "decoder.attention.kv_heads") is None
+    config = read(hidden_size=96, num_attention_heads=6)
+    assert get_fact(config, "decoder.attention.head_dim") == 16
+    assert get_fact(config, "decoder.attention.kv_heads") is None
+    assert get_fact(read("mistral"), "decoder.attention.kv_heads") == 8
+    assert (
+        get_fact(read("mistral", num_attention_heads=16, num_key_value_heads=None), "decoder.attention.kv_heads")
+        is None
+    )
 
 
 def test_heads_of_qwen3_have_a_width_of_their_own() -> None:
     """128 in a file that does not say it, and always written, since width / heads is not what its absence means."""
-    page = read("qwen3", hidden_size=96, num_attention_heads=6, num_key_value_heads=3)
-    assert look(page, "decoder.attention.head_dim") == transformers.Qwen3Config().head_dim == 128
+    config = read("qwen3", hidden_size=96, num_attention_heads=6, num_key_value_heads=3)
+    assert get_fact(config, "decoder.attention.head_dim") == transformers.Qwen3Config().head_dim == 128
     narrow = read("qwen3", hidden_size=96, num_attention_heads=6, num_key_value_heads=3, head_dim=16)
-    for facts in (page, narrow):
-        assert lineages()["qwen3"].config(facts)["head_dim"] == look(facts, "decoder.attention.head_dim")
+    for facts in (config, narrow):
+        assert lineages()["qwen3"].config(facts)["head_dim"] == get_fact(facts, "decoder.attention.head_dim")
 
 
 def test_norms_of_queries_and_keys_have_the_epsilon_of_the_others() -> None:
-    page = read("qwen3", rms_norm_eps=1e-3)
-    assert look(page, "decoder.attention.qk_norm") == page.norm == Norm(kind="rms", eps=1e-3)
-    other = change(page, "decoder.attention.qk_norm.eps", 1e-4)
-    with pytest.raises(ConfigError, match=r"cannot state these facts: decoder\.attention\.qk_norm\.eps"):
+    config = read("qwen3", rms_norm_eps=1e-3)
+    assert get_fact(config, "decoder.attention.qk_norm") == config.norm == Norm(kind="rms", eps=1e-3)
+    other = change(config, "decoder.attention.qk_norm.eps", 1e-4)
+    with pytest.raises(ConfigError, match=r"cannot express these facts: decoder\.attention\.qk_norm\.eps"):
         lineages()["qwen3"].config(other)
-    for name, wrong in (("qwen3", None), ("qwen2", page.norm), ("llama", page.norm)):
-        with pytest.raises(ConfigError, match=r"qk_norm|cannot state"):
+    for name, wrong in (("qwen3", None), ("qwen2", config.norm), ("llama", config.norm)):
+        with pytest.raises(ConfigError, match=r"qk_norm|cannot express"):
             lineages()[name].config(change(read(name), "decoder.attention.qk_norm", wrong))
 
 
 @pytest.mark.parametrize("name", ["qwen2", "qwen3"])
 def test_windows_of_qwen(name: str) -> None:
-    def windows(**said: object) -> object:
-        return look(read(name, num_hidden_layers=4, **said), "decoder.attention.windows")
+    def windows(**keys: object) -> object:
+        return get_fact(read(name, num_hidden_layers=4, **keys), "decoder.attention.windows")
 
     assert windows() == windows(sliding_window=5, max_window_layers=0) == (None,)
     assert windows(use_sliding_window=True, sliding_window=5, max_window_layers=0) == (5,)
@@ -187,17 +190,17 @@ def test_windows_of_qwen(name: str) -> None:
 
 
 def test_gelu_in_early_files_of_gemma_is_the_approximation() -> None:
-    page = read("gemma", hidden_act="gelu")
-    assert page == read("gemma") == read("gemma", hidden_activation="gelu")
-    assert look(page, "decoder.ffn.activation") == "gelu_tanh"
-    with pytest.raises(ConfigError, match=r"cannot state these facts: decoder\.ffn\.activation"):
-        lineages()["gemma"].config(change(page, "decoder.ffn.activation", "gelu"))
+    config = read("gemma", hidden_act="gelu")
+    assert config == read("gemma") == read("gemma", hidden_activation="gelu")
+    assert get_fact(config, "decoder.ffn.activation") == "gelu_tanh"
+    with pytest.raises(ConfigError, match=r"cannot express these facts: decoder\.ffn\.activation"):
+        lineages()["gemma"].config(change(config, "decoder.ffn.activation", "gelu"))
     with pytest.raises(ConfigError, match="use_bidirectional_attention"):
         read("gemma", use_bidirectional_attention=True)
 
 
 def test_windows_of_gpt_neo() -> None:
-    assert look(preset("gpt-neo-2.7b"), "decoder.attention.windows") == (None, 256)
+    assert get_fact(preset("gpt-neo-2.7b"), "decoder.attention.windows") == (None, 256)
     for wrong in ({"num_layers": 12}, {"num_layers": 1, "attention_types": [[["sparse"], 1]]}):
         with pytest.raises(ConfigError, match="attention_types"):
             read("gpt-neo", **wrong)
@@ -215,8 +218,8 @@ def test_the_shortest_cycle(items: str, cycle: str) -> None:
 
 
 def test_the_share_of_a_head_that_gpt_neox_rotates() -> None:
-    def rotary(**said: object) -> object:
-        return look(read("gpt-neox", hidden_size=96, num_attention_heads=3, **said), "decoder.attention.rotary")
+    def rotary(**keys: object) -> object:
+        return get_fact(read("gpt-neox", hidden_size=96, num_attention_heads=3, **keys), "decoder.attention.rotary")
 
     assert rotary() == Rotary(dim=8, length=2048)
     newer = rotary(rope_parameters={"rope_type": "default", "partial_rotary_factor": 0.5, "rope_theta": 77.0})
@@ -226,11 +229,19 @@ def test_the_share_of_a_head_that_gpt_neox_rotates() -> None:
 
 
 def test_gpt_neox_adds_its_sublayers_in_parallel_or_one_after_the_other() -> None:
-    assert look(read("gpt-neox"), "decoder.placement") == "parallel_norms"
-    assert look(read("gpt-neox", use_parallel_residual=False), "decoder.placement") == "pre"
-    page = change(read("gpt-neox"), "decoder.placement", "parallel")
-    with pytest.raises(ConfigError, match=r"cannot state these facts: decoder\.placement"):
-        lineages()["gpt-neox"].config(page)
+    assert get_fact(read("gpt-neox"), "decoder.placement") == "parallel_norms"
+    assert get_fact(read("gpt-neox", use_parallel_residual=False), "decoder.placement") == "pre"
+    config = change(read("gpt-neox"), "decoder.placement", "parallel")
+    with pytest.raises(ConfigError, match=r"cannot express these facts: decoder\.placement"):
+        lineages()["gpt-neox"].config(config)
+
+
+def test_facts_that_a_config_cannot_hold_are_named_and_no_others() -> None:
+    config = change(preset("gpt2"), "decoder.attention.rotary", Rotary(dim=64, length=1024))
+    with pytest.raises(ConfigError) as error:
+        lineages()["gpt2"].config(config)
+    names = str(error.value).rpartition(": ")[2].rstrip(".").split(", ")
+    assert {name.rpartition(".")[0] for name in names} == {"decoder.attention.rotary"}
 
 
 def test_bloom_whose_residual_is_the_normalised_stream_is_refused() -> None:
@@ -243,9 +254,9 @@ def test_opt_with_embeddings_of_another_width_is_refused() -> None:
     small = {"hidden_size": 1024, "num_attention_heads": 16, "do_layer_norm_before": False}  # opt-350m
     with pytest.raises(ConfigError, match=r"word_embed_proj_dim=512 and hidden_size=1024: .*opt-350m"):
         read("opt", **small, word_embed_proj_dim=512)
-    page = read("opt", **small)
-    assert page == read("opt", **small, word_embed_proj_dim=1024)
-    assert (look(page, "decoder.placement"), look(page, "decoder.final_norm")) == ("post", False)
+    config = read("opt", **small)
+    assert config == read("opt", **small, word_embed_proj_dim=1024)
+    assert (get_fact(config, "decoder.placement"), get_fact(config, "decoder.final_norm")) == ("post", False)
 
 
 def test_a_split_that_leaves_a_bias_out_is_refused() -> None:
@@ -312,34 +323,34 @@ def test_every_decoder_is_in_these_tables() -> None:
 def test_names_that_published_folders_carry(name: str, tied: bool, alone: bool) -> None:
     """Buffers of old are passed over, a tied table may stand there twice, and the body may lack its prefix."""
     lineage = lineages()[name]
-    page = lineage.facts({**TINY[name], "tie_word_embeddings": tied}, "lm")
-    found = dict.fromkeys(theirs(lineage, page), (1,))
+    config = lineage.facts({**TINY[name], "tie_word_embeddings": tied}, "lm")
+    tensor_shapes = dict.fromkeys(theirs(lineage, config), (1,))
     spare = [lineage.prefix + name for name in SPARE[name]]
-    found |= dict.fromkeys((*spare, "lm_head.weight"), (1,))
+    tensor_shapes |= dict.fromkeys((*spare, "lm_head.weight"), (1,))
     if alone:
-        found = {name.removeprefix(lineage.prefix): shape for name, shape in found.items()}
-    planned = plan(lineage, page, "lm", found)
-    assert set(planned.spare) == {name.removeprefix(lineage.prefix) if alone else name for name in spare}
+        tensor_shapes = {name.removeprefix(lineage.prefix): shape for name, shape in tensor_shapes.items()}
+    planned = plan(lineage, config, "lm", tensor_shapes)
+    assert set(planned.unused) == {name.removeprefix(lineage.prefix) if alone else name for name in spare}
 
 
-def theirs(lineage: Lineage, page: Model) -> list[str]:
-    rules = expand(lineage, "lm", lineage.prefix, shapes(page))
+def theirs(lineage: Lineage, config: ModelConfig) -> list[str]:
+    rules = expand(lineage, "lm", lineage.prefix, shapes(config))
     return [name for rule in rules for name in rule.theirs]
 
 
 @pytest.mark.parametrize("name", TINY)
 def test_a_page_of_another_lineage_is_refused(name: str) -> None:
     other = "gpt2" if name != "gpt2" else "llama-2-7b"
-    for page in (preset(other), preset("bert-base-uncased")):
-        with pytest.raises(ConfigError, match="cannot state"):
-            lineages()[name].config(page)
+    for config in (preset(other), preset("bert-base-uncased")):
+        with pytest.raises(ConfigError, match="cannot express"):
+            lineages()[name].config(config)
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2"])
 def test_single_files_of_other_programs(kind: str) -> None:
-    """Their readers speak Hugging Face's words, older ones, and every tensor of theirs finds its place."""
+    """Their readers return Hugging Face's keys, and every one of their tensors has a part."""
     sizes = {"hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 3}
-    file = LlamaFacts(
+    file = LlamaConfig(
         model_type=kind,
         **sizes,
         intermediate_size=40,
@@ -353,8 +364,13 @@ def test_single_files_of_other_programs(kind: str) -> None:
         rope_scaling={"rope_type": "linear", "factor": 2.0},
     )
     lineage = lineages()[kind]
-    page = lineage.facts(file.config(), "lm")
-    planned = plan(lineage, page, "lm", file.shapes())
-    assert planned.spare == {}
-    assert page.tokens.bos is None
-    assert look(page, "decoder.attention.rotary.theta") == 5e4
+    config = lineage.facts(file.config(), "lm")
+    planned = plan(lineage, config, "lm", file.shapes())
+    assert planned.unused == {}
+    assert config.tokens.bos is None
+    assert get_fact(config, "decoder.attention.rotary.theta") == 5e4
+
+
+def test_a_width_of_zero_is_no_default() -> None:
+    with pytest.raises(ValueError, match="hidden must be at least 1, got 0"):
+        read("cs336", d_ff=0)

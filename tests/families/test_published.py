@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from glassformer.config import Model, change, count, shapes
+from glassformer.config import ModelConfig, change, count, shapes
 from glassformer.families import by_model_type, lineages, preset
-from glassformer.hub import _foreign_keys
+from glassformer.hub import unknown_keys
 from glassformer.weights.convert import expand, plan
 from glassformer.weights.lineage import Lineage, choose_kind
 from glassformer.weights.reader import ConfigError
@@ -272,18 +272,18 @@ FILES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", FILES)
 def test_the_file_says_what_the_preset_says(name: str) -> None:
-    said = FILES[name]
-    lineage = by_model_type(said)
-    kind = choose_kind(lineage, said)
-    assert lineage.facts(said, kind) == preset(name)
-    assert _foreign_keys(lineage, said, kind) == {}
+    config = FILES[name]
+    lineage = by_model_type(config)
+    kind = choose_kind(lineage, config)
+    assert lineage.facts(config, kind) == preset(name)
+    assert unknown_keys(lineage, config, kind) == {}
 
 
 def test_scores_of_pairs_carry_the_key_of_a_library_that_builds_on_the_other() -> None:
-    said = {"model_type": "bert", "id2label": {"0": "LABEL_0"}, "sentence_transformers": {"version": "4.1.0"}}
-    lineage = by_model_type(said)
-    assert lineage.facts(said, "classify").head is not None
-    assert _foreign_keys(lineage, said, "classify") == {}
+    config = {"model_type": "bert", "id2label": {"0": "LABEL_0"}, "sentence_transformers": {"version": "4.1.0"}}
+    lineage = by_model_type(config)
+    assert lineage.facts(config, "classify").head is not None
+    assert unknown_keys(lineage, config, "classify") == {}
 
 
 def test_without_a_model_type_the_class_tells_the_lineage_or_nothing_does() -> None:
@@ -291,14 +291,18 @@ def test_without_a_model_type_the_class_tells_the_lineage_or_nothing_does() -> N
         for form in lineage.heads.values():
             if lineage.model_type is not None:
                 assert by_model_type({"architectures": [form.architecture]}) is lineage
-    with pytest.raises(ConfigError, match=r"no model_type.*set lineage to one of: .*bert"):
+    with pytest.raises(
+        ConfigError, match=r"no model_type, and architectures=\['Odd'\] .*set lineage to one of: .*bert"
+    ):
+        by_model_type({"architectures": ["Odd"]})
+    with pytest.raises(ConfigError, match=r"neither model_type nor architectures.*set lineage to one of: .*bert"):
         by_model_type({"vocab_size": 21128, "hidden_size": 768})
 
 
 def test_norms_of_blenderbot_are_refused_in_a_bart() -> None:
-    said = {"model_type": "bart", "do_blenderbot_90_layernorm": True}
+    config = {"model_type": "bart", "do_blenderbot_90_layernorm": True}
     with pytest.raises(ConfigError, match="do_blenderbot_90_layernorm"):
-        by_model_type(said).facts(said, "lm")
+        by_model_type(config).facts(config, "lm")
 
 
 def test_mpnet_has_as_many_numbers_as_published_and_as_many_buckets_as_the_reference_uses() -> None:
@@ -316,10 +320,10 @@ def test_a_discriminator_may_hold_a_projection_that_it_does_not_need() -> None:
     spare = {f"electra.embeddings_project.{x}" for x in ("weight", "bias")}
     for facts, needed in ((small, True), (wide, False)):
         kind = lineage.kind_of(facts)
-        found = _their_names(lineage, facts, kind) | dict.fromkeys(spare, (256, 256))
-        assert spare.isdisjoint(plan(lineage, facts, kind, found).spare) is needed
+        names = _their_names(lineage, facts, kind) | dict.fromkeys(spare, (256, 256))
+        assert spare.isdisjoint(plan(lineage, facts, kind, names).unused) is needed
 
 
-def _their_names(lineage: Lineage, facts: Model, kind: str) -> dict[str, tuple[int, ...]]:
+def _their_names(lineage: Lineage, facts: ModelConfig, kind: str) -> dict[str, tuple[int, ...]]:
     rules = expand(lineage, kind, lineage.prefix, shapes(facts))
     return {name: (1,) for rule in rules for name in rule.theirs}

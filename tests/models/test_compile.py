@@ -9,8 +9,6 @@ import sys
 
 import pytest
 
-from tests.helpers import some_at_once
-
 START = """
 import sys, warnings
 warnings.filterwarnings("error", message=".*complex operators.*")  # what the compiler says of code it cannot make
@@ -50,7 +48,8 @@ def compile_with(backend: str, what: str, layers: int) -> str:
     return result.stdout.strip() or result.stderr[-2000:]
 
 
-@pytest.mark.parametrize("what", some_at_once(SCRIPTS, {"sdpa"}.__contains__))
+@pytest.mark.slow
+@pytest.mark.parametrize("what", SCRIPTS)
 def test_no_graph_breaks(what: str) -> None:
     """One layer, for the time that tracing takes: a second one is the same code. Cross-attention is also compiled
     by a long test of tests/promises/test_half_precision.py, in an encoder-decoder."""

@@ -125,9 +125,9 @@ def test_defaults_are_filled_in():
 def test_missing_facts_are_named():
     facts = asdict(CONFIG)
     del facts["vocab_size"], facts["intermediate_size"]
-    with pytest.raises(TypeError, match="SimpleNamespace does not say vocab_size, intermediate_size"):
+    with pytest.raises(TypeError, match="SimpleNamespace lacks vocab_size, intermediate_size"):
         gf.TransformerEncoder(SimpleNamespace(**facts))
-    with pytest.raises(TypeError, match="dict does not say vocab_size, intermediate_size"):
+    with pytest.raises(TypeError, match="dict lacks vocab_size, intermediate_size"):
         gf.TransformerEncoder(facts)
 
 

@@ -9,12 +9,12 @@ import torch
 import transformers
 from torch import nn
 
-from glassformer.config import Convolution, Init, InputPosition, LMHead, Model, change
+from glassformer.config import Convolution, Init, InputPosition, LMHead, ModelConfig, change
 from glassformer.families import lineages
 from glassformer.models.initialise import initialise
 from glassformer.models.transformer import Transformer
 from glassformer.weights.convert import to_theirs
-from tests.pages import PAGES, model, stack
+from tests.configs import CONFIGS, model, stack
 from tests.parity.cases import CASES
 
 VOCAB, LENGTH = 1000, 12
@@ -32,21 +32,21 @@ OTHERS: dict[str, dict[str, Any]] = {  # lineages that have no case, being no mo
 }
 
 
-def tiny(name: str) -> Model:
+def tiny(name: str) -> ModelConfig:
     """A tiny model of a lineage with its language-model head, and words enough to be wrong about."""
     lineage = lineages()[name]
     named = lineage.heads["lm"].architecture
-    page = OTHERS[name] if name in OTHERS else next(case.config for case in CASES if case.architecture == named)
-    return lineage.facts({**page, "vocab_size": VOCAB}, "lm")
+    config = OTHERS[name] if name in OTHERS else next(case.config for case in CASES if case.architecture == named)
+    return lineage.facts({**config, "vocab_size": VOCAB}, "lm")
 
 
-def first_loss(facts: Model) -> float:
+def first_loss(facts: ModelConfig) -> float:
     torch.manual_seed(1)
     ids = torch.randint(5, facts.vocab, (8, LENGTH))
     labels = torch.randint(5, facts.vocab, (8, LENGTH))
-    given = {"ids": ids, "target": ids.flip(0)} if facts.family == "encoder-decoder" else {"ids": ids}
+    inputs = {"ids": ids, "target": ids.flip(0)} if facts.family == "encoder-decoder" else {"ids": ids}
     with torch.no_grad():
-        logits = Transformer(facts).eval()(**given)
+        logits = Transformer(facts).eval()(**inputs)
     return float(nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()))
 
 
@@ -56,11 +56,11 @@ def test_a_fresh_model_finds_all_words_about_equally_likely(name: str) -> None:
 
 
 def test_tables_of_unit_variance_would_not_pass() -> None:
-    """The loss that the tied head of an encoder starts from if its page does not say where to start."""
+    """The loss that the tied head of an encoder starts from if its config does not say where to start."""
     assert first_loss(replace(tiny("bert"), init=Init())) > 1.3 * math.log(VOCAB)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize(
     "init",
     [
@@ -70,7 +70,7 @@ def test_tables_of_unit_variance_would_not_pass() -> None:
         Init(std=1.0, residual_scaling=True, by_inputs=True),
     ],
 )
-def test_every_weight_is_drawn_once(page: str, init: Init, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_weight_is_drawn_once(config: str, init: Init, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[torch.Tensor] = []
     plain = nn.init.trunc_normal_
 
@@ -80,18 +80,18 @@ def test_every_weight_is_drawn_once(page: str, init: Init, monkeypatch: pytest.M
         return plain(tensor, *args, **more)
 
     monkeypatch.setattr(nn.init, "trunc_normal_", noting)
-    made = Transformer(replace(PAGES[page], init=init))
+    made = Transformer(replace(CONFIGS[config], init=init))
     many = [weight for weight in made.parameters() if weight.ndim > 1]
     assert sorted(map(id, drawn)) == sorted(map(id, many))
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_whatever_the_memory_held_is_gone(page: str) -> None:
-    made = Transformer(PAGES[page])
+@pytest.mark.parametrize("config", CONFIGS)
+def test_whatever_the_memory_held_is_gone(config: str) -> None:
+    made = Transformer(CONFIGS[config])
     with torch.no_grad():
         for weight in made.parameters():
             weight.fill_(math.nan)
-    initialise(made, PAGES[page])
+    initialise(made, CONFIGS[config])
     for name, weight in made.named_parameters():
         assert weight.isfinite().all(), name
         if weight.ndim == 1:
@@ -99,30 +99,30 @@ def test_whatever_the_memory_held_is_gone(page: str) -> None:
 
 
 def test_std_is_that_of_a_convolution_too() -> None:
-    page = model(encoder=stack(convolution=Convolution(kernel=3)), width=64, init=Init(std=0.3))
-    weight = Transformer(page).state_dict()["encoder.convolution.weight"]
+    config = model(encoder=stack(convolution=Convolution(kernel=3)), width=64, init=Init(std=0.3))
+    weight = Transformer(config).state_dict()["encoder.convolution.weight"]
     assert float(weight.std()) == pytest.approx(0.3 * CUT, rel=0.05)
 
 
 def test_tables_may_start_from_a_spread_of_their_own() -> None:
     place = InputPosition(kind="learned", length=64)
-    page = change(model(encoder=stack(), width=64, vocab=64, head=LMHead(tied=False)), "embed.position", place)
-    state = Transformer(replace(page, init=Init(std=0.02, table_std=0.4))).state_dict()
+    config = change(model(encoder=stack(), width=64, vocab=64, head=LMHead(tied=False)), "embed.position", place)
+    state = Transformer(replace(config, init=Init(std=0.02, table_std=0.4))).state_dict()
     for name, std in (("embed.token", 0.4), ("embed.position", 0.4), ("head.out", 0.02)):
         assert float(state[f"{name}.weight"].std()) == pytest.approx(std * CUT, rel=0.05), name
 
 
 def test_a_part_that_does_not_say_how_it_starts_is_no_part() -> None:
-    made = Transformer(PAGES["gpt2"])
+    made = Transformer(CONFIGS["gpt2"])
     made.add_module("extra", nn.ParameterList([torch.zeros(3)]))
     with pytest.raises(AttributeError, match="reset_parameters"):
-        initialise(made, PAGES["gpt2"])
+        initialise(made, CONFIGS["gpt2"])
 
 
-def test_the_device_is_the_one_asked_for() -> None:
-    assert {weight.device.type for weight in Transformer(PAGES["bert"]).parameters()} == {"cpu"}
+def test_the_model_is_on_the_requested_device() -> None:
+    assert {weight.device.type for weight in Transformer(CONFIGS["bert"]).parameters()} == {"cpu"}
     with torch.device("meta"):
-        assert {weight.device.type for weight in Transformer(PAGES["bert"]).parameters()} == {"meta"}
+        assert {weight.device.type for weight in Transformer(CONFIGS["bert"]).parameters()} == {"meta"}
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.5])

@@ -10,7 +10,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, layer_norm
 
-from glassformer.config import Attention, Disentangled, Embed, FeedForward, LMHead, MaskDecoder, Model, Norm, Stack
+from glassformer.config import (
+    Attention,
+    Disentangled,
+    Embed,
+    FeedForward,
+    LMHead,
+    MaskDecoder,
+    ModelConfig,
+    Norm,
+    Stack,
+)
 from glassformer.models.transformer import Transformer
 from tests.helpers import largest_difference, randomise, right_padded
 
@@ -18,8 +28,8 @@ HEADS, DIM, SPAN, LENGTH = 2, 4, 3, 12
 WIDTH = HEADS * DIM
 
 
-def page(steps: int = 2, layers: int = 3) -> Model:
-    return Model(
+def config(steps: int = 2, layers: int = 3) -> ModelConfig:
+    return ModelConfig(
         vocab=17,
         width=WIDTH,
         norm=Norm(eps=1e-3),
@@ -37,7 +47,7 @@ def page(steps: int = 2, layers: int = 3) -> Model:
     )
 
 
-def make(facts: Model) -> Transformer:
+def make(facts: ModelConfig) -> Transformer:
     model = Transformer(facts).double().eval()
     randomise(model)
     return model
@@ -62,10 +72,11 @@ class Plainly:
         """Asks from ``query``, looks at ``source``; what is added to, and carried on, is ``query``."""
         name = f"encoder.blocks.{number}"
         q, k, v = (
-            self.linear(f"{name}.attention.{letter}", x) for letter, x in (("q", query), ("k", source), ("v", source))
+            self.linear(f"{name}.attention.{projection}", x)
+            for projection, x in (("q", query), ("k", source), ("v", source))
         )
         table = self.weights["encoder.relative.weight"]
-        as_query, as_key = (self.linear(f"{name}.attention.position_{letter}", table) for letter in "qk")
+        as_query, as_key = (self.linear(f"{name}.attention.position_{projection}", table) for projection in "qk")
         seen = torch.zeros_like(query)
         for head in range(HEADS):
             part = slice(head * DIM, (head + 1) * DIM)
@@ -98,15 +109,15 @@ class Plainly:
 @pytest.mark.parametrize("steps", [1, 2, 3])
 @pytest.mark.parametrize("path", ["eager", "sdpa"])
 def test_logits_are_those_of_the_formula(steps: int, layers: int, path: str) -> None:
-    model = make(page(steps, layers))
+    model = make(config(steps, layers))
     ids = torch.randint(0, 17, (1, 9))
     assert largest_difference(model(ids, path=path)[0], Plainly(model).logits(ids[0], steps)) < 1e-12
 
 
 def test_steps_and_positions_matter() -> None:
-    model = make(page(2))
+    model = make(config(2))
     ids = torch.randint(0, 17, (1, 9))
-    for other in (page(1), replace(page(), head=LMHead(transform="gelu", bias=True))):
+    for other in (config(1), replace(config(), head=LMHead(transform="gelu", bias=True))):
         changed = Transformer(other).double().eval()
         changed.load_state_dict(model.state_dict(), strict=False)
         assert largest_difference(model(ids), changed(ids)) > 1e-2
@@ -114,7 +125,7 @@ def test_steps_and_positions_matter() -> None:
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_changes_nothing(side: str) -> None:
-    model = make(page())
+    model = make(config())
     ids, mask = torch.randint(0, 17, (3, 10)), right_padded(4, 7, 9, width=10)
     mask = mask.flip(-1) if side == "left" else mask
     together = model(ids, mask)
@@ -125,11 +136,11 @@ def test_padding_changes_nothing(side: str) -> None:
 
 def test_a_sequence_longer_than_the_table_is_refused() -> None:
     with pytest.raises((ValueError, IndexError), match="position"):
-        make(page())(torch.randint(0, 17, (1, LENGTH + 1)))
+        make(config())(torch.randint(0, 17, (1, LENGTH + 1)))
 
 
 def test_gradients_reach_the_table_of_positions() -> None:
-    model = make(page())
+    model = make(config())
     model(torch.randint(0, 17, (1, 9))).square().sum().backward()
     assert (model.head.position.weight.grad[:9].abs().sum(-1) > 0).all()
     assert (model.head.position.weight.grad[9:] == 0).all()

@@ -21,44 +21,44 @@ from glassformer.config import (
     InputPosition,
     LMHead,
     MaskDecoder,
-    Model,
+    ModelConfig,
     PretrainingHead,
     TaskHead,
     buffers,
     change,
 )
-from glassformer.models.embed import count_real
+from glassformer.models.embed import positions_from_mask
 from glassformer.models.output_heads import pool
 from glassformer.models.transformer import Transformer
 from glassformer.nn.attention import scaled_dot_product_attention
 from glassformer.nn.cache import KVCache
 from glassformer.nn.linear import Linear
 from glassformer.nn.multi_head import Attention
-from tests.helpers import PATHS, largest_difference, normal, randomise, right_padded, types_unchecked
-from tests.pages import (
+from tests.configs import (
+    CONFIGS,
     DECODERS,
     ENCODERS,
     LONGEST,
     ONE_OF_EACH,
-    PAGES,
     PAIRS,
     VOCAB,
     WIDTH,
-    any_page,
     at_token,
     attention,
     built,
     encoder_decoder,
     model,
+    random_config,
     stack,
     tokens,
 )
+from tests.helpers import PATHS, largest_difference, normal, randomise, right_padded, types_unchecked
 
-each_page = pytest.mark.parametrize("page", PAGES)
-each_family = pytest.mark.parametrize("page", ONE_OF_EACH)
+each_config = pytest.mark.parametrize("config", CONFIGS)
+each_family = pytest.mark.parametrize("config", ONE_OF_EACH)
 
 
-def given(made: Transformer, batch: int = 2, length: int = 7) -> dict:
+def model_inputs(made: Transformer, batch: int = 2, length: int = 7) -> dict:
     """Tokens for a model of any family, the last row padded."""
     lengths = [length] * (batch - 1) + [max(1, length - 3)]
     inputs = {"ids": tokens(batch, length), "mask": right_padded(*lengths, width=length)}
@@ -93,9 +93,9 @@ def test_an_encoder_decoder_needs_its_target():
 
 
 def test_memory_exactly_where_there_is_an_encoder():
-    with pytest.raises(ValueError, match="memory of its encoder exactly if there is one"):
+    with pytest.raises(ValueError, match="an encoder-decoder's decoder needs memory="):
         built("t5").decode(tokens(2, 3))
-    with pytest.raises(ValueError, match="memory of its encoder exactly if there is one"):
+    with pytest.raises(ValueError, match="an encoder-decoder's decoder needs memory="):
         built("gpt2").decode(tokens(2, 3), memory=normal(2, 3, WIDTH))
     with pytest.raises(ValueError, match="no encoder; decode"):
         built("gpt2").encode(tokens(2, 3))
@@ -113,8 +113,8 @@ def test_memory_exactly_where_there_is_an_encoder():
     ids=["length", "one row", "three axes", "float", "int of another length"],
 )
 @each_family
-def test_masks_of_another_shape_or_type_are_refused(page, mask, says):
-    made = built(page)
+def test_masks_of_another_shape_or_type_are_refused(config, mask, says):
+    made = built(config)
     more = {"target": tokens(2, 5)} if made.config.family == "encoder-decoder" else {}
     with types_unchecked(), pytest.raises(ValueError, match=f"mask must be .*{says}"):
         made(tokens(2, 5), mask, **more)
@@ -149,8 +149,8 @@ def test_a_memory_mask_that_does_not_fit_is_refused(mask):
 
 
 @each_family
-def test_ids_without_a_batch_are_refused(page):
-    made = built(page)
+def test_ids_without_a_batch_are_refused(config):
+    made = built(config)
     more = {"target": tokens(2, 5)} if made.config.family == "encoder-decoder" else {}
     with types_unchecked(), pytest.raises(ValueError, match=r"\(batch, tokens\); got \(5,\).*ids\[None\]"):
         made(tokens(5), **more)
@@ -188,10 +188,10 @@ def test_positions_that_do_not_fit_are_named(shape):
 LIMITED = ("bert", "roberta", "albert", "gpt2", "gptj", "llama", "bart")
 
 
-@pytest.mark.parametrize("page", LIMITED)
+@pytest.mark.parametrize("config", LIMITED)
 @pytest.mark.parametrize("masked", [True, False])
-def test_the_longest_input_works_and_one_more_token_is_refused(page, masked):
-    made = built(page)
+def test_the_longest_input_works_and_one_more_token_is_refused(config, masked):
+    made = built(config)
     for length in (LONGEST, LONGEST + 1):
         ids = tokens(1, length)
         mask = torch.ones_like(ids, dtype=torch.bool) if masked else None
@@ -199,17 +199,17 @@ def test_the_longest_input_works_and_one_more_token_is_refused(page, masked):
         if length == LONGEST:
             assert at_token(made(ids, mask, **more)).isfinite().all()
         else:
-            with pytest.raises(ValueError, match=rf"\b{LONGEST + 1} tokens does not fit.*end at {LONGEST}\b"):
+            with pytest.raises(ValueError, match=rf"\b{LONGEST + 1} tokens is too long.*end at {LONGEST}\b"):
                 made(ids, mask, **more)
             if more:
-                with pytest.raises(ValueError, match=rf"\b{LONGEST + 1} tokens does not fit"):
+                with pytest.raises(ValueError, match=rf"\b{LONGEST + 1} tokens is too long"):
                     made(tokens(1, 3), target=ids)
 
 
-@pytest.mark.parametrize("page", LIMITED)
+@pytest.mark.parametrize("config", LIMITED)
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_does_not_count_towards_the_limit(page, side):
-    made, width = built(page), LONGEST + 6
+def test_padding_does_not_count_towards_the_limit(config, side):
+    made, width = built(config), LONGEST + 6
     mask = right_padded(LONGEST, 5, width=width)
     mask = mask.flip(-1) if side == "left" else mask
     ids = tokens(2, width)
@@ -224,10 +224,10 @@ def test_padding_does_not_count_towards_the_limit(page, side):
         made(ids, mask, **more)
 
 
-@pytest.mark.parametrize("page", ["t5", "2017", "deberta_v2"])
-def test_no_limit_where_positions_have_none(page):
-    made = built(page)
-    assert made.config.longest is None
+@pytest.mark.parametrize("config", ["t5", "2017", "deberta_v2"])
+def test_no_limit_where_positions_have_none(config):
+    made = built(config)
+    assert made.config.max_length is None
     more = {"target": tokens(1, 100)} if made.config.family == "encoder-decoder" else {}
     assert made(tokens(1, 100), **more).isfinite().all()
 
@@ -240,11 +240,11 @@ def test_the_mask_decoder_names_a_position_and_not_a_token():
 # ---- halves and positions
 
 
-@pytest.mark.parametrize("page", PAIRS)
+@pytest.mark.parametrize("config", PAIRS)
 @pytest.mark.parametrize("path", PATHS)
-def test_encode_once_and_decode_many(page, path):
-    made = built(page)
-    inputs = given(made)
+def test_encode_once_and_decode_many(config, path):
+    made = built(config)
+    inputs = model_inputs(made)
     ids, mask = inputs["ids"], inputs["mask"]
     memory = made.encode(ids, mask, path=path)
     for seed in range(3):
@@ -254,16 +254,16 @@ def test_encode_once_and_decode_many(page, path):
         assert largest_difference(made.apply_head(hidden, target_mask), whole) < 1e-12
 
 
-@each_page
-def test_paths_agree(page):
-    made = built(page)
-    inputs = given(made)
+@each_config
+def test_paths_agree(config):
+    made = built(config)
+    inputs = model_inputs(made)
     for eager, fused in zip(*(parts(made(**inputs, path=path)) for path in PATHS), strict=True):
         assert largest_difference(eager, fused) < 1e-11
 
 
 def test_answer_without_a_head_is_the_vectors():
-    made = built(change(PAGES["gpt2"], "head", None))
+    made = built(change(CONFIGS["gpt2"], "head", None))
     ids = tokens(2, 5)
     assert made(ids).shape == (2, 5, WIDTH)
     assert torch.equal(made(ids), made.decode(ids))
@@ -272,9 +272,9 @@ def test_answer_without_a_head_is_the_vectors():
 POSITIONED = ("bert", "roberta", "gpt2", "gptj", "llama", "deberta")
 
 
-@pytest.mark.parametrize("page", POSITIONED)
-def test_explicit_positions_are_obeyed(page):
-    made, ids = built(page), tokens(2, 6)
+@pytest.mark.parametrize("config", POSITIONED)
+def test_explicit_positions_are_obeyed(config):
+    made, ids = built(config), tokens(2, 6)
     counted = at_token(made(ids))
     for places in (torch.arange(6), torch.arange(6)[None], torch.arange(6).expand(2, 6)):
         assert largest_difference(at_token(made(ids, positions=places)), counted) < 1e-12
@@ -287,16 +287,16 @@ def test_explicit_positions_are_obeyed(page):
     assert largest_difference(mixed[1], at_token(made(ids[1:], positions=restart))[0]) < 1e-12
 
 
-@pytest.mark.parametrize("page", ["gptj", "llama", "deberta_v2"])
-def test_relative_positions_know_distances_alone(page):
-    made, ids = built(page), tokens(2, 6)
+@pytest.mark.parametrize("config", ["gptj", "llama", "deberta_v2"])
+def test_relative_positions_know_distances_alone(config):
+    made, ids = built(config), tokens(2, 6)
     shifted = torch.arange(6) + 11
     assert largest_difference(made(ids, positions=shifted), made(ids)) < 1e-10
 
 
-@pytest.mark.parametrize("page", ["bert", "gpt2", "llama"])
-def test_positions_in_padded_slots_matter_to_nobody(page):
-    made, ids, mask = built(page), tokens(2, 6), right_padded(6, 4, width=6)
+@pytest.mark.parametrize("config", ["bert", "gpt2", "llama"])
+def test_positions_in_padded_slots_matter_to_nobody(config):
+    made, ids, mask = built(config), tokens(2, 6), right_padded(6, 4, width=6)
     places = torch.arange(6).expand(2, 6)
     wild = at_token(made(ids, mask, positions=places.where(mask, -100)))
     assert largest_difference(wild[mask], at_token(made(ids, mask))[mask]) < 1e-12
@@ -311,9 +311,9 @@ def test_segments_in_padded_slots_matter_to_nobody():
     assert largest_difference(clean[1], made(ids, mask)[1]) > 1e-4  # and in real ones they matter
 
 
-def test_segments_are_0_and_languages_none_unless_said():
-    page = model(encoder=stack(), embed=Embed(segments=2, languages=3))
-    made, ids = built(page), tokens(2, 5)
+def test_segments_default_to_0_and_languages_to_none():
+    config = model(encoder=stack(), embed=Embed(segments=2, languages=3))
+    made, ids = built(config), tokens(2, 5)
     bare = made(ids)
     assert torch.equal(bare, made(ids, segments=torch.zeros_like(ids)))
     assert largest_difference(bare, made(ids, segments=torch.ones_like(ids))) > 1e-3
@@ -324,15 +324,15 @@ def test_segments_are_0_and_languages_none_unless_said():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_count_real(seed):
+def test_positions_from_mask(seed):
     real = torch.rand(3, 9, generator=torch.Generator().manual_seed(seed)) < 0.6
-    places = count_real(real)
+    places = positions_from_mask(real)
     for row in range(3):
         assert places[row, real[row]].tolist() == [*range(int(real[row].sum()))]
     assert (places >= 0).all()
     for start in (1, 4, 8):  # counted on from what a cache has seen
         cache = KVCache()
-        cache.extend_real(real[:, :start], 3, start)
+        cache.extend_token_mask(real[:, :start], 3, start)
         cache.extend_positions(places[:, :start])
         on = cache.next_positions(real[:, start:].shape, real[:, start:])
         assert torch.equal(on[real[:, start:]], places[:, start:][real[:, start:]])
@@ -340,20 +340,20 @@ def test_count_real(seed):
 
 def test_the_factor_on_token_vectors_is_rounded_first_where_the_facts_say_so():
     """As Gemma does: √3072 = 55.4256 is 55.5 in bfloat16."""
-    ids, found = tokens(2, 5), []
+    ids, embedded = tokens(2, 5), []
     for rounded in (False, True):
         made = built(model(encoder=stack(), embed=Embed(scale=3072**0.5, scale_in_dtype=rounded)), torch.bfloat16)
-        found.append(made.embed(ids, torch.arange(5)))
+        embedded.append(made.embed(ids, torch.arange(5)))
     table = made.embed.token.weight
-    assert torch.equal(found[1], table[ids] * 55.5)
-    assert torch.equal(found[0], (table[ids].float() * 3072**0.5).bfloat16())
-    assert not torch.equal(*found)
+    assert torch.equal(embedded[1], table[ids] * 55.5)
+    assert torch.equal(embedded[0], (table[ids].float() * 3072**0.5).bfloat16())
+    assert not torch.equal(*embedded)
 
 
 def test_an_embedding_is_its_sum():
     place = InputPosition(kind="learned", length=9, offset=2)
-    page = model(encoder=stack(), embed=Embed(segments=2, languages=3, position=place, scale=3.0))
-    embed, ids = built(page).embed, tokens(2, 4)
+    config = model(encoder=stack(), embed=Embed(segments=2, languages=3, position=place, scale=3.0))
+    embed, ids = built(config).embed, tokens(2, 4)
     segments, languages, places = ids % 2, ids % 3, torch.tensor([[0, 1, 2, 3], [5, 6, 0, 8]])
     table = {name: getattr(embed, name).weight for name in ("token", "segment", "language", "position")}
     expected = (
@@ -390,10 +390,10 @@ def test_pooling_a_row_of_padding_is_finite():
 
 
 @pytest.mark.parametrize("how", ["first", "last", "mean"])
-@pytest.mark.parametrize("page", ["roberta", "gpt2", "llama"])
-def test_row_38_the_classifier_pools_the_same_token_for_any_padding(page, how):
+@pytest.mark.parametrize("config", ["roberta", "gpt2", "llama"])
+def test_row_38_the_classifier_pools_the_same_token_for_any_padding(config, how):
     head = TaskHead(task="classify", labels=("a", "b", "c"), pool=how, hidden="tanh")
-    made = built(change(PAGES[page], "head", head))
+    made = built(change(CONFIGS[config], "head", head))
     ids = tokens(1, 6)
     ids[0, -1] = 1  # the last real token is the one that padding is filled with
     expected = made(ids)[0]
@@ -408,8 +408,8 @@ def test_row_38_the_classifier_pools_the_same_token_for_any_padding(page, how):
 @pytest.mark.parametrize("how", ["first", "last", "mean"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
 def test_embeddings_have_length_one(how, dtype):
-    made = built(change(PAGES["roberta"], "head", EmbeddingHead(pool=how)), dtype)
-    plain = built(change(PAGES["roberta"], "head", EmbeddingHead(pool=how, normalise=False)), dtype)
+    made = built(change(CONFIGS["roberta"], "head", EmbeddingHead(pool=how)), dtype)
+    plain = built(change(CONFIGS["roberta"], "head", EmbeddingHead(pool=how, normalise=False)), dtype)
     ids, mask = tokens(3, 6), right_padded(6, 3, 0, width=6)
     vectors, longer = made(ids, mask), plain(ids, mask)
     assert vectors.dtype == dtype
@@ -433,15 +433,15 @@ def test_task_heads_answer_in_the_shape_of_the_question():
         TaskHead(task="pool"): (2, 5, WIDTH),
     }
     for head, shape in shapes.items():
-        assert built(change(PAGES["roberta"], "head", head))(ids).shape == shape
+        assert built(change(CONFIGS["roberta"], "head", head))(ids).shape == shape
 
 
 # ---- everyday life of a module
 
 
-@each_page
-def test_rows_of_nothing_but_padding_are_finite(page):
-    made = built(page)
+@each_config
+def test_rows_of_nothing_but_padding_are_finite(config):
+    made = built(config)
     mask = right_padded(0, 6, width=6)
     inputs = {"ids": tokens(2, 6), "mask": mask}
     if made.config.family == "encoder-decoder":
@@ -455,19 +455,19 @@ def test_rows_of_nothing_but_padding_are_finite(page):
         assert all(p.grad is None or p.grad.isfinite().all() for p in made.parameters())
 
 
-@each_page
-def test_hooks_fire_once_per_use(page):
-    made, fired = built(page), []
+@each_config
+def test_hooks_fire_once_per_use(config):
+    made, fired = built(config), []
     for name, module in made.named_modules():
         if isinstance(module, Attention | Linear) or name.rsplit(".", 1)[0].endswith("blocks"):
             module.register_forward_hook(lambda *_, name=name: fired.append(name))
-    made(**given(made))
+    made(**model_inputs(made))
     facts = made.config
     for side in ("encoder", "decoder"):
         stack_facts = getattr(facts, side)
         if stack_facts is None:
             continue
-        uses = stack_facts.layers + (1 if page == "deberta" else 0)  # the mask decoder runs the last layer twice
+        uses = stack_facts.layers + (1 if config == "deberta" else 0)  # the mask decoder runs the last layer twice
         for part in ("", ".attention", ".attention.o", ".ffn.down"):
             names = [f"{side}.blocks.{i}{part}" for i in range(stack_facts.unique_layers or stack_facts.layers)]
             assert sum(fired.count(name) for name in names) == uses, part
@@ -485,16 +485,16 @@ def test_a_hook_can_change_what_a_block_says():
     assert torch.equal(made(ids), before)
 
 
-@each_page
-def test_deterministic_when_it_does_not_train(page):
-    noisy = PAGES[page]
+@each_config
+def test_deterministic_when_it_does_not_train(config):
+    noisy = CONFIGS[config]
     for side in ("encoder", "decoder"):
         if getattr(noisy, side) is not None:
             for fact in ("dropout", "final_dropout", "ffn.dropout", "attention.dropout"):
                 noisy = change(noisy, f"{side}.{fact}", 0.5)
     noisy = change(noisy, "embed.dropout", 0.5)
-    made, plain = built(noisy), built(page)
-    inputs = given(made)
+    made, plain = built(noisy), built(config)
+    inputs = model_inputs(made)
     for one, again, quiet in zip(*(parts(m(**inputs)) for m in (made, made, plain)), strict=True):
         assert torch.equal(one, again)
         assert torch.equal(one, quiet)
@@ -523,8 +523,8 @@ DROPOUT = {
 @pytest.mark.parametrize("place", DROPOUT)
 @pytest.mark.parametrize("path", PATHS)
 def test_dropout_acts_in_its_place_while_training_and_nowhere_else(place, path):
-    page, more = DROPOUT[place]
-    made, ids = built(page), tokens(2, 7)
+    config, more = DROPOUT[place]
+    made, ids = built(config), tokens(2, 7)
     quiet = made(ids, path=path, **more)
     assert torch.equal(quiet, made(ids, path=path, **more))
     made.train()
@@ -534,9 +534,9 @@ def test_dropout_acts_in_its_place_while_training_and_nowhere_else(place, path):
 
 
 def test_no_dropout_is_no_dropout_while_training():
-    for page in PAGES:
-        made = built(page)
-        inputs = given(made)
+    for config in CONFIGS:
+        made = built(config)
+        inputs = model_inputs(made)
         quiet = parts(made(**inputs))
         for one, other in zip(quiet, parts(made.train()(**inputs)), strict=True):
             assert torch.equal(one, other)
@@ -556,7 +556,7 @@ def test_dropout_of_the_embedding_keeps_its_expectation():
 
 
 def test_std_is_that_of_every_matrix_and_table():
-    page = model(
+    config = model(
         width=64,
         encoder=stack(attention=attention(heads=4, head_dim=16), ffn=FeedForward(hidden=128)),
         embed=Embed(position=InputPosition(kind="learned", length=64), segments=64),
@@ -565,7 +565,7 @@ def test_std_is_that_of_every_matrix_and_table():
         init=Init(std=0.02),
     )
     cut = 0.02 * 0.9866  # of a normal distribution cut at three standard deviations
-    for name, weight in Transformer(page).state_dict().items():
+    for name, weight in Transformer(config).state_dict().items():
         if weight.ndim == 2:
             assert float(weight.std()) == pytest.approx(cut, rel=0.05), name
             assert float(weight.abs().max()) <= 3 * 0.02 + 1e-9, name
@@ -607,7 +607,7 @@ def test_the_seed_decides_the_starting_weights():
     states = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        states.append(Transformer(change(PAGES["llama"], "init", Init(std=0.02))).state_dict())
+        states.append(Transformer(change(CONFIGS["llama"], "init", Init(std=0.02))).state_dict())
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
     assert not torch.equal(states[0]["embed.token.weight"], states[2]["embed.token.weight"])
 
@@ -618,13 +618,13 @@ TIED = ("bert", "albert", "gpt2", "t5", "bart")
 
 
 def tied_answer(made):
-    inputs = given(made)
+    inputs = model_inputs(made)
     return at_token(made(**inputs))
 
 
-@pytest.mark.parametrize("page", TIED)
-def test_row_20_a_tied_head_has_no_matrix_of_its_own(page):
-    made = built(page)
+@pytest.mark.parametrize("config", TIED)
+def test_row_20_a_tied_head_has_no_matrix_of_its_own(config):
+    made = built(config)
     tables = [name for name, p in made.named_parameters() if VOCAB in p.shape and p.ndim == 2]
     assert tables == ["embed.token.weight"]
     assert [name for name in made.state_dict() if name in tables] == tables
@@ -635,11 +635,11 @@ def test_row_20_a_tied_head_has_no_matrix_of_its_own(page):
     assert largest_difference(before[..., -1], after[..., -1]) > 1e-3
 
 
-@pytest.mark.parametrize("page", TIED)
-def test_row_20_the_tie_survives_saving_copying_casting_and_training(page):
-    made = built(page)
+@pytest.mark.parametrize("config", TIED)
+def test_row_20_the_tie_survives_saving_copying_casting_and_training(config):
+    made = built(config)
     expected = tied_answer(made)
-    loaded = Transformer(PAGES[page]).double().eval()
+    loaded = Transformer(CONFIGS[config]).double().eval()
     assert not loaded.load_state_dict(made.state_dict()).missing_keys
     copied = copy.deepcopy(made)
     cast = copy.deepcopy(made).to(torch.float32).to(torch.float64)
@@ -688,8 +688,10 @@ def test_the_decoder_reads_the_encoders_table():
 
 @pytest.mark.parametrize(("layers", "unique"), [(4, 1), (4, 2), (6, 3), (3, 2)])
 def test_shared_layers_are_the_same_weights_for_neighbours(layers, unique):
-    page = model(encoder=stack(layers=layers, unique_layers=unique), embed=Embed(position=PAGES["bert"].embed.position))
-    made, order = built(page), []
+    config = model(
+        encoder=stack(layers=layers, unique_layers=unique), embed=Embed(position=CONFIGS["bert"].embed.position)
+    )
+    made, order = built(config), []
     assert len(made.encoder.blocks) == unique
     for number, block in enumerate(made.encoder.blocks):
         block.register_forward_hook(lambda *_, number=number: order.append(number))
@@ -698,7 +700,7 @@ def test_shared_layers_are_the_same_weights_for_neighbours(layers, unique):
     assert len(order) == layers
     assert order == sorted(order)
     assert {*order} == {*range(unique)}
-    plain = built(change(page, "encoder.unique_layers", None))
+    plain = built(change(config, "encoder.unique_layers", None))
     state = {name: w for name, w in made.state_dict().items() if ".blocks." not in name}
     for number, used in enumerate(order):
         inside = f"encoder.blocks.{used}."
@@ -710,7 +712,7 @@ def test_shared_layers_are_the_same_weights_for_neighbours(layers, unique):
 
 
 def test_a_shared_layer_with_a_cache_keeps_keys_for_each_use():
-    made = built(change(change(PAGES["gpt2"], "decoder.layers", 4), "decoder.unique_layers", 2))
+    made = built(change(change(CONFIGS["gpt2"], "decoder.layers", 4), "decoder.unique_layers", 2))
     ids, cache = tokens(2, 6), KVCache()
     parts_ = [made(ids[:, :4], cache=cache), made(ids[:, 4:], cache=cache)]
     assert largest_difference(torch.cat(parts_, 1), made(ids)) < 1e-12
@@ -719,10 +721,10 @@ def test_a_shared_layer_with_a_cache_keeps_keys_for_each_use():
 # ---- gradients
 
 
-@each_page
-def test_gradients_reach_every_parameter(page):
-    made = built(page)
-    inputs = given(made)
+@each_config
+def test_gradients_reach_every_parameter(config):
+    made = built(config)
+    inputs = model_inputs(made)
     if made.config.embed.segments:
         inputs["segments"] = inputs["ids"] % 2
     weights = [normal(*answer.shape, seed=5) for answer in parts(made(**inputs))]
@@ -748,17 +750,17 @@ def _relative(made, name):
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_any_page_runs_and_trains(seed):
-    page = any_page(seed)
-    made = built(page, torch.float64)
+def test_random_config_runs_and_trains(seed):
+    config = random_config(seed)
+    made = built(config, torch.float64)
     length = 8
-    inputs = {"ids": torch.randint(page.vocab, (2, length)), "mask": right_padded(8, 5, width=length)}
-    if page.embed.segments:
-        inputs["segments"] = inputs["ids"] % page.embed.segments
-    if page.embed.languages:
-        inputs["languages"] = inputs["ids"] % page.embed.languages
-    if page.family == "encoder-decoder":
-        inputs |= {"target": torch.randint(page.vocab, (2, 6)), "target_mask": right_padded(6, 6, width=6)}
+    inputs = {"ids": torch.randint(config.vocab, (2, length)), "mask": right_padded(8, 5, width=length)}
+    if config.embed.segments:
+        inputs["segments"] = inputs["ids"] % config.embed.segments
+    if config.embed.languages:
+        inputs["languages"] = inputs["ids"] % config.embed.languages
+    if config.family == "encoder-decoder":
+        inputs |= {"target": torch.randint(config.vocab, (2, 6)), "target_mask": right_padded(6, 6, width=6)}
     answers = {path: parts(made(**inputs, path=path)) for path in PATHS}
     for eager, fused in zip(answers["eager"], answers["sdpa"], strict=True):
         assert eager.isfinite().all()
@@ -779,18 +781,18 @@ def test_the_mask_decoder_runs_the_last_layer_on_the_vectors_before_it():
     encoder, inside = made.encoder, {}
     encoder.register_forward_pre_hook(lambda _, args: inside.__setitem__("x", args[0]))
     lm = made(ids)
-    from glassformer.models.stack import Tokens
+    from glassformer.models.stack import StackInput
 
-    contexts = encoder.contexts(inside["x"], Tokens(torch.arange(6)), "sdpa")
+    contexts = encoder.contexts(inside["x"], StackInput(torch.arange(6)), "sdpa")
     first = encoder.blocks[0](inside["x"], context=contexts[0])
     query = first + made.head.position.weight[:6]
     for _ in range(2):
-        query = encoder.blocks[1](query, context=replace(contexts[1], source=first))
+        query = encoder.blocks[1](query, context=replace(contexts[1], key_input=first))
     assert largest_difference(made.apply_head(query), lm) < 1e-12
-    plain = built(change(PAGES["deberta"], "head.mask_decoder", None))
+    plain = built(change(CONFIGS["deberta"], "head.mask_decoder", None))
     assert largest_difference(plain(ids), lm) > 1e-2
     for steps in (1, 3):
-        other = built(change(PAGES["deberta"], "head.mask_decoder", MaskDecoder(length=LONGEST, steps=steps)))
+        other = built(change(CONFIGS["deberta"], "head.mask_decoder", MaskDecoder(length=LONGEST, steps=steps)))
         assert largest_difference(other(ids), lm) > 1e-4
 
 
@@ -807,13 +809,13 @@ def test_a_pretraining_head_is_both_heads():
 # ---- devices and compilers
 
 
-@each_page
-def test_built_on_the_meta_device(page):
+@each_config
+def test_built_on_the_meta_device(config):
     with torch.device("meta"):
-        empty = Transformer(PAGES[page])
+        empty = Transformer(CONFIGS[config])
     assert all(p.is_meta for p in empty.parameters())
-    whole = built(page, torch.float32)
-    inputs = given(whole)
+    whole = built(config, torch.float32)
+    inputs = model_inputs(whole)
     emptied = copy.deepcopy(empty).to_empty(device="cpu").eval()
     emptied.load_state_dict(whole.state_dict())
     empty.eval().load_state_dict(whole.state_dict(), assign=True)
@@ -824,27 +826,27 @@ def test_built_on_the_meta_device(page):
 
 
 def test_nothing_is_stored_besides_the_weights():
-    for page in PAGES:
-        made = built(page)
-        assert {name for name, _ in made.named_buffers()} == buffers(made.config), page
+    for config in CONFIGS:
+        made = built(config)
+        assert {name for name, _ in made.named_buffers()} == buffers(made.config), config
 
 
-def shallow(name: str) -> Model:
+def shallow(name: str) -> ModelConfig:
     """One layer in each stack, or one that is used twice."""
-    page = PAGES[name]
+    config = CONFIGS[name]
     for side in ("encoder", "decoder"):
-        facts = getattr(page, side)
+        facts = getattr(config, side)
         if facts is not None:
             shared = facts.unique_layers is not None
             facts = replace(facts, layers=2 if shared else 1, unique_layers=1 if shared else None)
-            page = change(page, side, facts)
-    return page
+            config = change(config, side, facts)
+    return config
 
 
 def compare_with_compiled(*names: str) -> None:
     for name in names:
         made = built(shallow(name))
-        inputs = given(made)
+        inputs = model_inputs(made)
         torch._dynamo.reset()
         with torch.no_grad():
             compiled, plain = torch.compile(made, fullgraph=True, backend="aot_eager")(**inputs), made(**inputs)
@@ -868,12 +870,12 @@ def test_an_encoder_and_a_decoder_compile_to_one_graph():
 
 @pytest.mark.slow
 def test_every_build_compiles_to_one_graph():
-    assert in_a_process_of_its_own(*PAGES) == "one graph"
+    assert in_a_process_of_its_own(*CONFIGS) == "one graph"
 
 
-def test_the_pages_cover_what_they_should():
-    assert {*DECODERS} | {*ENCODERS} == {*PAGES}
-    assert {PAGES[name].family for name in ONE_OF_EACH} == {"encoder", "decoder", "encoder-decoder"}
+def test_the_configs_cover_what_they_should():
+    assert {*DECODERS} | {*ENCODERS} == {*CONFIGS}
+    assert {CONFIGS[name].family for name in ONE_OF_EACH} == {"encoder", "decoder", "encoder-decoder"}
 
 
 class MaskAlone(Attention):
@@ -890,9 +892,9 @@ class MaskAlone(Attention):
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_attention_of_ones_own_is_told_the_mask(path):
+def test_a_custom_attention_gets_the_mask(path):
     """Along every path, though kernels would take it as one tensor with the bias."""
-    model = randomise(Transformer(PAGES["t5"])).double().eval()
+    model = randomise(Transformer(CONFIGS["t5"])).double().eval()
     for block in model.decoder.blocks:
         block.attention.__class__ = MaskAlone
     source, target = torch.tensor([[5, 6, 7]]), torch.tensor([[5, 6, 7], [5, 6, 9]])

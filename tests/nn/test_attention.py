@@ -129,8 +129,8 @@ def test_attention_is_a_soft_dictionary(path):
     query = torch.ones(1, 1, dtype=torch.float64)
     keys = torch.tensor([[math.log(0.6)], [math.log(0.4)], [-1e4]], dtype=torch.float64)
     values = torch.tensor([[10.0], [5.0], [2.0]], dtype=torch.float64)
-    found = gf.scaled_dot_product_attention(query, keys, values, scale=1.0, path=path)
-    assert found.item() == pytest.approx(8.0, abs=1e-12)
+    output = gf.scaled_dot_product_attention(query, keys, values, scale=1.0, path=path)
+    assert output.item() == pytest.approx(8.0, abs=1e-12)
 
 
 # ---- groups of heads
@@ -217,13 +217,13 @@ def test_module_drops_only_while_training(path, device):
 
 
 @each_path
-@pytest.mark.parametrize("key_given", [True, False])
-def test_a_single_head(path, key_given):
+@pytest.mark.parametrize("has_key", [True, False])
+def test_a_single_head(path, has_key):
     head = randomise(gf.AttentionHead(6, 4)).double()
-    x, memory = normal(2, 3, 6), normal(2, 5, 6, seed=1) if key_given else normal(2, 3, 6)
+    x, memory = normal(2, 3, 6), normal(2, 5, 6, seed=1) if has_key else normal(2, 3, 6)
     mask = masks.padding(right_padded(2, 3, width=memory.shape[1]))
     expected = attend(head.q(x), head.k(memory), head.v(memory), mask, path=path)
-    assert largest_difference(head(x, memory if key_given else None, mask=mask, path=path), expected) == 0
+    assert largest_difference(head(x, memory if has_key else None, mask=mask, path=path), expected) == 0
 
 
 @each_path
@@ -279,7 +279,7 @@ def test_value_input_of_its_own(path):
 @each_path
 @pytest.mark.parametrize("kind", ["layer", "rms"])
 @pytest.mark.parametrize("cross", [False, True])
-def test_queries_and_keys_are_normalised_head_by_head_before_they_are_turned(path, kind, cross):
+def test_queries_and_keys_are_normalised_head_by_head_before_rotary_positions(path, kind, cross):
     """Head by head with a loop; two query heads share each key head, and heads are not width / heads wide."""
     norm = config.Norm(kind=kind, eps=0.1)
     facts = config.Attention(heads=4, kv_heads=2, head_dim=6, biases="qkv", qk_norm=norm)
@@ -297,7 +297,7 @@ def test_queries_and_keys_are_normalised_head_by_head_before_they_are_turned(pat
     assert largest_difference(module(x, memory if cross else None, path=path), module.o(torch.cat(rows, -1))) < 1e-12
 
 
-def test_norms_of_queries_and_keys_start_at_one_in_the_type_and_place_of_the_rest():
+def test_norms_of_queries_and_keys_start_at_one_in_the_dtype_and_device_of_the_rest():
     facts = config.Attention(heads=2, head_dim=6, qk_norm=config.Norm(bias=True))
     module = Attention(facts, 8, dtype=torch.float64)
     for norm in (module.q_norm, module.k_norm):
@@ -341,7 +341,7 @@ def test_causal_module_equals_the_general_one():
     [
         ((2, 3, 4), (3, 4), (3, 4), "same number of axes"),
         ((3, 4), (5, 6), (5, 6), "same width"),
-        ((3, 4), (5, 4), (6, 4), "every key needs a value"),
+        ((3, 4), (5, 4), (6, 4), "k and v must have the same length"),
         ((4, 3, 4), (3, 5, 4), (3, 5, 4), "divide the query heads"),
         ((4, 3, 4), (2, 5, 4), (4, 5, 4), "same number"),
     ],
@@ -368,7 +368,7 @@ def test_module_errors():
         gf.MultiHeadAttention(8, 3)
     with pytest.raises(ValueError, match="kv_heads=3 does not divide num_heads=4"):
         gf.MultiHeadAttention(8, 4, kv_heads=3)
-    with pytest.raises(ValueError, match="value input without a key"):
+    with pytest.raises(ValueError, match="got value without key"):
         gf.MultiHeadAttention(8, 2)(normal(3, 8), value=normal(3, 8))
     rope = gf.RotaryPositionalEmbedding(100.0, 4, 16)
     with pytest.raises(ValueError, match="cross-attention is built without rope"):

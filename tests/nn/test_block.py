@@ -34,8 +34,6 @@ def test_residual_rule_on_numbers():
     assert residual(x, steps, "post").item() == 180  # (10 + 11) / 2 = 10.5, then (10.5 + 7.5) · 10
     assert residual(x, steps, "parallel").item() == 18  # 10 + (5 + 1) + (5 − 3)
     assert residual(x, steps, "parallel_norms").item() == 113  # 10 + (5 + 1) + (100 − 3)
-    assert residual(x, steps, "pre", lambda y: 0 * y).item() == 10
-    assert residual(x, steps, "post", lambda y: 0 * y).item() == 50
 
 
 @each_path
@@ -127,10 +125,10 @@ def test_decoder_layers_project_the_memory_themselves():
     memory, seen = normal(2, 4, WIDTH, seed=1), []
     x = normal(2, 5, WIDTH)
     for layer in layers:
-        layer.cross.k.register_forward_hook(lambda _, given, made: seen.append((given[0], made)))
+        layer.cross.k.register_forward_hook(lambda _, args, output: seen.append((args[0], output)))
         x = layer(x, memory)
     x.square().sum().backward()
-    assert all(torch.equal(given, memory) for given, _ in seen)
+    assert all(torch.equal(key_input, memory) for key_input, _ in seen)
     assert not torch.equal(seen[0][1], seen[1][1])
     for layer in layers:
         assert layer.cross.k.weight.grad.any()

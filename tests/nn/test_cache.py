@@ -8,11 +8,11 @@ import torch
 
 from glassformer.config import BucketBias, LMHead
 from glassformer.nn.cache import KVCache, LayerCache
-from tests.helpers import PATHS, largest_difference, normal, right_padded
-from tests.pages import DECODERS, PAIRS, attention, built, model, stack, tokens
+from tests.configs import DECODERS, PAIRS, attention, built, model, stack, tokens
+from tests.helpers import PATHS, largest_difference, normal, right_padded, some_at_once
 
 
-def test_a_layer_keeps_what_it_was_given_in_order():
+def test_a_layer_keeps_keys_and_values_in_order():
     cache = LayerCache()
     keys, values = normal(2, 3, 7, 4), normal(2, 3, 7, 5, seed=1)
     for start, end in ((0, 4), (4, 5), (5, 7)):
@@ -29,7 +29,7 @@ def test_the_memory_is_projected_once():
         calls.append(1)
         return normal(1, 3, 4), normal(1, 3, 4, seed=1)
 
-    first, again = cache.memory_once(project), cache.memory_once(project)
+    first, again = cache.project_memory_once(project), cache.project_memory_once(project)
     assert len(calls) == 1
     assert all(one is other for one, other in zip(first, again, strict=True))
 
@@ -42,17 +42,17 @@ def test_each_layer_has_its_own():
 
 def test_every_slot_is_real_until_a_mask_says_otherwise():
     cache = KVCache()
-    assert cache.extend_real(None, 2, 3) is None
+    assert cache.extend_token_mask(None, 2, 3) is None
     cache.extend_positions(torch.arange(3))
     assert cache.length == 3
-    assert cache.real is None
+    assert cache.token_mask is None
     mask = torch.tensor([[True, False], [True, True]])
-    real = cache.extend_real(mask, 2, 2)
+    real = cache.extend_token_mask(mask, 2, 2)
     cache.extend_positions(torch.tensor([[3, 3], [3, 4]]))
     assert real.tolist() == [[True, True, True, True, False], [True] * 5]
-    real = cache.extend_real(None, 2, 1)  # no mask: the new slots are real, those before stay as they were
+    real = cache.extend_token_mask(None, 2, 1)  # no mask: the new slots are real, those before stay as they were
     assert real.tolist() == [[True, True, True, True, False, True], [True] * 6]
-    assert cache.real is real
+    assert cache.token_mask is real
 
 
 def test_positions_are_kept_for_all_rows_or_for_each():
@@ -89,29 +89,33 @@ def memory_of(model, rows=2):
     return {"memory": model.encode(tokens(rows, 5, seed=3), real), "memory_mask": real}
 
 
-@pytest.mark.parametrize("page", DECODERS)
+@pytest.mark.parametrize("config", DECODERS)
 @pytest.mark.parametrize(
-    ("given", "path"), [("never", "eager"), ("never", "sdpa"), ("first", "sdpa"), ("last", "sdpa"), ("always", "eager")]
+    ("masked_call", "path"),
+    some_at_once(
+        [("never", "eager"), ("never", "sdpa"), ("first", "sdpa"), ("last", "sdpa"), ("always", "eager")],
+        lambda given: given[0] in ("first", "always"),
+    ),
 )
-def test_a_mask_of_true_changes_nothing_whenever_it_is_given(page, path, given):
-    model, ids = built(page), tokens(2, 9)
+def test_a_mask_of_true_changes_nothing_in_any_call(config, path, masked_call):
+    model, ids = built(config), tokens(2, 9)
     memory = memory_of(model)
     whole = model.decode(ids, path=path, **memory)
     cache, parts = KVCache(), []
     for number, piece in enumerate((slice(0, 4), slice(4, 5), slice(5, 9))):
-        is_given = given == "always" or (given, number) in (("first", 0), ("last", 2))
-        mask = torch.ones_like(ids[:, piece], dtype=torch.bool) if is_given else None
+        has_mask = masked_call == "always" or (masked_call, number) in (("first", 0), ("last", 2))
+        mask = torch.ones_like(ids[:, piece], dtype=torch.bool) if has_mask else None
         parts.append(model.decode(ids[:, piece], mask, cache=cache, path=path, **memory))
     assert largest_difference(torch.cat(parts, 1), whole) < 1e-12
     assert cache.length == 9
-    assert (cache.real is None) == (given == "never")
+    assert (cache.token_mask is None) == (masked_call == "never")
 
 
-@pytest.mark.parametrize("page", DECODERS)
-@pytest.mark.parametrize("path", PATHS)
-def test_padding_in_the_middle_of_a_conversation(page, path):
+@pytest.mark.parametrize("config", DECODERS)
+@pytest.mark.parametrize("path", some_at_once(PATHS, {"sdpa"}.__contains__))
+def test_padding_in_the_middle_of_a_conversation(config, path):
     """Rows of unequal length in every call; only some calls have a mask. Each row alone says the same."""
-    model = built(page)
+    model = built(config)
     memory = memory_of(model)
     turns = [
         (tokens(2, 4, seed=1), None),
@@ -123,19 +127,19 @@ def test_padding_in_the_middle_of_a_conversation(page, path):
     cache = KVCache()
     answers = [model.decode(ids, mask, cache=cache, path=path, **memory) for ids, mask in turns]
     reals = [torch.ones_like(ids, dtype=torch.bool) if mask is None else mask for ids, mask in turns]
-    assert torch.equal(cache.real, torch.cat(reals, 1))
+    assert torch.equal(cache.token_mask, torch.cat(reals, 1))
     for row in range(2):
         alone = torch.cat([ids[row, real[row]] for (ids, _), real in zip(turns, reals, strict=True)])
         mine = {name: value[row : row + 1] for name, value in memory.items()}
         expected = model.decode(alone[None], path=path, **mine)[0]
         got = torch.cat([answer[row, real[row]] for answer, real in zip(answers, reals, strict=True)])
         assert largest_difference(got, expected) < 1e-12
-        assert cache.positions[row, cache.real[row]].tolist() == [*range(len(alone))]
+        assert cache.positions[row, cache.token_mask[row]].tolist() == [*range(len(alone))]
 
 
-@pytest.mark.parametrize("page", PAIRS)
-def test_the_memory_is_not_asked_for_again(page):
-    model, cache = built(page), KVCache()
+@pytest.mark.parametrize("config", PAIRS)
+def test_the_memory_is_projected_once_for_all_steps(config):
+    model, cache = built(config), KVCache()
     memory, ids = memory_of(model), tokens(2, 4)
     whole = model.decode(ids, **memory)
     counts = []
@@ -146,9 +150,9 @@ def test_the_memory_is_not_asked_for_again(page):
     assert largest_difference(torch.cat(parts, 1), whole) < 1e-12
 
 
-@pytest.mark.parametrize("page", ["gpt2", "llama"])
-def test_explicit_positions_with_a_cache(page):
-    model, ids, cache = built(page), tokens(2, 6), KVCache()
+@pytest.mark.parametrize("config", ["gpt2", "llama"])
+def test_explicit_positions_with_a_cache(config):
+    model, ids, cache = built(config), tokens(2, 6), KVCache()
     places = torch.tensor([[3, 4, 5, 9, 10, 11], [0, 1, 2, 3, 4, 5]])
     whole = model(ids, positions=places)
     parts = [model(ids[:, s], positions=places[:, s], cache=cache) for s in (slice(0, 2), slice(2, 3), slice(3, 6))]
@@ -173,9 +177,9 @@ def test_two_caches_know_nothing_of_each_other():
     assert largest_difference(model(ids[1:, 4:], cache=other), model(ids[1:])[:, 4:]) < 1e-12
 
 
-@pytest.mark.parametrize("page", ["gpt2", "llama"])
-def test_the_limit_counts_real_tokens_of_all_calls(page):
-    model, cache = built(page), KVCache()  # 24 positions
+@pytest.mark.parametrize("config", ["gpt2", "llama"])
+def test_the_limit_counts_real_tokens_of_all_calls(config):
+    model, cache = built(config), KVCache()  # 24 positions
     model(tokens(2, 20), right_padded(20, 10, width=20), cache=cache)
     model(tokens(2, 4), cache=cache)
     with pytest.raises(ValueError, match=r"\b25 tokens .*\b24\b"):
@@ -203,7 +207,7 @@ def test_a_cache_serves_one_batch_of_one_model():
     model(tokens(2, 3), cache=cache)
     with pytest.raises(ValueError, match="another batch: 2 rows, not 3"):
         model(tokens(3, 1), cache=cache)
-    for other in (built("llama"), copy.deepcopy(model)):  # the second has the same page of facts
+    for other in (built("llama"), copy.deepcopy(model)):  # the second has the same config
         with pytest.raises(ValueError, match="another model"):
             other(tokens(2, 1), cache=cache)
 
@@ -219,7 +223,7 @@ def test_an_empty_chunk_changes_nothing():
         assert largest_difference(torch.cat(pieces, 1), model(ids, mask)) < 1e-10
 
 
-def test_positions_go_on_from_those_that_were_given():
+def test_positions_continue_from_those_passed():
     cache = KVCache()
     cache.extend_positions(torch.tensor([3, 4, 5]))
     assert cache.next_positions(torch.Size((2, 2)), None).tolist() == [6, 7]
@@ -228,10 +232,10 @@ def test_positions_go_on_from_those_that_were_given():
 @pytest.mark.parametrize("path", PATHS)
 def test_a_bias_and_padding_are_cut_to_what_a_window_keeps(path):
     bias = BucketBias(buckets=4, max_distance=8)
-    page = model(decoder=stack(causal=True, attention=attention(score_bias=bias, windows=(2,))), head=LMHead())
-    made, ids = built(page), tokens(2, 6)
+    config = model(decoder=stack(causal=True, attention=attention(score_bias=bias, windows=(2,))), head=LMHead())
+    made, ids = built(config), tokens(2, 6)
     real = torch.tensor([[False] * 2 + [True] * 4, [True] * 6])
     with torch.no_grad():
-        whole, cache = made(ids, real, path=path), KVCache(forgets=True)
+        whole, cache = made(ids, real, path=path), KVCache(evicts=True)
         steps = [made(ids[:, n : n + 1], real[:, n : n + 1], cache=cache, path=path) for n in range(6)]
     assert largest_difference(torch.cat(steps, 1)[real], whole[real]) < 1e-10

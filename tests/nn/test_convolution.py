@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from glassformer import config
-from glassformer.nn.convolution import Convolution
-from glassformer.nn.feedforward import ACTIVATIONS
+from glassformer.nn.feedforward import ACTIVATIONS, Convolution
 from tests.helpers import FLOATS, largest_difference, normal, randomise, right_padded
 
 NORM = config.Norm(kind="layer", eps=1e-5)

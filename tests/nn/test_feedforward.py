@@ -34,10 +34,10 @@ def test_activations_keep_the_type_and_bear_large_numbers(name, dtype, device):
     assert largest_difference(y, far) < 1e-30
 
 
-@pytest.mark.parametrize(("given", "meant"), [("gelu_tan", "gelu_tanh"), ("rel", "relu"), ("sillu", "silu")])
-def test_an_unknown_activation_is_answered_with_the_nearest(given, meant):
-    with pytest.raises(ValueError, match=f"got '{given}'. Did you mean '{meant}'"):
-        gf.FeedForward(4, 8, activation=given)
+@pytest.mark.parametrize(("name", "nearest"), [("gelu_tan", "gelu_tanh"), ("rel", "relu"), ("sillu", "silu")])
+def test_an_unknown_activation_error_suggests_the_nearest(name, nearest):
+    with pytest.raises(ValueError, match=f"got '{name}'. Did you mean '{nearest}'"):
+        gf.FeedForward(4, 8, activation=name)
 
 
 @pytest.mark.parametrize("name", ["gelu_new", "swish", "Gelu", ""])

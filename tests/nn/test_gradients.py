@@ -1,5 +1,7 @@
 """Gradients against finite differences, in float64 and tiny shapes."""
 
+from itertools import product
+
 import pytest
 import torch
 from torch.autograd import gradcheck
@@ -8,7 +10,7 @@ import glassformer as gf
 from glassformer.nn import masks
 from glassformer.nn.feedforward import ACTIVATIONS, activated, gated
 from glassformer.nn.norm import layer_norm, rms_norm
-from tests.helpers import PATHS, normal, right_padded
+from tests.helpers import PATHS, normal, right_padded, some_at_once
 
 
 def leaf(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -40,7 +42,7 @@ def test_activations(name):
 
 
 @pytest.mark.parametrize("pairing", ["interleaved", "halves"])
-@pytest.mark.parametrize("positions", [None, torch.tensor([[7, 0, 3], [1, 1, 2]])], ids=["counted", "given"])
+@pytest.mark.parametrize("positions", [None, torch.tensor([[7, 0, 3], [1, 1, 2]])], ids=["default", "explicit"])
 def test_rotary(pairing, positions):
     rope = gf.RotaryPositionalEmbedding(100.0, 4, 8, pairing=pairing)
     assert gradcheck(lambda x: rope(x, positions), (leaf(2, 3, 4),))
@@ -57,9 +59,11 @@ MASKS = {
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
-@pytest.mark.parametrize("queries", [4, 2])
-def test_attention(path, mask, queries):
+@pytest.mark.parametrize(
+    ("kind", "queries"), some_at_once(product(MASKS, (4, 2)), lambda given: given[1] == 2 or given[0] == "all")
+)
+def test_attention(path, kind, queries):
+    mask = MASKS[kind]
     """Two query heads share one key head."""
     q, k, v = leaf(2, 2, queries, 2), leaf(2, 1, 4, 2, seed=1), leaf(2, 1, 4, 3, seed=2)
     assert gradcheck(lambda q, k, v: gf.scaled_dot_product_attention(q, k, v, mask, path=path), (q, k, v))

@@ -2,37 +2,37 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import glassformer as gf
 from glassformer.models.output_heads import LMHead
 from glassformer.models.transformer import Transformer
 from glassformer.nn import kernels
-from glassformer.nn.feedforward import ACTIVATIONS, activation_named
+from glassformer.nn.feedforward import ACTIVATIONS
 from glassformer.nn.linear import linear, look_up
 from glassformer.nn.norm import LayerNorm, layer_norm
-from glassformer.training.activation_checkpointing import checkpoint_blocks
+from glassformer.training.block_calls import checkpoint_blocks
+from tests.configs import CONFIGS
 from tests.helpers import largest_difference, normal, randomise, relative_difference, types_unchecked
 from tests.inspect.levels import peak
-from tests.pages import PAGES
 
 BOUNDS = {torch.float64: 1e-14, torch.float32: 1e-6, torch.bfloat16: 2e-2, torch.float16: 2e-3}
 each_type = pytest.mark.parametrize("dtype", BOUNDS, ids=str)
 
 
-def both_ways(call, *given):
+def both_ways(call, *inputs):
     """(Result and gradients by the kernel, the same by the formula)."""
-    found = []
+    results = []
     for fused in (True, False):
-        leaves = [x.detach().clone().requires_grad_() for x in given]
+        leaves = [x.detach().clone().requires_grad_() for x in inputs]
         out = call(*leaves, fused=fused)
         out.backward(normal(*out.shape, seed=9).to(out))
-        found.append([out, *(leaf.grad for leaf in leaves)])
-    return found
+        results.append([out, *(leaf.grad for leaf in leaves)])
+    return results
 
 
-def check_equal(call, *given, dtype):
-    for kernel, formula in zip(*both_ways(call, *given), strict=True):
+def check_equal(call, *inputs, dtype):
+    for kernel, formula in zip(*both_ways(call, *inputs), strict=True):
         assert kernel.dtype == formula.dtype
         assert relative_difference(kernel, formula) < BOUNDS[dtype]
 
@@ -43,7 +43,10 @@ def check_equal(call, *given, dtype):
 @each_type
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations(name, dtype):
-    check_equal(lambda x, fused: activation_named(name, fused=fused)(x), normal(3, 50, dtype=dtype) * 3, dtype=dtype)
+    def call(x, *, fused):
+        return (kernels.ACTIVATIONS if fused else ACTIVATIONS)[name](x)
+
+    check_equal(call, normal(3, 50, dtype=dtype) * 3, dtype=dtype)
 
 
 def test_every_activation_has_a_kernel():
@@ -53,16 +56,65 @@ def test_every_activation_has_a_kernel():
 @each_type
 @pytest.mark.parametrize("bias", [True, False])
 def test_linear_maps(bias, dtype):
-    given = normal(2, 3, 8, dtype=dtype), normal(5, 8, seed=1, dtype=dtype), normal(5, seed=2, dtype=dtype)
-    check_equal(lambda *x, fused: linear(*x, *(() if bias else (None,)), fused=fused), *given[: 2 + bias], dtype=dtype)
+    inputs = normal(2, 3, 8, dtype=dtype), normal(5, 8, seed=1, dtype=dtype), normal(5, seed=2, dtype=dtype)
+    check_equal(lambda *x, fused: linear(*x, *(() if bias else (None,)), fused=fused), *inputs[: 2 + bias], dtype=dtype)
+
+
+needs_onednn = pytest.mark.skipif(not kernels.HAS_ONEDNN, reason="this processor or torch has no AVX-512 or no oneDNN")
+
+
+@needs_onednn
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("seed", range(12))
+def test_products_of_many_rows_without_gradients(seed, bias):
+    """oneDNN's, for vectors and weights of any shape and order in memory, beside the product in float64."""
+    draw = torch.Generator().manual_seed(seed)
+    rows, inner, outer = (int(torch.randint(least, 200, (), generator=draw)) for least in (kernels.MANY_ROWS, 1, 1))
+    x = normal(inner, 2, rows, seed=seed, dtype=torch.float32).movedim(0, -1)[:, :: 1 + seed % 2]  # strided
+    if x.shape[1] * 2 < kernels.MANY_ROWS:
+        x = x.expand(2, *x.shape)
+    weight = normal(outer, inner, seed=seed + 1, dtype=torch.float32)
+    weight = weight.t().contiguous().t() if seed % 3 == 0 else weight
+    shift = normal(outer, seed=2, dtype=torch.float32) if bias else None
+    with torch.inference_mode():
+        assert kernels.takes_onednn(x, weight)
+        ours = linear(x, weight, shift, fused=True)
+        exact = linear(x.double(), weight.double(), None if shift is None else shift.double())
+    assert ours.dtype == torch.float32
+    assert ours.shape == (*x.shape[:-1], outer)
+    assert relative_difference(ours.double(), exact) < BOUNDS[torch.float32]
+
+
+@needs_onednn
+def test_only_many_plain_vectors_in_float32_go_to_onednn():
+    """Its operator has no gradient, autocast does not see it, and for a few rows it is slower."""
+    x, weight = normal(kernels.MANY_ROWS, 8, dtype=torch.float32), normal(5, 8, dtype=torch.float32).requires_grad_()
+    linear(x, weight, None, fused=True).sum().backward()
+    assert weight.grad is not None
+    with torch.no_grad():
+        assert kernels.takes_onednn(x, weight)
+        assert not kernels.takes_onednn(x[1:], weight)
+        assert not kernels.takes_onednn(x.double(), weight)
+        assert not kernels.takes_onednn(x.bfloat16(), weight.bfloat16())
+        assert not kernels.takes_onednn(x.to("meta"), weight)
+        with FakeTensorMode(allow_non_fake_inputs=True) as fake:
+            assert not kernels.takes_onednn(fake.from_tensor(x), weight)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert not kernels.takes_onednn(x, weight)
+            assert linear(x, weight, None, fused=True).dtype == torch.bfloat16
+    assert not kernels.takes_onednn(x, weight)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_autocast_narrows_linear_maps_either_way(dtype):
-    given = normal(2, 8, dtype=torch.float32), normal(5, 8, seed=1, dtype=torch.float32), normal(5, dtype=torch.float32)
+    inputs = (
+        normal(2, 8, dtype=torch.float32),
+        normal(5, 8, seed=1, dtype=torch.float32),
+        normal(5, dtype=torch.float32),
+    )
     with torch.autocast("cpu", dtype):
-        check_equal(linear, *given, dtype=dtype)
-        assert linear(*given, fused=True).dtype == dtype
+        check_equal(linear, *inputs, dtype=dtype)
+        assert linear(*inputs, fused=True).dtype == dtype
 
 
 @each_type
@@ -94,15 +146,15 @@ MANY = 4096
 narrow = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 
 
-def sums_over_rows(call, *given, dtype):
+def sums_over_rows(call, *inputs, dtype):
     """The largest errors of gradients that are sums over many rows, beside those in float64."""
-    found = []
+    results = []
     for kind in (dtype, torch.float64):
-        leaves = [x.to(dtype).to(kind).requires_grad_() for x in given]
+        leaves = [x.to(dtype).to(kind).requires_grad_() for x in inputs]
         out = call(*leaves)
         out.backward((normal(*out.shape, seed=9) + 0.5).to(dtype).to(kind))
-        found.append([leaf.grad for leaf in leaves])
-    return [relative_difference(ours.double(), exact) for ours, exact in zip(*found, strict=True)]
+        results.append([leaf.grad for leaf in leaves])
+    return [relative_difference(ours.double(), exact) for ours, exact in zip(*results, strict=True)]
 
 
 @narrow
@@ -133,30 +185,30 @@ def test_tables_add_their_gradients_up_in_float32(dtype):
 
 @narrow
 def test_a_bias_may_be_wider_than_its_weights(dtype):
-    given = normal(2, 8, dtype=dtype), normal(5, 8, seed=1, dtype=dtype), normal(5, seed=2, dtype=torch.float32)
-    check_equal(linear, *given, dtype=dtype)
+    inputs = normal(2, 8, dtype=dtype), normal(5, 8, seed=1, dtype=dtype), normal(5, seed=2, dtype=torch.float32)
+    check_equal(linear, *inputs, dtype=dtype)
 
 
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("path", ["sdpa", "eager"])
-@pytest.mark.parametrize("page", ["gpt2", "gptj", "llama"])
-def test_autocast_narrows_what_a_model_says(page, path, fused):
-    model = Transformer(PAGES[page])
+@pytest.mark.parametrize("config", ["gpt2", "gptj", "llama"])
+def test_autocast_narrows_what_a_model_says(config, path, fused):
+    model = Transformer(CONFIGS[config])
     model.fused = fused
     with torch.autocast("cpu", torch.bfloat16):
         assert model(torch.tensor([[5, 6, 7]]), path=path).dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_a_model_by_formula_equals_one_by_kernels(page):
-    model = randomise(Transformer(PAGES[page], dtype=torch.float64)).eval()
+@pytest.mark.parametrize("config", CONFIGS)
+def test_a_model_by_formula_equals_one_by_kernels(config):
+    model = randomise(Transformer(CONFIGS[config], dtype=torch.float64)).eval()
     ids = torch.tensor([[5, 6, 7, 8], [1, 2, 3, 4]])
-    given = {"target": ids} if model.config.family == "encoder-decoder" else {}
-    found = []
+    kwargs = {"target": ids} if model.config.family == "encoder-decoder" else {}
+    results = []
     for fused in (True, False):
         model.fused = fused
-        found.append(model(ids, **given))
-    for kernel, formula in zip(*(part if isinstance(part, tuple) else (part,) for part in found), strict=True):
+        results.append(model(ids, **kwargs))
+    for kernel, formula in zip(*(part if isinstance(part, tuple) else (part,) for part in results), strict=True):
         assert relative_difference(kernel, formula) < 1e-12
 
 
@@ -168,15 +220,16 @@ def kernels_called(monkeypatch, call):
     counts = dict.fromkeys(("layer_norm", "linear", "gelu", "embedding"), 0)
     with monkeypatch.context() as patch:
         for name in counts:
-            owner = torch if name == "layer_norm" else F
-            plain = getattr(owner, name)
+            plain = kernels.ACTIVATIONS[name] if name == "gelu" else getattr(kernels, name)
 
             def counted(*args, name=name, plain=plain, **kwargs):
                 counts[name] += 1
                 return plain(*args, **kwargs)
 
-            patch.setattr(owner, name, counted)
-        patch.setitem(kernels.ACTIVATIONS, "gelu", lambda x: F.gelu(x))
+            if name == "gelu":
+                patch.setitem(kernels.ACTIVATIONS, name, counted)
+            else:
+                patch.setattr(kernels, name, counted)
         call()
     return counts
 
@@ -184,16 +237,16 @@ def kernels_called(monkeypatch, call):
 def learn(model):
     """A forward and a backward pass."""
     ids = torch.tensor([[5, 6, 7]])
-    given = {"target": ids} if model.config.family == "encoder-decoder" else {}
-    given |= {"segments": torch.zeros_like(ids)} if model.config.embed.segments else {}
-    answer = model(ids, **given)
-    sum(part.sum() for part in (answer if isinstance(answer, tuple) else (answer,))).backward()
+    kwargs = {"target": ids} if model.config.family == "encoder-decoder" else {}
+    kwargs |= {"segments": torch.zeros_like(ids)} if model.config.embed.segments else {}
+    output = model(ids, **kwargs)
+    sum(part.sum() for part in (output if isinstance(output, tuple) else (output,))).backward()
 
 
 @pytest.mark.parametrize("name", ["bert", "bart", "gpt2"])
 def test_a_whole_model_follows_its_choice(name, monkeypatch):
     """Embeddings, every block, the last norm and the head, each once."""
-    model = Transformer(PAGES[name])
+    model = Transformer(CONFIGS[name])
     assert model.fused
     fast = kernels_called(monkeypatch, lambda: learn(model))
     parts = list(model.modules())
@@ -207,14 +260,14 @@ def test_a_whole_model_follows_its_choice(name, monkeypatch):
 
 @pytest.mark.parametrize("fused", [True, False])
 def test_every_method_of_a_model_follows_its_choice(fused, monkeypatch):
-    model, ids = Transformer(PAGES["bart"]), torch.tensor([[5, 6, 7]])
+    model, ids = Transformer(CONFIGS["bart"]), torch.tensor([[5, 6, 7]])
     model.fused = fused
     memory = model.encode(ids)
     hidden = model.decode(ids, memory=memory)
     methods = {
         "encode": lambda: model.encode(ids),
         "decode": lambda: model.decode(ids, memory=memory),
-        "answer": lambda: model.apply_head(hidden),
+        "output": lambda: model.apply_head(hidden),
     }
     for name, method in methods.items():
         assert any(kernels_called(monkeypatch, method).values()) == fused, name
@@ -222,7 +275,7 @@ def test_every_method_of_a_model_follows_its_choice(fused, monkeypatch):
 
 @pytest.mark.parametrize("fused", [True, False])
 def test_blocks_that_run_again_use_the_same_kernels(fused, monkeypatch):
-    model = Transformer(PAGES["bert"])
+    model = Transformer(CONFIGS["bert"])
     model.fused = fused
     once = kernels_called(monkeypatch, lambda: learn(model))
     checkpoint_blocks(model)

@@ -1,4 +1,4 @@
-"""Linear map and embedding: starting values, ids of every kind, errors, reproducible gradients."""
+"""Linear layer and embedding: starting values, ids of every kind, errors, reproducible gradients."""
 
 import math
 
@@ -58,7 +58,7 @@ def test_linear_names_a_wrong_width():
         gf.Linear(6, 4)(torch.zeros(2, 5))
     with pytest.raises(ValueError, match="out_features must be at least 1, got 0"):
         gf.Linear(6, 0)
-    with types_unchecked(), pytest.raises(TypeError, match=r"in_features must be a whole number, got 6\.0"):
+    with types_unchecked(), pytest.raises(TypeError, match=r"in_features must be an integer, got 6\.0"):
         gf.Linear(6.0, 4)
 
 
@@ -73,7 +73,7 @@ def test_sizes_may_be_whole_numbers_of_numpy():
 
 @pytest.mark.parametrize("size", [True, np.True_, 4.0, np.float64(4), "4", None], ids=repr)
 def test_sizes_of_other_kinds_are_refused(size):
-    with types_unchecked(), pytest.raises(TypeError, match="in_features must be a whole number"):
+    with types_unchecked(), pytest.raises(TypeError, match="in_features must be an integer"):
         gf.Linear(size, 3)
 
 
@@ -86,7 +86,7 @@ def test_embedding_names_an_id_outside_the_table(ids):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.complex64], ids=str)
 def test_embedding_refuses_what_is_no_whole_number(dtype):
-    with types_unchecked(), pytest.raises(TypeError, match=f"token id must be a whole number; got a tensor of {dtype}"):
+    with types_unchecked(), pytest.raises(TypeError, match=f"token id must be an integer; got a tensor of {dtype}"):
         gf.Embedding(10, 4)(torch.zeros(3, dtype=dtype))
 
 

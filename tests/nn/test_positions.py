@@ -170,7 +170,7 @@ def test_any_leading_axes_and_the_norm_is_kept(pairing, leading, device):
 
 
 @each_pairing
-def test_position_zero_turns_nothing(pairing):
+def test_position_zero_rotates_nothing(pairing):
     x = normal(1, 8)
     assert torch.equal(rotary(pairing)(x), x)
 
@@ -268,7 +268,7 @@ def test_casts_do_not_touch_the_cache(cast, device):
     assert torch.equal(rope.sin, fresh.sin)
 
 
-def test_double_input_is_turned_in_double(device):
+def test_double_input_is_rotated_in_double(device):
     x = torch.tensor([[1.0, 0.0, 1.0, 0.0]], dtype=torch.float64, device=device)
     turned = rotary(width=4, device=device)(x, torch.tensor([63], device=device))
     expected = [math.cos(63), math.sin(63), math.cos(6.3), math.sin(6.3)]

@@ -13,25 +13,25 @@ from glassformer.config import BucketBias, Disentangled
 from glassformer.nn.relative import (
     alibi_bias,
     alibi_slopes,
-    bucket,
     bucket_bias,
     disentangled_bias,
+    distance_bucket,
     distances,
-    logarithmic,
     relative_rows,
+    signed_log_bucket,
 )
 from tests.helpers import FLOATS, largest_difference, normal
 
 FAR = 2000
 
 
-def t5_bucket(distance: int, buckets: int, max_distance: int, *, both_ways: bool) -> int:
+def expected_bucket(distance: int, buckets: int, max_distance: int, *, bidirectional: bool) -> int:
     """The formula of the published code in plain Python, one distance at a time.
 
     The logarithms are float32 there, and so is everything after them.
     """
     start = 0
-    if both_ways:
+    if bidirectional:
         buckets //= 2
         start = buckets if distance > 0 else 0
         distance = abs(distance)
@@ -48,22 +48,22 @@ def t5_bucket(distance: int, buckets: int, max_distance: int, *, both_ways: bool
 COUNTS = [(32, 128), (32, 64), (8, 20), (10, 128), (7, 50), (4, 5), (64, 1000)]
 
 
-@pytest.mark.parametrize("both_ways", [True, False], ids=["both ways", "past"])
+@pytest.mark.parametrize("bidirectional", [True, False], ids=["both ways", "past"])
 @pytest.mark.parametrize(("buckets", "max_distance"), COUNTS)
-def test_buckets_equal_the_formula_at_every_distance(both_ways, buckets, max_distance, device):
+def test_buckets_equal_the_formula_at_every_distance(bidirectional, buckets, max_distance, device):
     facts = BucketBias(buckets=buckets, max_distance=max_distance)
     away = range(-300, 301)
-    expected = [t5_bucket(d, buckets, max_distance, both_ways=both_ways) for d in away]
-    assert bucket(torch.tensor(away, device=device), facts, both_ways=both_ways).tolist() == expected
+    expected = [expected_bucket(d, buckets, max_distance, bidirectional=bidirectional) for d in away]
+    assert distance_bucket(torch.tensor(away, device=device), facts, bidirectional=bidirectional).tolist() == expected
 
 
-@pytest.mark.parametrize("both_ways", [True, False], ids=["both ways", "past"])
+@pytest.mark.parametrize("bidirectional", [True, False], ids=["both ways", "past"])
 @pytest.mark.parametrize(("buckets", "max_distance"), COUNTS)
-def test_buckets_equal_hugging_face(both_ways, buckets, max_distance):
+def test_buckets_equal_hugging_face(bidirectional, buckets, max_distance):
     away = torch.arange(-FAR, FAR + 1)
     facts = BucketBias(buckets=buckets, max_distance=max_distance)
-    theirs = T5Attention._relative_position_bucket(away, both_ways, buckets, max_distance)
-    assert torch.equal(bucket(away, facts, both_ways=both_ways), theirs)
+    theirs = T5Attention._relative_position_bucket(away, bidirectional, buckets, max_distance)
+    assert torch.equal(distance_bucket(away, facts, bidirectional=bidirectional), theirs)
 
 
 @pytest.mark.parametrize(("buckets", "max_distance"), COUNTS)
@@ -71,18 +71,18 @@ def test_buckets_equal_those_of_mpnet(buckets, max_distance):
     away = torch.arange(-FAR, FAR + 1)
     facts = BucketBias(buckets=buckets, max_distance=max_distance)
     theirs = MPNetEncoder.relative_position_bucket(away, buckets, max_distance)
-    assert torch.equal(bucket(away, facts, both_ways=True), theirs)
+    assert torch.equal(distance_bucket(away, facts, bidirectional=True), theirs)
 
 
-@pytest.mark.parametrize("both_ways", [True, False], ids=["both ways", "past"])
-def test_buckets_stay_in_the_table_and_grow_with_distance(both_ways):
+@pytest.mark.parametrize("bidirectional", [True, False], ids=["both ways", "past"])
+def test_buckets_stay_in_the_table_and_grow_with_distance(bidirectional):
     facts = BucketBias(buckets=12, max_distance=40)
-    rows = bucket(torch.arange(-FAR, FAR + 1), facts, both_ways=both_ways)
+    rows = distance_bucket(torch.arange(-FAR, FAR + 1), facts, bidirectional=bidirectional)
     assert int(rows.min()) == 0
     assert int(rows.max()) == 11
     past, future = rows[: FAR + 1].flip(0), rows[FAR:]
     assert (past.diff() >= 0).all()
-    if both_ways:
+    if bidirectional:
         assert (future[1:] == past[1:] + 6).all()
     else:
         assert (future == 0).all()  # what comes later is hidden by the mask
@@ -106,10 +106,10 @@ def test_bucket_bias_looks_up_each_head(causal):
     for b in range(2):
         for t in range(2):
             for s in range(3):
-                row = t5_bucket(int(away[b, t, s]), 8, 20, both_ways=not causal)
+                row = expected_bucket(int(away[b, t, s]), 8, 20, bidirectional=not causal)
                 assert torch.equal(bias[b, :, t, s], table[row])
     bias.sum().backward()
-    hits = bucket(away, facts, both_ways=not causal).flatten().bincount(minlength=8).double()
+    hits = distance_bucket(away, facts, bidirectional=not causal).flatten().bincount(minlength=8).double()
     assert torch.equal(table.grad, hits[:, None].expand(8, 3))
 
 
@@ -166,14 +166,14 @@ def test_alibi_of_a_distance_that_half_precision_cannot_hold_hides_the_key():
 def test_logarithmic_buckets_equal_hugging_face(buckets, max_distance):
     away = torch.arange(-5 * max_distance, 5 * max_distance + 1)
     theirs = make_log_bucket_position(away, buckets, max_distance)
-    ours = logarithmic(away, buckets, max_distance)
+    ours = signed_log_bucket(away, buckets, max_distance)
     assert not ours.is_floating_point()
     assert torch.equal(ours, theirs.long())
 
 
 def test_logarithmic_buckets_keep_near_distances_and_the_sign():
     away = torch.arange(-600, 601)
-    pressed = logarithmic(away, 64, 512)
+    pressed = signed_log_bucket(away, 64, 512)
     near = away.abs() <= 32
     assert torch.equal(pressed[near], away[near])
     assert torch.equal(pressed, -pressed.flip(0))

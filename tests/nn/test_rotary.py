@@ -1,4 +1,4 @@
-"""Rotary positions from a page of facts: angles, parts of a head that do not turn, and scalings for longer contexts."""
+"""Rotary positions from a config: angles, parts of a head that do not turn, and scalings for longer contexts."""
 
 import math
 from dataclasses import replace
@@ -11,14 +11,14 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 import glassformer as gf
 from glassformer.config import Rotary, RotaryScaling
 from glassformer.nn.positions import frequencies
-from glassformer.nn.rotary import RotaryAngles, rotary_angles, scaled
+from glassformer.nn.rotary import RotaryAngles, rotary_angles, scale_frequencies
 from tests.helpers import FLOATS, interleave_rows, largest_difference, normal
 
 CPU = torch.device("cpu")
 each_pairing = pytest.mark.parametrize("pairing", ["interleaved", "halves"])
 
 
-def turn_by_hand(x: list[float], position: int, facts: Rotary) -> list[float]:
+def rotate_by_hand(x: list[float], position: int, facts: Rotary) -> list[float]:
     """Pair by pair, in plain numbers; what lies beyond the turning coordinates is copied."""
     out, pairs = list(x), facts.dim // 2
     for i in range(pairs):
@@ -31,19 +31,19 @@ def turn_by_hand(x: list[float], position: int, facts: Rotary) -> list[float]:
 
 @each_pairing
 @pytest.mark.parametrize("dim", [2, 6, 8, 10])
-def test_turns_equal_the_formula_and_leave_the_rest(pairing, dim, device):
+def test_rotations_equal_the_formula_and_leave_the_rest(pairing, dim, device):
     facts = Rotary(dim=dim, length=64, theta=50.0, pairing=pairing)
     positions = torch.tensor([[0, 1, 63], [7, 7, 2]], device=device)
     x = normal(2, 3, 10, device=device)
     turned = rotary_angles(facts, positions).apply_rotary(x)
-    expected = [[turn_by_hand(x[b, t].tolist(), int(positions[b, t]), facts) for t in range(3)] for b in range(2)]
+    expected = [[rotate_by_hand(x[b, t].tolist(), int(positions[b, t]), facts) for t in range(3)] for b in range(2)]
     assert largest_difference(turned.cpu(), torch.tensor(expected, dtype=torch.float64)) < 1e-12
     assert torch.equal(turned[..., dim:], x[..., dim:])
 
 
 @each_pairing
 @pytest.mark.parametrize("dim", [2, 4, 8])
-def test_every_head_turns_alike(pairing, dim, device):
+def test_every_head_rotates_alike(pairing, dim, device):
     facts = Rotary(dim=dim, length=64, theta=50.0, pairing=pairing)
     x = normal(2, 3, 5, 8, device=device)
     for positions in (torch.arange(5, device=device), torch.tensor([[0, 1, 2, 3, 4], [7, 5, 3, 1, 2]], device=device)):
@@ -76,7 +76,7 @@ def test_a_score_depends_on_the_distance_alone(pairing, dim):
     assert abs(score(3, 10) - score(3, 11)) > 1e-3
 
 
-def test_pairings_differ_by_a_permutation_of_the_turning_part():
+def test_pairings_differ_by_a_permutation_of_the_rotated_part():
     halves = Rotary(dim=6, length=64, theta=50.0, pairing="halves")
     neighbours = replace(halves, pairing="interleaved")
     positions, x = torch.arange(7), normal(7, 8)
@@ -90,7 +90,7 @@ def test_pairings_differ_by_a_permutation_of_the_turning_part():
 
 @each_pairing
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_turning_keeps_the_type_and_rounds_once(pairing, dtype, device):
+def test_rotation_keeps_the_dtype_and_rounds_once(pairing, dtype, device):
     facts = Rotary(dim=6, length=20_000, pairing=pairing)
     positions = torch.tensor([0, 16_000, 19_999], device=device)
     x = normal(3, 8, dtype=dtype, device=device)
@@ -109,7 +109,7 @@ def test_memory_layout_does_not_matter(pairing):
 
 
 @each_pairing
-def test_the_gradient_turns_back(pairing):
+def test_the_gradient_rotates_back(pairing):
     """A rotation is orthogonal: the gradient of ⟨apply_rotary(x), y⟩ is y turned by the opposite angle."""
     angles = rotary_angles(Rotary(dim=6, length=8, theta=10.0, pairing=pairing), torch.arange(4))
     back = RotaryAngles(angles.cos, -angles.sin, pairing)
@@ -121,13 +121,13 @@ def test_the_gradient_turns_back(pairing):
 # ---- scalings, against Hugging Face
 
 
-def theirs(kind: str, facts: Rotary, **said: object) -> tuple[torch.Tensor, float]:
+def theirs(kind: str, facts: Rotary, **settings: object) -> tuple[torch.Tensor, float]:
     config = LlamaConfig(
         hidden_size=4 * facts.dim,
         num_attention_heads=4,
         head_dim=facts.dim,
         max_position_embeddings=facts.length,
-        rope_parameters={"rope_type": kind, "rope_theta": facts.theta, **said},
+        rope_parameters={"rope_type": kind, "rope_theta": facts.theta, **settings},
     )
     return ROPE_INIT_FUNCTIONS[kind](config, CPU)
 
@@ -155,8 +155,8 @@ def test_linear_scaling_equals_hugging_face(factor):
 def test_smooth_scaling_equals_hugging_face(factor, low, high, original, theta):
     scaling = RotaryScaling(kind="smooth", factor=factor, original_length=original, low=low, high=high)
     facts = replace(ROTARY, theta=theta, scaling=scaling)
-    said = {"factor": factor, "low_freq_factor": low, "high_freq_factor": high}
-    waves, longer = theirs("llama3", facts, original_max_position_embeddings=original, **said)
+    settings = {"factor": factor, "low_freq_factor": low, "high_freq_factor": high}
+    waves, longer = theirs("llama3", facts, original_max_position_embeddings=original, **settings)
     assert largest_difference(ours(facts)[0] / waves, torch.ones(32)) < 1e-5
     assert ours(facts)[1] == pytest.approx(longer) == 1.0
     plain = frequencies(64, theta, CPU)
@@ -175,13 +175,13 @@ def test_yarn_equals_hugging_face(fast, slow, dim, original, factor):
         kind="yarn", factor=factor, original_length=original, low=slow, high=fast, attention=attention
     )
     facts = replace(ROTARY, dim=dim, theta=10_000.0, length=int(original * factor), scaling=scaling)
-    said = {"factor": factor, "beta_fast": fast, "beta_slow": slow, "original_max_position_embeddings": original}
-    waves, longer = theirs("yarn", facts, **said)
+    settings = {"factor": factor, "beta_fast": fast, "beta_slow": slow, "original_max_position_embeddings": original}
+    waves, longer = theirs("yarn", facts, **settings)
     assert largest_difference(ours(facts)[0] / waves, torch.ones(dim // 2)) < 1e-5
     assert ours(facts)[1] == pytest.approx(longer, abs=1e-6)
 
 
-def test_yarn_makes_every_turning_coordinate_longer():
+def test_yarn_scales_every_rotated_coordinate():
     scaling = RotaryScaling(kind="yarn", factor=4.0, original_length=16, high=32.0, attention=1.25)
     facts = Rotary(dim=4, length=64, scaling=scaling)
     x = normal(3, 6)
@@ -194,10 +194,10 @@ def test_yarn_makes_every_turning_coordinate_longer():
 def test_a_factor_of_one_changes_nothing(kind):
     waves = frequencies(16, 10_000.0, CPU)
     scaling = RotaryScaling(kind=kind, factor=1.0, original_length=128, high=32.0)
-    assert largest_difference(scaled(waves, Rotary(dim=16, length=128), scaling), waves) < 1e-15
+    assert largest_difference(scale_frequencies(waves, Rotary(dim=16, length=128), scaling), waves) < 1e-15
 
 
-def test_a_first_pass_without_gradients_does_not_stand_in_the_way_of_training():
+def test_a_first_pass_without_gradients_does_not_prevent_training():
     with torch.device("meta"):
         rope = gf.RotaryPositionalEmbedding(10_000.0, 8, 16, pairing="halves")
     x = torch.randn(2, 5, 8, dtype=torch.float64, requires_grad=True)

@@ -14,7 +14,7 @@ from transformers import BigBirdConfig, BigBirdModel
 
 from glassformer.config import BlockSparse
 from glassformer.nn.sparse import block_sparse_attention, block_sparse_mask, random_blocks
-from tests.helpers import FLOATS, largest_difference, normal, randomise, right_padded, types_unchecked
+from tests.helpers import FLOATS, largest_difference, normal, randomise, right_padded, some_at_once, types_unchecked
 
 HEADS, WIDTH, VALUES, SCALE = 3, 4, 5, 0.4
 # Largest difference from the definition on standard normal inputs, rounded to the type first.
@@ -94,7 +94,9 @@ def lengths(block, random):
 
 @each_reading
 @each_padding
-@pytest.mark.parametrize(("block", "random"), [(1, 2), (2, 3), (3, 1), (4, 0)])
+@pytest.mark.parametrize(
+    ("block", "random"), some_at_once([(1, 2), (2, 3), (3, 1), (4, 0)], {(1, 2), (3, 1)}.__contains__)
+)
 def test_outputs_and_gradients_equal_the_definition(semantics, kind, block, random, device):
     pattern = BlockSparse(block=block, random=random, semantics=semantics, seed=5)
     for length in lengths(block, random):
@@ -162,11 +164,11 @@ def hugging_face(pattern, real):
         max_position_embeddings=128, block_size=pattern.block, num_random_blocks=pattern.random,
     )  # fmt: skip
     model = randomise(BigBirdModel(config).double().eval())
-    given = {"input_ids": (normal(*real.shape).abs() * 20).long(), "attention_mask": real.long()}
-    model(**given)
+    inputs = {"input_ids": (normal(*real.shape).abs() * 20).long(), "attention_mask": real.long()}
+    model(**inputs)
     layer, seen = model.encoder.layer[0].attention.self, {}
     layer.register_forward_hook(lambda _, args, result: seen.update(hidden=args[0], out=result[0]))
-    model(**given)
+    model(**inputs)
     hidden, out = (seen[name][:, : real.shape[1]] for name in ("hidden", "out"))
     projected = (projection(hidden) for projection in (layer.query, layer.key, layer.value))
     return [x.unflatten(-1, (HEADS, WIDTH)).transpose(1, 2) for x in projected], out[real]
@@ -330,11 +332,11 @@ def test_wrong_inputs_are_explained():
     with types_unchecked():
         with pytest.raises(ValueError, match="as many key and value heads as query heads"):
             attend(q, k[:, :1], v[:, :1], pattern)
-        with pytest.raises(ValueError, match="looks from a sequence at itself"):
+        with pytest.raises(ValueError, match="is self-attention"):
             attend(q, k[:, :, :3], v[:, :, :3], pattern)
         with pytest.raises(TypeError, match=r"\.bool\(\)"):
             attend(q, k, v, pattern, torch.ones(2, 6))
-        with pytest.raises(ValueError, match="which slots"):
+        with pytest.raises(ValueError, match="has the shape"):
             attend(q, k, v, pattern, torch.ones(2, 5, dtype=torch.bool))
         with pytest.raises(ValueError, match="dropout"):
             attend(q, k, v, pattern, dropout=1.0)

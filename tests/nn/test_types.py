@@ -1,4 +1,4 @@
-"""Signatures are checked while testing: here in every run, in tests/contracts only when all types are asked for."""
+"""Signatures are checked while testing: here in every run, in tests/contracts only when all types are checked."""
 
 import jaxtyping
 import pytest

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from glassformer import config
-from glassformer.nn.context import AttentionContext
-from glassformer.nn.multi_head import Attention
-from glassformer.nn.relative import distances, logarithmic, relative_rows
+from glassformer.nn.multi_head import Attention, AttentionContext
+from glassformer.nn.relative import distances, relative_rows, signed_log_bucket
 from tests.helpers import largest_difference, normal, randomise
 from tests.parity.cases_deberta import SECOND, SMALL, case
 from tests.parity.harness import BOUNDS, EXACT, Pair, rows
@@ -43,7 +42,7 @@ def test_row_14_every_pair_by_itself(terms: tuple[str, ...], path: str) -> None:
     scores = q @ k.T
     for i in range(15):
         for j in range(15):
-            row = min(max(int(logarithmic(torch.tensor(i - j), 4, 9)) + 4, 0), 7)
+            row = min(max(int(signed_log_bucket(torch.tensor(i - j), 4, 9)) + 4, 0), 7)
             if "c2p" in terms:
                 scores[i, j] += q[i] @ attention.position_k(table)[row]
             if "p2c" in terms:
@@ -56,7 +55,7 @@ def test_row_14_log_buckets_keep_order_sign_and_range() -> None:
     """Distances up to half the buckets are themselves; from ``max_distance`` on, all are the last row."""
     facts = config.Disentangled(span=8, buckets=8, max_distance=20)
     away = torch.arange(-60, 61)
-    pressed = logarithmic(away, 8, 20)
+    pressed = signed_log_bucket(away, 8, 20)
     assert (pressed.diff() >= 0).all()
     assert torch.equal(pressed, -pressed.flip(0))
     assert torch.equal(pressed[56:65], away[56:65])  # −4 to 4

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from glassformer.config import Attention, BucketBias, FeedForward, LMHead, Model, Norm, Stack
+from glassformer.config import Attention, BucketBias, FeedForward, LMHead, ModelConfig, Norm, Stack
 from glassformer.config.parts import PLACEMENTS
 from glassformer.models.output_heads import pool
 from glassformer.models.transformer import Transformer
 from glassformer.nn.block import residual
 from glassformer.nn.feedforward import ACTIVATIONS, activated, clamp_half
 from glassformer.nn.feedforward import gated as multiply_gate
+from tests.configs import CONFIGS, built, tokens
 from tests.helpers import PATHS, largest_difference, randomise, right_padded
-from tests.pages import PAGES, built, tokens
 
 LARGEST = torch.finfo(torch.float16).max
 
@@ -48,14 +48,14 @@ def test_row_18_sublayers_that_overflow_in_opposite_directions(placement):
     assert residual(x, sublayers, placement).isfinite().all()
 
 
-def t5(gated: bool, activation: str, layers: int = 3) -> Model:
+def t5(gated: bool, activation: str, layers: int = 3) -> ModelConfig:
     encoder = Stack(
         layers=layers,
         attention=Attention(heads=2, head_dim=8, biases="", scale=1.0, score_bias=BucketBias(buckets=8)),
         ffn=FeedForward(hidden=32, activation=activation, gated=gated, bias=False),
     )
     decoder = replace(encoder, causal=True, cross=True)
-    return Model(
+    return ModelConfig(
         vocab=31, width=16, norm=Norm(kind="rms", eps=1e-6), encoder=encoder, decoder=decoder, head=LMHead(scale=0.25)
     )
 
@@ -74,7 +74,7 @@ INPUTS = {"ids": tokens(2, 7), "mask": right_padded(7, 4, width=7), "target": to
 
 
 def largest_inside(model: Transformer) -> dict[str, float]:
-    """The largest number that each linear map gives."""
+    """The largest number that each linear layer gives."""
     seen: dict[str, float] = {}
     for name, module in model.named_modules():
         if name.endswith((".up", ".gate", ".down")):
@@ -116,10 +116,10 @@ def test_row_18_the_cut_is_not_lost_when_the_model_is_compiled():
     assert result.stdout.strip() == "finite", result.stderr[-2000:]
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_half_precision_is_near_the_exact_answer(page, dtype):
-    exact, model = built(page), built(page).to(dtype)
+def test_half_precision_is_near_the_exact_answer(config, dtype):
+    exact, model = built(config), built(config).to(dtype)
     given = {"ids": tokens(2, 7), "mask": right_padded(7, 4, width=7)}
     if exact.config.family == "encoder-decoder":
         given["target"] = tokens(2, 5, seed=1)

@@ -58,12 +58,10 @@ def test_row_28_an_unknown_language_raises(translation) -> None:
         assert theirs.convert_tokens_to_ids(wrong) == theirs.unk_token_id  # what the reference makes of it, silently
     calls = [languages.resolve, languages.forced_first, lambda name: languages.source("the class", name)]
     for call in calls:
-        with pytest.raises(
-            TokenizerError, match=f"'{wrong}' is not one of the {len(languages.ids)} that this model knows"
-        ):
+        with pytest.raises(TokenizerError, match=f"'{wrong}' is not one of the {len(languages.ids)} of this model"):
             call(wrong)
     for call in calls[1:]:
-        with pytest.raises(TokenizerError, match="say which the"):
+        with pytest.raises(TokenizerError, match=r"set the (source|target) language"):
             call(None)
     assert isinstance(languages, Languages)
     assert languages.resolve(source) != languages.tokenizer.unk

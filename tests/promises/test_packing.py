@@ -3,17 +3,17 @@
 import pytest
 import torch
 
-from glassformer.config import BlockSparse, Model
+from glassformer.config import BlockSparse, ModelConfig
 from glassformer.nn.cache import KVCache
 from tests.helpers import PATHS, largest_difference, types_unchecked
-from tests.parity.cases import CASES, one_of_each
+from tests.parity.cases import CASES, a_few_of
 from tests.parity.harness import Case
 from tests.promises.test_five_promises import built, facts_of
 
 
-def can_be_packed(facts: Model) -> bool:
+def can_be_packed(facts: ModelConfig) -> bool:
     """One answer per token, from one stack in which nothing but attention looks at other tokens."""
-    if facts.family == "encoder-decoder" or facts.pools:
+    if facts.family == "encoder-decoder" or facts.has_pooled_output:
         return False
     stack = facts.encoder or facts.decoder
     assert stack is not None
@@ -24,7 +24,7 @@ PACKABLE = [case for case in CASES if can_be_packed(facts_of(case))]
 LENGTHS = (5, 3, 6)
 
 
-@pytest.mark.parametrize("case", one_of_each(PACKABLE))
+@pytest.mark.parametrize("case", a_few_of(PACKABLE))
 def test_row_12_packed_documents_are_each_as_if_alone(case: Case) -> None:
     model = built(case)
     generator = torch.Generator().manual_seed(3)
@@ -64,7 +64,7 @@ def test_what_cannot_be_packed_is_refused() -> None:
         built(of("GPT2LMHeadModel"))(ids, ids, cache=KVCache())
     with pytest.raises(ValueError, match="encoder-decoder"):
         built(of("BartForConditionalGeneration"))(ids, ids, target=ids)
-    with pytest.raises(ValueError, match="one answer per row"):
+    with pytest.raises(ValueError, match="one output per row"):
         built(of("BertForSequenceClassification"))(ids, ids)
     with types_unchecked(), pytest.raises(ValueError, match="float32"):
         built(of("GPT2LMHeadModel"))(ids, ids.float())

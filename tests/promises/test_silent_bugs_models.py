@@ -4,20 +4,34 @@ The rows are those of ``test_silent_bugs.py``; row 12, packed documents that see
 """
 
 import math
+from itertools import product
 
 import pytest
 import torch
 
-from glassformer.config import BlockSparse, Embed, InputPosition, LMHead, Model, change, look
+from glassformer.config import BlockSparse, Embed, InputPosition, LMHead, ModelConfig, change, get_fact
 from glassformer.models.transformer import Transformer
 from glassformer.nn.cache import KVCache
 from glassformer.nn.multi_head import Attention
-from tests.helpers import PATHS, largest_difference, normal, right_padded, types_unchecked
-from tests.pages import DECODERS, ENCODERS, PAGES, PAIRS, any_page, built, encoder_decoder, model, stack, tokens
+from tests.configs import (
+    CONFIGS,
+    DECODERS,
+    ENCODERS,
+    PAIRS,
+    built,
+    encoder_decoder,
+    model,
+    random_config,
+    stack,
+    tokens,
+)
+from tests.helpers import PATHS, largest_difference, normal, right_padded, some_at_once, types_unchecked
 
 each_path = pytest.mark.parametrize("path", PATHS)
-each_page = pytest.mark.parametrize("page", PAGES)
+each_config = pytest.mark.parametrize("config", CONFIGS)
 BOUND = 1e-10  # in float64
+FEW = ("bert", "gpt2", "t5", "deberta_v2")
+DECODER_SEEDS = [seed for seed in range(40) if random_config(seed).decoder is not None][:12]
 
 
 @pytest.fixture(autouse=True)
@@ -48,14 +62,14 @@ def at_row(answer, row: int, real) -> list:
 
 
 @torch.no_grad()
-def check_padding(page: Model, path: str) -> None:
-    made, alone = built(page), []
+def check_padding(config: ModelConfig, path: str) -> None:
+    made, alone = built(config), []
     lengths, target_lengths = (7, 4, 1), (2, 5, 3)
     for side, width in (("left", 9), ("right", 7), ("right", 10)):
-        rows, ids, mask = batch(lengths, width, side, page.vocab)
+        rows, ids, mask = batch(lengths, width, side, config.vocab)
         targets, more, shown = None, {}, mask
-        if page.family == "encoder-decoder":
-            targets, target, shown = batch(target_lengths, width + 2, side, page.vocab, seed=1)
+        if config.family == "encoder-decoder":
+            targets, target, shown = batch(target_lengths, width + 2, side, config.vocab, seed=1)
             more = {"target": target, "target_mask": shown}
         together = made(ids, mask, path=path, **more)
         for number, row in enumerate(rows):
@@ -66,32 +80,35 @@ def check_padding(page: Model, path: str) -> None:
                 assert largest_difference(got, expected[0]) < bound, (side, width, number)
 
 
-def in_set_semantics(page: Model) -> Model:
+def in_set_semantics(config: ModelConfig) -> ModelConfig:
     """Block-sparse attention as published counts some keys by their place, padding or not; ours can do otherwise."""
     for side in ("encoder", "decoder"):
-        windows = look(page, f"{side}.attention.windows")
+        windows = get_fact(config, f"{side}.attention.windows")
         if windows and any(isinstance(window, BlockSparse) for window in windows):
             sets = tuple(change(w, "semantics", "set") if isinstance(w, BlockSparse) else w for w in windows)
-            page = change(page, f"{side}.attention.windows", sets)
-    return page
+            config = change(config, f"{side}.attention.windows", sets)
+    return config
 
 
-@each_page
-@each_path
-def test_row_01_no_padding_left_padding_and_right_padding_say_the_same(page, path):
-    check_padding(PAGES[page], path)
+@pytest.mark.parametrize(
+    ("config", "path"), some_at_once(product(CONFIGS, PATHS), lambda given: given[1] == "sdpa" or given[0] in FEW)
+)
+def test_row_01_no_padding_left_padding_and_right_padding_say_the_same(config, path):
+    check_padding(CONFIGS[config], path)
 
 
-@pytest.mark.parametrize("seed", range(15))
-def test_row_01_for_any_page_of_facts(seed):
-    check_padding(in_set_semantics(any_page(seed)), "sdpa")
+@pytest.mark.parametrize("seed", some_at_once(range(15), lambda seed: seed < 6))
+def test_row_01_for_random_config_of_facts(seed):
+    check_padding(in_set_semantics(random_config(seed)), "sdpa")
 
 
 # Neighbours of a convolution are slots: a hole is a hole there.
-@pytest.mark.parametrize("page", [page for page in PAGES if look(PAGES[page], "encoder.convolution") is None])
-def test_row_01_padding_between_tokens_says_the_same(page):
+@pytest.mark.parametrize(
+    "config", [config for config in CONFIGS if get_fact(CONFIGS[config], "encoder.convolution") is None]
+)
+def test_row_01_padding_between_tokens_says_the_same(config):
     """Positions and windows count real tokens, wherever the holes are."""
-    made, ids = built(page), tokens(1, 10)
+    made, ids = built(config), tokens(1, 10)
     mask = torch.tensor([[True, False, True, True, False, False, True, True, True, False]])
     more = {"target": tokens(1, 4, seed=1)} if made.config.family == "encoder-decoder" else {}
     together, alone = made(ids, mask, **more), made(ids[mask][None], **more)
@@ -112,11 +129,11 @@ def memories(made: Transformer, rows: int) -> dict:
 
 
 @torch.no_grad()
-def check_ragged_decoding(page: Model, path: str, side: str) -> None:
+def check_ragged_decoding(config: ModelConfig, path: str, side: str) -> None:
     """The mask is given with the prompt and never again: the tokens that follow are all real."""
-    made, lengths, steps = built(page), (6, 2, 4), 4
-    rows, ids, mask = batch(lengths, 6, side, page.vocab)
-    new = torch.randint(page.vocab, (3, steps), generator=torch.Generator().manual_seed(2))
+    made, lengths, steps = built(config), (6, 2, 4), 4
+    rows, ids, mask = batch(lengths, 6, side, config.vocab)
+    new = torch.randint(config.vocab, (3, steps), generator=torch.Generator().manual_seed(2))
     memory, cache = memories(made, 3), KVCache()
     together = [made.decode(ids, mask, cache=cache, path=path, **memory)]
     together += [made.decode(new[:, i : i + 1], cache=cache, path=path, **memory) for i in range(steps)]
@@ -127,23 +144,25 @@ def check_ragged_decoding(page: Model, path: str, side: str) -> None:
         assert largest_difference(got, alone) < BOUND * max(1.0, float(alone.abs().max())), number
 
 
-@each_path
-@pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("page", DECODERS)
-def test_row_02_a_ragged_batch_with_a_cache_equals_each_row_alone(page, side, path):
-    check_ragged_decoding(PAGES[page], path, side)
+@pytest.mark.parametrize(
+    ("side", "path"),
+    some_at_once(product(("left", "right"), PATHS), {("left", "sdpa"), ("right", "eager")}.__contains__),
+)
+@pytest.mark.parametrize("config", DECODERS)
+def test_row_02_a_ragged_batch_with_a_cache_equals_each_row_alone(config, side, path):
+    check_ragged_decoding(CONFIGS[config], path, side)
 
 
-@pytest.mark.parametrize("seed", [seed for seed in range(40) if any_page(seed).decoder is not None][:12])
-def test_row_02_for_any_page_of_facts(seed):
+@pytest.mark.parametrize("seed", some_at_once(DECODER_SEEDS, DECODER_SEEDS[:5].__contains__))
+def test_row_02_for_random_config_of_facts(seed):
     for side in ("left", "right"):
-        check_ragged_decoding(in_set_semantics(any_page(seed)), "sdpa", side)
+        check_ragged_decoding(in_set_semantics(random_config(seed)), "sdpa", side)
 
 
-@pytest.mark.parametrize("page", DECODERS)
+@pytest.mark.parametrize("config", some_at_once(DECODERS, {"gpt2", "gpt_neo", "llama", "t5"}.__contains__))
 @torch.no_grad()
-def test_row_02_greedy_tokens_of_a_batch_are_those_of_each_row(page):
-    made = built(page)
+def test_row_02_greedy_tokens_of_a_batch_are_those_of_each_row(config):
+    made = built(config)
     rows, ids, mask = batch((6, 2, 4), 6, "right", made.config.vocab)
     memory = memories(made, 3)
 
@@ -171,12 +190,12 @@ def _at_last(x, real):
 # ---- rows of nothing
 
 
-@each_page
+@each_config
 @pytest.mark.parametrize(
     ("path", "dtype"), [("eager", torch.float64), ("sdpa", torch.float64), ("sdpa", torch.float16)], ids=str
 )
-def test_row_03_a_row_of_padding_is_finite_and_spoils_no_gradient(page, path, dtype):
-    made = built(page, dtype)
+def test_row_03_a_row_of_padding_is_finite_and_spoils_no_gradient(config, path, dtype):
+    made = built(config, dtype)
     ids, mask = tokens(3, 6), right_padded(6, 0, 3, width=6)
     more, kept = {}, mask
     if made.config.family == "encoder-decoder":
@@ -190,9 +209,9 @@ def test_row_03_a_row_of_padding_is_finite_and_spoils_no_gradient(page, path, dt
         assert parameter.grad is None or parameter.grad.isfinite().all(), name
 
 
-@each_page
-def test_row_03_a_row_of_padding_changes_nothing_for_the_others(page):
-    made = built(page)
+@each_config
+def test_row_03_a_row_of_padding_changes_nothing_for_the_others(config):
+    made = built(config)
     ids, mask = tokens(2, 6), right_padded(6, 0, width=6)
     more = {"target": tokens(2, 5, seed=1)} if made.config.family == "encoder-decoder" else {}
     shown = torch.ones(5, dtype=torch.bool) if more else mask[0]
@@ -201,10 +220,10 @@ def test_row_03_a_row_of_padding_changes_nothing_for_the_others(page):
         assert largest_difference(got, expected) < BOUND
 
 
-@pytest.mark.parametrize("page", ENCODERS)
+@pytest.mark.parametrize("config", ENCODERS)
 @each_path
-def test_row_03_attention_of_a_row_of_padding_gives_its_bias(page, path):
-    made, seen = built(page), []
+def test_row_03_attention_of_a_row_of_padding_gives_its_bias(config, path):
+    made, seen = built(config), []
     made.encoder.blocks[0].attention.o.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
     more = {"target": tokens(2, 5, seed=1)} if made.config.family == "encoder-decoder" else {}
     made(tokens(2, 6), right_padded(6, 0, width=6), path=path, **more)
@@ -215,11 +234,11 @@ def test_row_03_attention_of_a_row_of_padding_gives_its_bias(page, path):
 # ---- garbage
 
 
-@each_page
+@each_config
 @pytest.mark.parametrize(("path", "side"), [("eager", "right"), ("sdpa", "left")])
 @torch.no_grad()
-def test_row_04_ids_in_padded_slots_matter_to_nobody(page, path, side):
-    made = built(page)
+def test_row_04_ids_in_padded_slots_matter_to_nobody(config, path, side):
+    made = built(config)
     _, ids, mask = batch((6, 3), 6, side, made.config.vocab)
     more, wild = {}, {}
     if made.config.family == "encoder-decoder":
@@ -231,7 +250,7 @@ def test_row_04_ids_in_padded_slots_matter_to_nobody(page, path, side):
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("page", PAIRS)
+@pytest.mark.parametrize("config", PAIRS)
 @pytest.mark.parametrize(
     ("path", "cached", "garbage"),
     [
@@ -243,12 +262,12 @@ def test_row_04_ids_in_padded_slots_matter_to_nobody(page, path, side):
         ("sdpa", False, -1e30),
     ],
 )
-def test_row_04_garbage_in_padded_slots_of_the_memory_does_not_leak(page, path, garbage, cached):
+def test_row_04_garbage_in_padded_slots_of_the_memory_does_not_leak(config, path, garbage, cached):
     """A memory may come from anywhere, and its padded slots may hold anything."""
     mask, target = right_padded(6, 3, width=6), tokens(2, 5, seed=1)
     results = []
     for filler in (0.5, garbage):
-        made = built(page)
+        made = built(config)
         memory = normal(2, 6, made.config.width).masked_fill(~mask[..., None], filler).requires_grad_()
         if cached:
             cache = KVCache()
@@ -271,10 +290,15 @@ def test_row_04_garbage_in_padded_slots_of_the_memory_does_not_leak(page, path, 
 # ---- who looks at whom
 
 
-@each_page
-def test_row_05_nobody_looks_at_padding(page):
+def has_window(made: Transformer) -> bool:
+    stacks = (made.config.encoder, made.config.decoder)
+    return any(isinstance(window, int) for each in stacks if each for window in each.attention.windows)
+
+
+@each_config
+def test_row_05_nobody_looks_at_padding(config):
     """The weights of every attention of the model, asked of its own projections."""
-    made, seen = built(page), []
+    made, seen = built(config), []
     mask = right_padded(6, 3, width=6)
     more, target_mask = {}, None
     if made.config.family == "encoder-decoder":
@@ -298,7 +322,9 @@ def test_row_05_nobody_looks_at_padding(page):
         columns = weights.movedim(-1, 1)  # batch, key, head, query
         assert not columns[~real].any()
         total = weights.sum(-1)
-        assert largest_difference(total, torch.ones_like(total)) < 1e-12  # queries that are padding look, too
+        # Queries that are padding look, too, unless there is nothing but padding in their window.
+        blind = (total == 0) & ~mask[:, None] if has_window(made) and keys == 6 else torch.zeros_like(total).bool()
+        assert largest_difference(total, (~blind).double()) < 1e-12
 
 
 # ---- positions with an offset
@@ -329,10 +355,10 @@ def test_row_11_an_offset_takes_nothing_from_the_length(kind):
             assert largest_difference(wide[:, -512:], plain) < 1e-4
             continue
         for wrong in ((ids,), (ids, torch.ones_like(ids, dtype=torch.bool)), (padded, mask)):
-            with pytest.raises(ValueError, match=r"\b513 tokens does not fit: .*\b512\b"):
+            with pytest.raises(ValueError, match=r"\b513 tokens is too long: .*\b512\b"):
                 made(*wrong, **more)
         if more:
-            with pytest.raises(ValueError, match=r"\b513 tokens does not fit: .*\b512\b"):
+            with pytest.raises(ValueError, match=r"\b513 tokens is too long: .*\b512\b"):
                 made(ids[:, :5], target=ids)
 
 
@@ -346,17 +372,15 @@ def test_row_11_the_rows_before_the_offset_are_never_read():
 
 
 @pytest.mark.parametrize(
-    ("page", "calls"),
+    ("config", "calls"),
     [
-        ("bart", 50),
-        ("llama", 50),
-        ("2017", 50),
-        ("deberta_v2", 50),
-        pytest.param("roberta", 1000, marks=pytest.mark.slow),
+        ("bart", 30),
+        ("deberta_v2", 30),
+        *(pytest.param(config, 1000, marks=pytest.mark.slow) for config in ("llama", "2017", "roberta")),
     ],
 )
-def test_row_11_a_thousand_calls_leave_everything_as_it_was(page, calls):
-    made = built(page, torch.float32)
+def test_row_11_a_thousand_calls_leave_everything_as_it_was(config, calls):
+    made = built(config, torch.float32)
     everything = [*made.named_parameters(), *made.named_buffers()]
     before = {name: (tensor, tensor.detach().clone()) for name, tensor in everything}
     more = {"target": tokens(1, 2)} if made.config.family == "encoder-decoder" else {}

@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import nn
 
-from glassformer.config import Model
+from glassformer.config import ModelConfig
 from glassformer.generation.api import generate, generate_stream
 from glassformer.generation.settings import GenerationSettings
 from glassformer.models.transformer import Transformer
 from glassformer.nn.modes import evaluation_view
+from tests.configs import CONFIGS, built, tokens
 from tests.helpers import some_at_once
-from tests.pages import PAGES, built, tokens
 
-THREADS, ROUNDS = 8, 3
+THREADS, ROUNDS = 8, 2
 SEARCHES: list[dict[str, Any]] = [
     {},
     {"temperature": 1.0, "seed": 3},
@@ -30,8 +30,8 @@ SEARCHES: list[dict[str, Any]] = [
 ]
 
 
-def with_dropout(facts: Model) -> Model:
-    """Dropout in every place that a page of facts has for it."""
+def with_dropout(facts: ModelConfig) -> ModelConfig:
+    """Dropout in every place that a config has for it."""
     stacks = {
         name: replace(
             stack,
@@ -63,13 +63,13 @@ def job(model: Transformer, number: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("page", "training"),
+    ("config", "training"),
     some_at_once(product(("gpt2", "llama", "t5"), (True, False)), {("llama", False), ("t5", True)}.__contains__),
 )
-def test_each_thread_gets_what_it_gets_alone(page: str, training: bool) -> None:
-    model = built(with_dropout(PAGES[page])).train(training)
+def test_each_thread_gets_what_it_gets_alone(config: str, training: bool) -> None:
+    model = built(with_dropout(CONFIGS[config])).train(training)
     before = state(model)
-    alone = [job(built(with_dropout(PAGES[page])), number) for number in range(THREADS)]
+    alone = [job(built(with_dropout(CONFIGS[config])), number) for number in range(THREADS)]
     with ThreadPoolExecutor(THREADS) as pool:
         together = list(pool.map(lambda number: job(model, number % THREADS), range(THREADS * ROUNDS)))
     assert together == alone * ROUNDS
@@ -77,7 +77,7 @@ def test_each_thread_gets_what_it_gets_alone(page: str, training: bool) -> None:
 
 
 def test_a_view_shares_weights_buffers_and_hooks_and_has_no_dropout() -> None:
-    model = built(with_dropout(PAGES["gpt2"]))
+    model = built(with_dropout(CONFIGS["gpt2"]))
     assert evaluation_view(model) is model
     model.decoder.blocks[1].train()  # a part is enough
     view, ids = evaluation_view(model), tokens(2, 5)
@@ -85,7 +85,7 @@ def test_a_view_shares_weights_buffers_and_hooks_and_has_no_dropout() -> None:
     assert not any(part.training for part in view.modules())
     assert model.decoder.blocks[1].training
     assert [id(weight) for weight in view.parameters()] == [id(weight) for weight in model.parameters()]
-    expected = built(with_dropout(PAGES["gpt2"]))(ids)
+    expected = built(with_dropout(CONFIGS["gpt2"]))(ids)
     assert torch.equal(view(ids), expected)
     seen: list[int] = []
     model.decoder.blocks[0].register_forward_hook(lambda *_: seen.append(1))  # later than the view
@@ -96,7 +96,7 @@ def test_a_view_shares_weights_buffers_and_hooks_and_has_no_dropout() -> None:
 
 
 def test_a_stream_survives_training_between_two_tokens() -> None:
-    model, settings = built(with_dropout(PAGES["gpt2"])), GenerationSettings(max_new_tokens=6)
+    model, settings = built(with_dropout(CONFIGS["gpt2"])), GenerationSettings(max_new_tokens=6)
     [[expected]] = generate(model, [[3, 4, 5]], settings)
     stream = generate_stream(model, [[3, 4, 5]], settings)
     found = []
@@ -107,10 +107,10 @@ def test_a_stream_survives_training_between_two_tokens() -> None:
 
 
 def test_a_forward_method_set_on_an_instance() -> None:
-    model = built(with_dropout(PAGES["gpt2"])).train()
+    model = built(with_dropout(CONFIGS["gpt2"])).train()
     ffn = model.decoder.blocks[0].ffn
     ffn.forward = ffn.forward  # a bound method goes over to the view
-    assert torch.equal(evaluation_view(model)(tokens(1, 3)), built(with_dropout(PAGES["gpt2"]))(tokens(1, 3)))
+    assert torch.equal(evaluation_view(model)(tokens(1, 3)), built(with_dropout(CONFIGS["gpt2"]))(tokens(1, 3)))
     plain = ffn.forward
     ffn.forward = lambda x: plain(x) * 2  # a function that knows this very module cannot
     with pytest.raises(ValueError, match=r"forward method of a FeedForward was replaced.*call model.eval\(\) first"):
@@ -125,7 +125,7 @@ def test_a_forward_method_set_on_an_instance() -> None:
 
 
 def test_a_compiled_part_is_viewed_as_the_part_it_was_made_of() -> None:
-    model = built(with_dropout(PAGES["gpt2"]))
+    model = built(with_dropout(CONFIGS["gpt2"]))
     expected = model(tokens(1, 3))
     model.decoder.blocks[0] = torch.compile(model.decoder.blocks[0], backend="eager")
     model.train()
@@ -141,7 +141,7 @@ def test_a_class_that_makes_its_objects_in_another_way() -> None:
             made.__init__(*args, **kwargs)
             return made
 
-    model = built(with_dropout(PAGES["gpt2"]))
+    model = built(with_dropout(CONFIGS["gpt2"]))
     expected = model(tokens(1, 3))
     model.__class__ = Sharded
     assert torch.equal(evaluation_view(model.train())(tokens(1, 3)), expected)

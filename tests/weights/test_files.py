@@ -48,16 +48,16 @@ def index(folder: Path, weight_map: object, name: str = "model.safetensors.index
     return folder / name
 
 
-def read_all(where: Path, *, allow_pickle: bool = False) -> dict[str, Tensor]:
-    with open_weights(where, allow_pickle=allow_pickle) as weights:
+def read_all(path: Path, *, allow_pickle: bool = False) -> dict[str, Tensor]:
+    with open_weights(path, allow_pickle=allow_pickle) as weights:
         return {name: weights.read(name) for name in weights.entries}
 
 
-def refuse(where: Path, *said: str, allow_pickle: bool = False) -> None:
-    """The weights cannot be read, and the error names the file and says everything of ``said``."""
+def refuse(path: Path, *messages: str, allow_pickle: bool = False) -> None:
+    """The weights cannot be read, and the error names the file and has all ``messages``."""
     with pytest.raises(WeightsError) as caught:
-        read_all(where, allow_pickle=allow_pickle)
-    for text in (where.name, *said):
+        read_all(path, allow_pickle=allow_pickle)
+    for text in (path.name, *messages):
         assert text in str(caught.value)
 
 
@@ -239,14 +239,14 @@ def test_several_files_without_an_index_are_not_guessed_at(tmp_path: Path) -> No
 # ------------------------------------------------------------------------------------------------------- damaged files
 
 DAMAGE: dict[str, tuple[object, bytes, str]] = {
-    "truncated": ({"x": entry([4], 0, 16)}, b"1234567", "promises 16 bytes of tensors, but there are 7"),
-    "too long": ({"x": entry([1], 0, 4)}, b"1234567", "promises 4 bytes of tensors, but there are 7"),
-    "hole": ({"x": entry([1], 4, 8)}, bytes(8), "leaves a hole"),
+    "truncated": ({"x": entry([4], 0, 16)}, b"1234567", "lists 16 bytes of tensors, but the file has 7"),
+    "too long": ({"x": entry([1], 0, 4)}, b"1234567", "lists 4 bytes of tensors, but the file has 7"),
+    "gap": ({"x": entry([1], 4, 8)}, bytes(8), "leaves a gap"),
     "hole between": ({"x": entry([1], 0, 4), "y": entry([1], 8, 12)}, bytes(12), "'y' starts at 8, not 4"),
     "overlap": ({"x": entry([2], 0, 8), "y": entry([1], 4, 8)}, bytes(8), "overlaps"),
-    "length": ({"x": entry([3], 0, 8)}, bytes(8), "takes 12 bytes, but data_offsets 0 to 8 give it 8"),
-    "backwards": ({"x": entry([0], 8, 4)}, bytes(8), "give it -4"),
-    "overflow": ({"x": entry([0, 2**40, 2**40], 0, 0)}, b"", "takes 0 bytes"),
+    "length": ({"x": entry([3], 0, 8)}, bytes(8), "has 12 bytes, but data_offsets 0 to 8 are 8"),
+    "backwards": ({"x": entry([0], 8, 4)}, bytes(8), "are -4"),
+    "overflow": ({"x": entry([0, 2**40, 2**40], 0, 0)}, b"", "has 0 bytes"),
     "negative": ({"x": entry([-1, -1], 0, 4)}, bytes(4), "needs dtype, shape and two data_offsets"),
     "fraction": ({"x": entry([1.0], 0, 4)}, bytes(4), "needs dtype, shape"),
     "boolean size": ({"x": entry([True], 0, 4)}, bytes(4), "needs dtype, shape"),
@@ -254,9 +254,9 @@ DAMAGE: dict[str, tuple[object, bytes, str]] = {
     "no entry": ({"x": [1, 2]}, b"", "needs dtype, shape"),
     "three offsets": ({"x": {"dtype": "F32", "shape": [], "data_offsets": [0, 4, 8]}}, b"", "needs dtype, shape"),
     "list": ([1, 2], b"", "must be a JSON object, found list"),
-    "not json": (b"{nonsense", b"", "not JSON"),
-    "not text": (b'{"\xff": 1}', b"", "not JSON"),
-    "deep": (b"[" * 100_000, b"", "not JSON"),
+    "not json": (b"{nonsense", b"", "not valid JSON"),
+    "not text": (b'{"\xff": 1}', b"", "not valid JSON"),
+    "deep": (b"[" * 100_000, b"", "not valid JSON"),
     "twice": (b'{"x": {}, "x": {}}', b"", "names 'x' twice"),
     "metadata": ({"__metadata__": {"format": 1}}, b"", "must map names to text"),
     "metadata list": ({"__metadata__": ["pt"]}, b"", "must map names to text"),
@@ -266,8 +266,8 @@ DAMAGE: dict[str, tuple[object, bytes, str]] = {
 
 @pytest.mark.parametrize("case", DAMAGE)
 def test_a_damaged_file_is_refused(tmp_path: Path, case: str) -> None:
-    header, data, said = DAMAGE[case]
-    refuse(raw(tmp_path / "bad.safetensors", header, data), said, "download or save it again")
+    header, data, message = DAMAGE[case]
+    refuse(raw(tmp_path / "bad.safetensors", header, data), message, "download or save it again")
 
 
 def test_an_unknown_dtype_is_named(tmp_path: Path) -> None:
@@ -276,24 +276,24 @@ def test_an_unknown_dtype_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
-        (b"", "there are 0 bytes"),
-        (b"1234567", "there are 0 bytes"),
-        ((10**6).to_bytes(8, "little") + b"{}", "promises to be 1000000 bytes long, but there are 2"),
-        (b"\xff" * 64, "100000000 is the most"),
+        (b"", "the file has 0 more"),
+        (b"1234567", "the file has 0 more"),
+        ((10**6).to_bytes(8, "little") + b"{}", "should have 1000000 bytes; the file has 2 more"),
+        (b"\xff" * 64, "the limit is 100000000"),
     ],
 )
-def test_an_absurd_header_length_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
+def test_an_absurd_header_length_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "bad.safetensors").write_bytes(content)
-    refuse(tmp_path / "bad.safetensors", said, "download or save it again")
+    refuse(tmp_path / "bad.safetensors", message, "download or save it again")
 
 
 def test_a_header_longer_than_the_format_allows_is_not_even_read(tmp_path: Path) -> None:
     with (tmp_path / "bad.safetensors").open("wb") as file:
         file.write((100_000_001).to_bytes(8, "little"))
         file.truncate(200_000_000)  # sparse: takes no room on the disk
-    refuse(tmp_path / "bad.safetensors", "100000000 is the most", "download or save it again")
+    refuse(tmp_path / "bad.safetensors", "the limit is 100000000", "download or save it again")
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"])
@@ -354,9 +354,9 @@ def test_a_single_tensor_above_the_limit_is_one_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
-        ("{", "the index is not JSON"),
+        ("{", "the index is not valid JSON"),
         ("[]", "must be a JSON object, found list"),
         ("{}", "needs a weight_map"),
         ('{"weight_map": ["x"]}', "needs a weight_map"),
@@ -364,10 +364,10 @@ def test_a_single_tensor_above_the_limit_is_one_file(tmp_path: Path) -> None:
         ('{"weight_map": {"x": "a", "x": "b"}}', "names 'x' twice"),
     ],
 )
-def test_a_damaged_index_is_refused(tmp_path: Path, content: str, said: str) -> None:
+def test_a_damaged_index_is_refused(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "model.safetensors.index.json"
     path.write_text(content)
-    refuse(path, said, "download or save it again")
+    refuse(path, message, "download or save it again")
 
 
 @pytest.mark.parametrize("shard", ["../x.safetensors", "/etc/passwd", "a/b", "a\\b", "C:x", "..", ".", ""])
@@ -389,11 +389,11 @@ def test_index_and_shards_must_agree(tmp_path: Path) -> None:
     save_file({"x": torch.ones(1), "y": torch.ones(1)}, tmp_path / "one.safetensors")
     save_file({"y": torch.ones(1)}, tmp_path / "two.safetensors")
 
-    def disagree(weight_map: dict[str, str], *said: str) -> None:
+    def disagree(weight_map: dict[str, str], *messages: str) -> None:
         index(tmp_path, weight_map)
         with pytest.raises(WeightsError) as caught:
             open_weights(tmp_path)
-        assert all(text in str(caught.value) for text in (*said, "download or save all again"))
+        assert all(text in str(caught.value) for text in (*messages, "download or save all again"))
 
     disagree({"x": "one.safetensors"}, "one.safetensors", "also holds 'y'")
     disagree({"x": "one.safetensors", "y": "two.safetensors"}, "one.safetensors", "also holds 'y'")  # y comes twice
@@ -416,7 +416,7 @@ class Bomb:
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "x.pt", "x.pth", "x.ckpt", "x.BIN"])
 def test_a_pickle_is_refused_unless_asked_for(tmp_path: Path, name: str) -> None:
     torch.save({"x": torch.ones(2)}, tmp_path / name)
-    refuse(tmp_path / name, "can run code", "say allow_pickle=True")
+    refuse(tmp_path / name, "can run code", "set allow_pickle=True")
     assert torch.equal(read_all(tmp_path / name, allow_pickle=True)["x"], torch.ones(2))
 
 
@@ -444,7 +444,7 @@ def test_code_in_a_pickle_is_never_run(tmp_path: Path, zipped: bool) -> None:
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"PK\x03\x04nonsense"])
 def test_a_damaged_pickle_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.bin").write_bytes(content)
-    refuse(tmp_path / "x.bin", "not a pickle of tensors alone", "download it again", allow_pickle=True)
+    refuse(tmp_path / "x.bin", "not a pickle of tensors only", "download it again", allow_pickle=True)
 
 
 @pytest.mark.parametrize("zipped", [True, False])
@@ -453,15 +453,15 @@ def test_wrappings_are_taken_off(tmp_path: Path, wrap: str | None, zipped: bool)
     state = {"x": torch.randn(3, 2).T, "p": torch.nn.Parameter(torch.ones(2)), "model": torch.ones(1)}
     wrapped = {wrap: state, "epoch": 3} if wrap else state
     torch.save(wrapped, tmp_path / "x.pt", _use_new_zipfile_serialization=zipped)
-    found = read_all(tmp_path / "x.pt", allow_pickle=True)
-    assert set(found) == set(state)
-    assert torch.equal(found["x"], state["x"])
-    assert all(t.is_contiguous() and not t.requires_grad for t in found.values())
+    loaded = read_all(tmp_path / "x.pt", allow_pickle=True)
+    assert set(loaded) == set(state)
+    assert torch.equal(loaded["x"], state["x"])
+    assert all(t.is_contiguous() and not t.requires_grad for t in loaded.values())
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # some versions of torch warn of sparse tensors
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ({"x": torch.ones(1), "epoch": 3}, "epoch (int)"),
         ({"x": {"y": torch.ones(1)}}, "x (dict)"),
@@ -471,9 +471,9 @@ def test_wrappings_are_taken_off(tmp_path: Path, wrap: str | None, zipped: bool)
         (torch.ones(1), "found Tensor"),
     ],
 )
-def test_a_pickle_of_anything_but_named_tensors_is_refused(tmp_path: Path, content: object, said: str) -> None:
+def test_a_pickle_of_anything_but_named_tensors_is_refused(tmp_path: Path, content: object, message: str) -> None:
     torch.save(content, tmp_path / "x.pt")
-    refuse(tmp_path / "x.pt", said, "Save model.state_dict() alone", allow_pickle=True)
+    refuse(tmp_path / "x.pt", message, "Save only model.state_dict()", allow_pickle=True)
 
 
 # ------------------------------------------------------------------------------------------------------------- writing
@@ -557,7 +557,7 @@ def test_no_moment_mixes_two_saves(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     replace, unlink = os.replace, Path.unlink
     seen: list[set[float] | None] = []
 
-    def look() -> None:
+    def get_fact() -> None:
         try:
             seen.append({tensor[0].item() for tensor in read_all(tmp_path).values()})
         except WeightsError:
@@ -565,12 +565,12 @@ def test_no_moment_mixes_two_saves(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     def replacing(source: Path, target: Path) -> None:
         replace(source, target)
-        look()
+        get_fact()
 
     def unlinking(path: Path, missing_ok: bool = False) -> None:
         unlink(path, missing_ok)
         if path.parent == tmp_path:  # and not the folder where the new save is got ready
-            look()
+            get_fact()
 
     def write(value: float, limit: int) -> None:
         write_weights(tmp_path, {f"t{i}": torch.full((4,), value) for i in range(4)}, shard_bytes=limit)
@@ -606,9 +606,9 @@ def test_files_are_flushed_before_they_are_renamed(tmp_path: Path, monkeypatch: 
 
 
 def test_a_text_is_the_old_one_or_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "said.json"
+    path = tmp_path / "text.json"
     write_text(path, "old\n")
-    assert (names(tmp_path), path.read_text(encoding="utf-8")) == ({"said.json"}, "old\n")
+    assert (names(tmp_path), path.read_text(encoding="utf-8")) == ({"text.json"}, "old\n")
 
     def full_disk(*_: object) -> None:
         raise OSError("no space")
@@ -619,7 +619,7 @@ def test_a_text_is_the_old_one_or_the_new_one(tmp_path: Path, monkeypatch: pytes
             write_text(path, "new and long\n")
     assert path.read_text(encoding="utf-8") == "old\n"
     write_text(path, "öffnet\n")
-    assert (names(tmp_path), path.read_text(encoding="utf-8")) == ({"said.json"}, "öffnet\n")
+    assert (names(tmp_path), path.read_text(encoding="utf-8")) == ({"text.json"}, "öffnet\n")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="asks for the permissions of POSIX files")
@@ -635,7 +635,7 @@ def test_a_folder_is_made_where_there_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tensors", "said"),
+    ("tensors", "message"),
     [
         ({"x": torch.ones(1, dtype=torch.complex64)}, "'x'"),
         ({"x": torch.ones(2).to_sparse()}, "'x'"),
@@ -643,10 +643,10 @@ def test_a_folder_is_made_where_there_is_none(tmp_path: Path) -> None:
         ({"__metadata__": torch.ones(2)}, "'__metadata__'"),
     ],
 )
-def test_what_the_format_cannot_hold_is_not_written(tmp_path: Path, tensors: dict[str, Tensor], said: str) -> None:
+def test_what_the_format_cannot_hold_is_not_written(tmp_path: Path, tensors: dict[str, Tensor], message: str) -> None:
     with pytest.raises(WeightsError) as caught:
         write_weights(tmp_path, {"good": torch.ones(1)} | tensors)
-    assert all(text in str(caught.value) for text in ("model.safetensors", said, "Convert it"))
+    assert all(text in str(caught.value) for text in ("model.safetensors", message, "Convert it"))
     assert names(tmp_path) == set()
 
 
@@ -696,6 +696,7 @@ def test_a_disk_that_is_full_while_tensors_are_written_is_an_error_of_the_system
         "from pathlib import Path\n"
         "from glassformer.weights.saving import write_weights\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "sys.dont_write_bytecode = True\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "try:\n    write_weights(Path(sys.argv[1]), {'w': torch.zeros(1000)})\n"
         "except OSError as error:\n    print(error.errno, error.filename)\n"

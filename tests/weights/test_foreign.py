@@ -70,8 +70,8 @@ def assert_same_model(foreign: ForeignModel, model: PreTrainedModel, tolerance: 
     assert foreign.shapes == {name: tuple(tensor.shape) for name, tensor in expected.items()}
     for name, tensor in expected.items():
         torch.testing.assert_close(foreign.read(name), tensor, rtol=0, atol=tolerance)
-    said = {name: foreign.config[name] for name in SIZES}
-    assert said == SIZES
+    values = {name: foreign.config[name] for name in SIZES}
+    assert values == SIZES
 
 
 # --- llama2.c ---
@@ -142,7 +142,7 @@ def test_llama2c_of_another_length_is_refused(tmp_path: Path, change: Callable[[
     path = write_llama2c(tmp_path / "model.bin", llama(tied=True))
     path.write_bytes(change(path.read_bytes()))
     assert not looks_like_llama2c(path)
-    with pytest.raises(WeightsError, match=r"model\.bin: .* promise [\d,]+ bytes, and it has [\d,]+"):
+    with pytest.raises(WeightsError, match=r"model\.bin: .* has [\d,]+ bytes, and this one has [\d,]+"):
         read_llama2c(path)
 
 
@@ -153,7 +153,7 @@ def test_llama2c_of_another_length_is_refused(tmp_path: Path, change: Callable[[
         (b"GGUF", "has 4 bytes"),
         (struct.pack("<7i", 64, 96, 0, 4, 2, 50, 24), "begins with seven sizes"),
         (struct.pack("<7i", 64, -96, 3, 4, 2, 50, 24), "begins with seven sizes"),
-        (struct.pack("<7i", *[2**31 - 1] * 7), "promise"),
+        (struct.pack("<7i", *[2**31 - 1] * 7), "has .* bytes, and this one has"),
         (struct.pack("<7i", 0x616B3432, 1, 64, 96, 3, 4, 2) + bytes(228), "export.py --version 0"),
     ],
 )
@@ -246,25 +246,25 @@ def write_gguf(
     gguf = pytest.importorskip("gguf", reason="needs the extra glassformer[gguf]")
     arch = model.config.model_type
     writer = gguf.GGUFWriter(path, keys.pop("general__architecture", arch))
-    said = {
+    values = {
         "embedding_length": WIDTH, "block_count": LAYERS, "attention.head_count": HEADS,
         "attention.head_count_kv": KEY_HEADS, "feed_forward_length": INNER, "context_length": CONTEXT,
         "attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 10000.0, "rope.dimension_count": WIDTH // HEADS,
         "vocab_size": VOCABULARY,
     }  # fmt: skip
-    said = {f"{arch}.{key}": value for key, value in said.items()}
-    said |= {"tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2}
-    said |= {key.replace("__", "."): value for key, value in keys.items()}
+    values = {f"{arch}.{key}": value for key, value in values.items()}
+    values |= {"tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2}
+    values |= {key.replace("__", "."): value for key, value in keys.items()}
     add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
-    for key, value in said.items():
+    for key, value in values.items():
         if value is not None:
             add.get(type(value), writer.add_array)(key, value)
     tensors = stored_tensors(model)
     change_tensors(tensors)
     kinds = gguf.GGMLQuantizationType
     for name, tensor in tensors.items():
-        one = kinds[kind] if tensor.ndim == 2 else kinds.F32  # as llama.cpp does: vectors stay as they are
-        writer.add_tensor(name, gguf.quants.quantize(tensor.numpy(), one), raw_dtype=one)
+        quantisation = kinds[kind] if tensor.ndim == 2 else kinds.F32  # as llama.cpp does: vectors stay as they are
+        writer.add_tensor(name, gguf.quants.quantize(tensor.numpy(), quantisation), raw_dtype=quantisation)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -350,18 +350,18 @@ def test_gguf_rotary_factors_pass_only_as_ones(tmp_path: Path) -> None:
     ("keys", "complaint"),
     [
         ({"general__architecture": "gemma"}, "general.architecture is 'gemma'; .* llama, qwen2"),
-        ({"llama__block_count": None}, "llama.block_count must be one whole number; it is missing"),
+        ({"llama__block_count": None}, "llama.block_count must be an integer; it is missing"),
         ({"llama__attention__layer_norm_rms_epsilon": None}, "layer_norm_rms_epsilon must be a number; it is missing"),
-        ({"llama__attention__head_count_kv": [2, 2, 4]}, r"head_count_kv must be one whole number; it is \[2, 2, 4\]"),
+        ({"llama__attention__head_count_kv": [2, 2, 4]}, r"head_count_kv must be an integer; it is \[2, 2, 4\]"),
         ({"llama__attention__head_count_kv": 3}, "num_key_value_heads=3 does not divide"),
-        ({"llama__rope__dimension_count": 8}, "rope.dimension_count is 8, and heads are 16 wide"),
-        ({"llama__attention__value_length": 8}, "attention.value_length is 8, and heads are 16 wide"),
+        ({"llama__rope__dimension_count": 8}, "rope.dimension_count is 8, but heads are 16 wide"),
+        ({"llama__attention__value_length": 8}, "attention.value_length is 8, but heads are 16 wide"),
         ({"llama__vocab_size": 51}, r"model.embed_tokens.weight must have the shape \(51, 64\)"),
         ({"llama__block_count": 2}, "Unknown: 'model.layers.2.input_layernorm.weight', .* and 4 more. Missing: none"),
         ({"llama__block_count": 4}, "Unknown: none. Missing: 'model.layers.3.input_layernorm.weight', "),
-        ({"llama__expert_count": 8}, "llama.expert_count = 8, which is not known"),
-        ({"llama__attention__sliding_window": 4096}, "llama.attention.sliding_window = 4096, which is not known"),
-        ({"llama__attention__causal": False}, "llama.attention.causal = False, which is not known"),
+        ({"llama__expert_count": 8}, "unknown keys llama.expert_count = 8"),
+        ({"llama__attention__sliding_window": 4096}, "unknown keys llama.attention.sliding_window = 4096"),
+        ({"llama__attention__causal": False}, "unknown keys llama.attention.causal = False"),
         ({"split__count": 3}, "one of 3 parts"),
     ],
 )
@@ -400,7 +400,7 @@ def test_gguf_without_a_tensor_is_refused(tmp_path: Path) -> None:
 def test_gguf_cut_short_is_refused(tmp_path: Path, kept: int) -> None:
     path = write_gguf(tmp_path / "model.gguf", llama())
     path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(WeightsError, match=r"model\.gguf: expected a whole GGUF file"):
+    with pytest.raises(WeightsError, match=r"model\.gguf: expected a complete GGUF file"):
         read_gguf(path)
 
 
@@ -408,7 +408,7 @@ def test_a_file_of_another_kind_is_no_gguf(tmp_path: Path) -> None:
     pytest.importorskip("gguf", reason="needs the extra glassformer[gguf]")
     path = tmp_path / "model.gguf"
     path.write_bytes(b"PK\3\4" * 100)
-    with pytest.raises(WeightsError, match="expected a whole GGUF file of version 2 or 3"):
+    with pytest.raises(WeightsError, match="expected a complete GGUF file of version 2 or 3"):
         read_gguf(path)
 
 
@@ -436,7 +436,7 @@ def test_gguf_in_an_unknown_quantisation_is_refused_at_once(tmp_path: Path, monk
     import gguf
 
     monkeypatch.delitem(gguf.quants._type_traits, gguf.GGMLQuantizationType.Q8_0)
-    with pytest.raises(WeightsError, match="is stored as Q8_0, which the gguf package cannot turn"):
+    with pytest.raises(WeightsError, match="is stored as Q8_0, which the gguf package cannot dequantise"):
         read_gguf(path)
 
 

@@ -35,6 +35,7 @@ print(high_water() - before, sum(p.nbytes for p in loaded.model.parameters()))
         pytest.param("hf", "bfloat16", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_loading_holds_the_weights_about_once(tmp_path: Path, to: str, dtype: str | None) -> None:
     facts = change(change(preset("gpt2"), "decoder.layers", 8), "vocab", 12_000)
     for name, page in (("large", facts), ("small", change(change(facts, "decoder.layers", 1), "vocab", 300))):

@@ -1,12 +1,13 @@
-"""The course-style surface: seeds' signatures and state-dict names, against NumPy references in float64 below 1e-10."""
+"""The blocks by the adapters of docs/course.md, against NumPy references in float64 below 1e-10."""
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from glassformer import TransformerLM, scaled_dot_product_attention, silu, softmax
-from tests.course import adapters, reference
+from glassformer import TransformerLM, scaled_dot_product_attention
+from tests.course import reference
+from tests.course.adapters import adapters
 from tests.helpers import largest_difference, randomise
 
 BATCH, LENGTH, CONTEXT, VOCAB, WIDTH, HEADS, HIDDEN, LAYERS, THETA = 4, 12, 16, 100, 64, 4, 128, 3, 10_000.0
@@ -26,6 +27,10 @@ def x() -> Tensor:
 
 def part(weights: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}
+
+
+def projections(attn: dict[str, Tensor]) -> list[Tensor]:
+    return [attn[f"{name}_proj.weight"] for name in ("q", "k", "v", "output")]
 
 
 def arrays(weights: dict[str, Tensor]) -> dict[str, np.ndarray]:
@@ -50,11 +55,11 @@ def test_embedding(weights: dict[str, Tensor]) -> None:
 @pytest.mark.parametrize("shift", [0.0, 100.0, 1e4])
 @pytest.mark.parametrize("dim", [0, 1, -1])
 def test_softmax(x: Tensor, shift: float, dim: int) -> None:
-    assert same(softmax(x + shift, dim), reference.softmax(x.numpy() + shift, dim))
+    assert same(adapters.run_softmax(x + shift, dim), reference.softmax(x.numpy() + shift, dim))
 
 
 def test_silu(x: Tensor) -> None:
-    assert same(silu(x), reference.silu(x.numpy()))
+    assert same(adapters.run_silu(x), reference.silu(x.numpy()))
 
 
 def test_rmsnorm(weights: dict[str, Tensor], x: Tensor) -> None:
@@ -79,14 +84,15 @@ def test_attention_with_random_masks(lead: tuple[int, ...], path: str) -> None:
     q, k, v = (torch.randn(*lead, length, 16, dtype=torch.float64) for length in (LENGTH, CONTEXT, CONTEXT))
     mask = torch.rand(*lead, LENGTH, CONTEXT) > 0.5
     mask[..., 0] = True
-    ours = scaled_dot_product_attention(q, k, v, mask, path=path)
-    assert same(ours, reference.attention(q.numpy(), k.numpy(), v.numpy(), mask.numpy()))
+    expected = reference.attention(q.numpy(), k.numpy(), v.numpy(), mask.numpy())
+    assert same(scaled_dot_product_attention(q, k, v, mask, path=path), expected)
+    assert same(adapters.run_scaled_dot_product_attention(Q=q, K=k, V=v, mask=mask), expected)
 
 
 def test_multihead_self_attention(weights: dict[str, Tensor], x: Tensor) -> None:
     attn = part(weights, "layers.0.attn.")
     expected = reference.causal_self_attention(x.numpy(), arrays(attn), HEADS, theta=None)
-    assert same(adapters.run_multihead_self_attention(WIDTH, HEADS, attn, x), expected)
+    assert same(adapters.run_multihead_self_attention(WIDTH, HEADS, *projections(attn), x), expected)
 
 
 @pytest.mark.parametrize("lead", [None, (), (1,), (BATCH,)], ids=["default", "T", "1xT", "BxT"])
@@ -95,7 +101,8 @@ def test_multihead_self_attention_with_rope(
 ) -> None:
     attn = part(weights, "layers.0.attn.")
     positions = None if lead is None else torch.arange(LENGTH).expand(*lead, LENGTH)
-    ours = adapters.run_multihead_self_attention_with_rope(WIDTH, HEADS, CONTEXT, THETA, attn, x, positions)
+    more = (CONTEXT, THETA, *projections(attn), x, positions)
+    ours = adapters.run_multihead_self_attention_with_rope(WIDTH, HEADS, *more)
     assert same(ours, reference.causal_self_attention(x.numpy(), arrays(attn), HEADS, THETA))
 
 

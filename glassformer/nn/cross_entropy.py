@@ -1,0 +1,220 @@
+"""Cross-entropy of tokens: of logits, by the formula; and of the vectors before the head, without holding all logits.
+
+Label smoothing (Szegedy et al., 2016, section 7) gives the label the probability 1 − ε and spreads ε evenly over the
+whole vocabulary, the label included. A position whose label is ``IGNORE`` adds exactly 0.
+
+The logits of a language model are its largest values: N · V numbers, several times in a training step. With ``fused``,
+``linear_cross_entropy`` computes logits, loss and gradients of a chunk of rows before it goes on to the next chunk.
+d total / d logits is softmax − target, so all that is left for the backward pass is to multiply by one number.
+
+Shapes: ``...`` any axes, ``N`` positions, ``D`` width, ``V`` vocabulary.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from glassformer.config.checks import check_positive, check_probability
+from glassformer.nn.linear import linear
+from glassformer.nn.norm import upcast
+
+IGNORE = -100  # the label of a position that is not counted in the loss
+# By default logits are made for as many rows as give these many logits, but for no fewer rows than the second number,
+# because each time all rows of W's gradient are added to. Few on a CPU, whose caches may hold them.
+CPU_CHUNK, CHUNK = (2**24, 256), (2**27, 2048)
+
+
+class TokenLoss(NamedTuple):
+    """Sums over the positions that are counted in the loss."""
+
+    total: Float[Tensor, ""]  # cross-entropy in nats
+    correct: Int[Tensor, ""]  # the number of correct predictions; during training a tie counts as correct
+
+
+def token_cross_entropy(
+    logits: Float[Tensor, "... V"], labels: Int[Tensor, "..."], smoothing: float = 0.0
+) -> TokenLoss:
+    """Return cross-entropy and correct predictions, summed; positions with the label ``IGNORE`` add exactly 0."""
+    if not 0.0 <= smoothing < 1.0:
+        check_probability(smoothing=smoothing)
+    rows, flat = upcast(logits).reshape(-1, logits.shape[-1]), labels.reshape(-1)  # (positions, V), (positions,)
+    total = F.cross_entropy(rows, flat, ignore_index=IGNORE, reduction="sum", label_smoothing=smoothing)
+    return TokenLoss(total, _correct(logits.detach(), labels, ties=torch.is_grad_enabled()))
+
+
+def _correct(logits: Float[Tensor, "... V"], labels: Int[Tensor, "..."], *, ties: bool) -> Int[Tensor, ""]:
+    """Return the number of correct predictions. In training this runs every step, and amax is faster than argmax."""
+    if ties:
+        label_logits = logits.gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)  # any where IGNORE
+        is_correct = label_logits >= logits.amax(-1)
+    else:
+        is_correct = logits.argmax(-1) == labels
+    return (is_correct & (labels != IGNORE)).sum()
+
+
+def linear_cross_entropy(
+    x: Float[Tensor, "... D"],
+    weight: Float[Tensor, "V D"],
+    bias: Float[Tensor, "V"] | None,
+    labels: Int[Tensor, "..."],
+    *,
+    smoothing: float = 0.0,
+    fused: bool = False,
+    chunk: int | None = None,
+) -> TokenLoss:
+    """``token_cross_entropy`` of the logits W x (+ b).
+
+    Args:
+        x: vectors before the head's matrix.
+        weight: W; its gradient is summed in float32 at least.
+        bias: b.
+        labels: the target at each position, or ``IGNORE``.
+        smoothing: label smoothing.
+        fused: make the logits of a few rows at a time, and the gradients in the forward pass. Not for float16, whose
+            gradients must be scaled before they are rounded.
+        chunk: positions at a time; by default as many as are fast.
+    """
+    if not fused:
+        return token_cross_entropy(linear(x, weight, bias), labels, smoothing)
+    if not 0.0 <= smoothing < 1.0:
+        check_probability(smoothing=smoothing)
+    dtype = product_dtype(x)
+    if dtype == torch.float16:
+        raise ValueError("float16 needs fused=False: its gradients underflow unless the loss is scaled before them.")
+    logits, rows = CPU_CHUNK if x.is_cpu else CHUNK
+    chunk = max(rows, logits // weight.shape[0]) if chunk is None else chunk
+    check_positive(chunk=chunk)
+    flat, targets = x.reshape(-1, x.shape[-1]), labels.reshape(-1)  # N D, N
+    with torch.autocast(x.device.type, enabled=False):
+        if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
+            sums = _LinearCrossEntropy.apply(flat, weight, bias, targets, smoothing, chunk, dtype)  # type: ignore[no-untyped-call]
+            return TokenLoss(*sums)
+        return _Sums(flat, weight, bias, dtype).add_all(targets, smoothing, chunk, ties=torch.is_grad_enabled())
+
+
+def product_dtype(x: Tensor) -> torch.dtype:
+    """Return the dtype in which vectors are multiplied: their own, or that of autocast."""
+    device = x.device.type
+    if x.dtype == torch.float64 or not torch.is_autocast_enabled(device):
+        return x.dtype
+    return torch.get_autocast_dtype(device)
+
+
+class _Sums:
+    """Loss, correct predictions and the gradients that are asked for, summed over chunks of rows."""
+
+    def __init__(
+        self,
+        x: Float[Tensor, "N D"],
+        weight: Float[Tensor, "V D"],
+        bias: Float[Tensor, "V"] | None,
+        dtype: torch.dtype,
+        needs: tuple[bool, bool, bool] = (False, False, False),
+    ) -> None:
+        self.x, self.weight = x.to(dtype), weight.to(dtype)
+        self.bias = None if bias is None else bias.to(dtype)
+        self.wide = torch.promote_types(dtype, torch.float32)
+        self.needs_x, self.needs_weight, self.needs_bias = needs
+        self.x_grad = torch.empty_like(x) if self.needs_x else None
+        self.weight_grad: Tensor | None = None
+        self.bias_grad: Tensor | None = None
+
+    def add_all(self, labels: Int[Tensor, "N"], smoothing: float, chunk: int, *, ties: bool) -> TokenLoss:
+        """Add all rows, ``chunk`` at a time and about as many each time."""
+        count, vocab = len(labels), len(self.weight)
+        counted = (labels != IGNORE).unsqueeze(-1)  # N 1
+        vectors = self.x.masked_fill(~counted, 0.0)  # what is ignored adds nothing to W's gradient, whatever it is
+        chunk = -(-count // max(1, -(-count // chunk)))
+        # The same memory for every chunk: fresh memory is slow to touch.
+        same = self.wide == self.x.dtype
+        logits_memory = self.x.new_empty(chunk, vocab)
+        probs_memory = self.x.new_empty(chunk, vocab) if same else None
+        total, correct = self.x.new_zeros((), dtype=self.wide), labels.new_zeros(())
+        for start in range(0, count, max(1, chunk)):
+            rows = slice(start, min(start + chunk, count))
+            x, targets, out = vectors[rows], labels[rows], logits_memory[: rows.stop - start]
+            logits = _logits(x, self.weight, self.bias, out)  # n V
+            if probs_memory is not None:
+                log_probs = torch.log_softmax(logits, -1, out=probs_memory[: len(x)])
+            else:
+                log_probs = torch.log_softmax(logits, -1, dtype=self.wide)
+            total = total + _total(log_probs, targets, counted[rows], smoothing)
+            correct = correct + _correct(logits, targets, ties=ties)
+            if self.needs_x or self.needs_weight or self.needs_bias:
+                self.add_gradients(log_probs, x, targets, counted[rows], rows, smoothing)
+        return TokenLoss(total, correct)
+
+    def add_gradients(
+        self, log_probs: Tensor, x: Tensor, targets: Tensor, counted: Tensor, rows: slice, smoothing: float
+    ) -> None:
+        """Add the gradients of some rows; the memory of their log-probabilities is used for those of the logits."""
+        # softmax − target
+        grad = log_probs.exp_()  # n V
+        if smoothing > 0:
+            grad.sub_(smoothing / grad.shape[-1])
+        label = targets.clamp(min=0).unsqueeze(-1)  # n 1, any where IGNORE
+        grad.scatter_(-1, label, grad.gather(-1, label) - (1 - smoothing))
+        grad = grad.to(x.dtype)
+        # Those of b, W and the vectors.
+        if self.needs_bias:
+            bias_grad = (grad.mT @ counted.to(grad.dtype)).squeeze(-1).to(self.wide)  # V
+            self.bias_grad = bias_grad if self.bias_grad is None else self.bias_grad.add_(bias_grad)
+        if self.needs_weight and self.weight_grad is None:
+            self.weight_grad = (grad.mT @ x).to(self.wide)  # V D
+        elif self.weight_grad is not None and x.dtype == self.wide:
+            self.weight_grad.addmm_(grad.mT, x)
+        elif self.weight_grad is not None:
+            self.weight_grad.add_(grad.mT @ x)
+        if self.x_grad is not None:
+            self.x_grad[rows] = (grad @ self.weight).masked_fill_(~counted, 0.0)
+
+
+def _logits(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Float[Tensor, "n V"]:
+    """W x (+ b), in memory that is there."""
+    return torch.mm(x, weight.mT, out=out) if bias is None else torch.addmm(bias, x, weight.mT, out=out)
+
+
+def _total(log_probs: Tensor, targets: Tensor, counted: Tensor, smoothing: float) -> Float[Tensor, ""]:
+    """Return the sum of cross-entropies."""
+    total = F.nll_loss(log_probs, targets, ignore_index=IGNORE, reduction="sum")
+    if smoothing == 0:
+        return total
+    mean = -log_probs.mean(-1).where(counted.squeeze(-1), 0.0).sum()  # over the vocabulary
+    return (1 - smoothing) * total + smoothing * mean
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """The gradients are made in the forward pass; the backward pass multiplies them by that of the loss."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        smoothing: float,
+        chunk: int,
+        dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor]:
+        sums = _Sums(x, weight, bias, dtype, ctx.needs_input_grad[:3])
+        total, correct = sums.add_all(labels, smoothing, chunk, ties=True)
+        ctx.save_for_backward(sums.x_grad, sums.weight_grad, sums.bias_grad)
+        ctx.dtypes = x.dtype, weight.dtype, None if bias is None else bias.dtype
+        ctx.mark_non_differentiable(correct)
+        return total, correct
+
+    @staticmethod
+    def backward(ctx: Any, factor: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            raise RuntimeError("the fused loss has no gradients of its gradients; set fused = False on the model.")
+        # Without retain_graph nothing reads the gradients again, so that they need not be copied.
+        is_last = not torch.compiler.is_compiling() and not torch._C._autograd._get_current_graph_task_keep_graph()
+        gradients = [
+            None if gradient is None else (gradient.mul_(factor) if is_last else gradient * factor).to(dtype)
+            for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        ]
+        return *gradients, None, None, None, None

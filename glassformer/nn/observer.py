@@ -1,0 +1,109 @@
+"""Observers see the values of a pass by name and may replace them; ``inspect.record`` has the table of names.
+
+A model runs without one. Where a call has an observer, each part passes its values to the observer of that part, under
+names such as ``q`` or ``output``, and goes on with what it returns.
+
+Nothing is attached to a model: each thread has a table of the models that it observes, in which a model looks itself up
+whenever it calls one of its parts. Compiled code looks nothing up.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+
+@runtime_checkable
+class Observer(Protocol):
+    """Sees the values of one part of a model."""
+
+    def __call__(self, name: str, value: Tensor) -> Tensor:
+        """See a value; return it, or another of its shape to replace it."""
+        ...
+
+    def part(self, name: str) -> "Observer | None":
+        """Return the observer of a part of this part; None: nothing of it is to be seen."""
+        ...
+
+    def wants(self, *names: str) -> bool:
+        """Whether any of these values of this part is to be seen."""
+        ...
+
+
+def observe(observer: Observer | None, name: str, value: Tensor) -> Tensor:
+    """Show a value to the observer, if there is one; return the value, or its replacement."""
+    return value if observer is None else observer(name, value)
+
+
+def needs_formula(observer: Observer | None) -> bool:
+    """Whether attention must be computed by the formula, because fused kernels have no scores and no weights."""
+    return observer is not None and observer.wants("scores", "weights")
+
+
+# ---- which models are observed
+
+
+class ModelKey:
+    """What a model has in common with views of it, and not with copies: by it, the model is looked up."""
+
+
+@runtime_checkable
+class HasModelKey(Protocol):
+    """A model that can be observed."""
+
+    model_key: ModelKey
+
+
+@dataclass(frozen=True)
+class PartCall:
+    """One call of a part of a model: of embeddings, a stack or the head."""
+
+    part: str
+    tokens: int  # of each row
+    cached: int | None = None  # tokens of each row before them, in a cache; None: there is no cache
+    path: str = "sdpa"
+
+
+Watch = Callable[[PartCall], Observer | None]  # a call of a part to the observer of that part
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.watches: dict[ModelKey, Watch] = {}
+
+
+_THREAD = _Thread()
+
+
+def thread_watches() -> dict[ModelKey, Watch]:
+    """Return the table of the models that this thread observes."""
+    return _THREAD.watches
+
+
+def is_observed(model: HasModelKey) -> bool:
+    """Whether this thread observes a model."""
+    return not torch.compiler.is_compiling() and model.model_key in _THREAD.watches
+
+
+def observer_of(
+    model: HasModelKey, part: str, tokens: int, cached: int | None = None, path: str = "sdpa"
+) -> Observer | None:
+    """Return the observer of a part of a model for a call in this thread, if there is one; see ``PartCall``."""
+    if torch.compiler.is_compiling():
+        return None
+    watch = _THREAD.watches.get(model.model_key)
+    return None if watch is None else watch(PartCall(part, tokens, cached, path))
+
+
+@contextmanager
+def unobserved() -> Iterator[None]:
+    """Calls of this thread inside are neither seen nor changed."""
+    before, _THREAD.watches = _THREAD.watches, {}
+    try:
+        yield
+    finally:
+        _THREAD.watches = before
