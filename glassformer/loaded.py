@@ -1,7 +1,7 @@
-"""``Loaded``: a model with its tokenizer and its facts, and everything that can be done with it as methods.
+"""``Loaded``: a model with its tokenizer and its facts, and a method for each task.
 
-Each method is a call of the function of the same name, with the same settings; ``abilities`` says which of them a model
-supports. Generation, tasks and accounting are built on top of this module, so methods import them when called.
+Each method calls the function of the same name with the same settings; ``abilities`` lists those that a model supports.
+Generation, tasks and accounting are built on top of this module, so methods import them when called.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -9,36 +9,32 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from glassformer.config import Model, count, to_dict
+from glassformer.config import ModelConfig, count, to_dict
 from glassformer.config.checks import Setting, SettingError
-from glassformer.config.options import lists_options
-from glassformer.generation.settings import Side, TextOptions
+from glassformer.config.model import a_family
+from glassformer.config.options import AttentionPath, lists_options
+from glassformer.generation.settings import TextOptions
 from glassformer.models.transformer import Transformer
+from glassformer.task_methods import TaskMethods
+from glassformer.text.pieces import NoTokenizerError
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.weights.lineage import head_kind
 
 if TYPE_CHECKING:
     import os
 
-    from torch import Tensor
-
     from glassformer.generation.prompts import PromptInput
     from glassformer.generation.text import Message, Text
     from glassformer.inspect.account.account import Account, Causal, Dtype
-    from glassformer.inspect.account.load import Kernel, Mode
+    from glassformer.inspect.account.counts import Mode
     from glassformer.inspect.account.memory import Optimizer
     from glassformer.inspect.parts import Part
-    from glassformer.tasks.answer import Answered
     from glassformer.tasks.batches import Progress
-    from glassformer.tasks.classify import Classified
-    from glassformer.tasks.fill import Filled
-    from glassformer.tasks.score import Score
-    from glassformer.tasks.tag import Tagged
-    from glassformer.tasks.texts import Pair
+    from glassformer.viewer.notebook import View
 
-# What a model needs: one of these kinds of head, and one of these families; (): any.
+# For each method, the kinds of head and the families of models that support it; (): any.
 LANGUAGE_MODEL = ("lm",), ("decoder", "encoder-decoder")
 NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "generate": LANGUAGE_MODEL,
@@ -54,52 +50,67 @@ NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "account": ((), ()),
     "save": ((), ()),
 }
+HEAD_NAMES = {
+    "lm": "language-model", "classify": "classification", "tag": "token-classification", "span": "question-answering",
+}  # fmt: skip
 
 
 @dataclass
-class Report:
+class LoadReport:
     """What was ignored, initialised or cast while loading."""
 
-    spare: dict[str, str] = field(default_factory=dict)  # weights that were not loaded, each with the reason
+    unused: dict[str, str] = field(default_factory=dict)  # weights that were not loaded, each with the reason
     fresh: list[str] = field(default_factory=list)  # our names of missing weights, which were initialised
     cast: dict[str, str] = field(default_factory=dict)  # weights stored in another dtype than most: that dtype
-    foreign: dict[str, Any] = field(default_factory=dict)  # keys of config.json that the lineage does not know
+    unknown_keys: dict[str, Any] = field(default_factory=dict)  # of config.json, with their values
 
 
 @dataclass(repr=False)
-class Loaded:
-    """A model, its facts, its tokenizer and what it can do; see the methods."""
+class Loaded(TaskMethods):
+    """A model, its facts and its tokenizer, with a method for each task."""
 
     model: Transformer
-    config: Model
+    config: ModelConfig
     lineage: str | None
-    report: Report
-    place: Path
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    tokenizer_place: Path | None = None  # path of its tokenizer, if elsewhere
+    report: LoadReport
+    path: Path  # the folder or file that it was loaded from
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # key/values of a GGUF file
+    tokenizer_path: Path | None = None  # of its tokenizer, if not in the model's folder
     tokenizer_kind: str | None = None  # the kind of its older tokenizer files, if they do not state it
 
     @property
     def folder(self) -> Path:
         """The model's folder, or that of its file."""
-        return self.place if self.place.is_dir() else self.place.parent
+        return self.path if self.path.is_dir() else self.path.parent
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the folder or file, read on first use."""
-        if self.tokenizer_place is not None:
-            return Tokenizer.load(self.tokenizer_place, self.tokenizer_kind)
+        if self.tokenizer_path is not None:
+            return Tokenizer.load(self.tokenizer_path, self.tokenizer_kind)
         if "tokenizer.ggml.model" in self.metadata:
             return Tokenizer.from_gguf(self.metadata)
-        beside = sorted(self.folder.glob("tok*.bin"))  # how llama2.c names them
-        if self.place.suffix == ".bin" and len(beside) == 1:
-            return Tokenizer.from_llama2c(beside[0])
-        return Tokenizer.load(self.folder, self.tokenizer_kind)
+        vocabularies = sorted(self.folder.glob("tok*.bin"))  # llama2.c's names
+        if self.path.suffix == ".bin" and len(vocabularies) == 1:
+            return Tokenizer.from_llama2c(vocabularies[0])
+        try:
+            return Tokenizer.load(self.folder, self.tokenizer_kind)
+        except NoTokenizerError as error:
+            setting = Setting("tokenizer", outside="tokenizer.load")
+            raise error.suffixed(" If the model's tokenizer is elsewhere, name its folder: {}.", setting) from None
 
     @property
     def abilities(self) -> tuple[str, ...]:
-        """The methods that this model supports."""
-        return abilities(self.config)
+        """The methods that this model supports; ``chat`` needs a tokenizer with a chat template too."""
+        names = abilities(self.config)
+        return names if "chat" not in names or self._has_chat_template else tuple(n for n in names if n != "chat")
+
+    @property
+    def _has_chat_template(self) -> bool:
+        try:
+            return self.tokenizer.chat_template is not None
+        except (OSError, ValueError):  # it has no tokenizer, or one that cannot be read
+            return False
 
     @overload
     def generate(  # type: ignore[overload-overlap]  # a str is a Sequence[str]; the first overload holds for it
@@ -196,116 +207,17 @@ class Loaded:
 
         Args:
             texts: what to translate.
-            source: code or name of the language of the texts; None for a model of a single pair of languages.
+            source: code or name of the language of the texts; None for a model of a single pair of languages, or of
+                English and Chinese, which infers both languages of each text from its script.
             target: code or name of the language to translate into.
             batch_size: texts per batch.
             progress: called with the number of texts done and their total.
             options: see below.
         """
-        from glassformer.generation.translation import translate_text
+        from glassformer.generation.text import translate_text
 
         return translate_text(
             self, texts, source=source, target=target, batch_size=batch_size, progress=progress, **options
-        )
-
-    def fill(
-        self,
-        texts: Sequence[str],
-        *,
-        top: int = 5,
-        blank: str | None = None,
-        truncate: Side | None = None,
-        batch_size: int = 16,
-        progress: "Progress | None" = None,
-    ) -> "list[Filled]":
-        """Predict masked tokens; see ``glassformer.fill``."""
-        from glassformer.tasks.fill import fill
-
-        return fill(
-            self, texts, top=top, blank=blank, truncate=truncate, batch_size=batch_size, progress=progress
-        )  # fmt: skip
-
-    def score(
-        self,
-        texts: "Sequence[str | Pair]",
-        *,
-        window: int | None = None,
-        stride: int | None = None,
-        batch_size: int = 16,
-        progress: "Progress | None" = None,
-    ) -> "list[Score]":
-        """Log-probabilities, perplexity and bits per byte of texts; see ``glassformer.score``."""
-        from glassformer.tasks.score import score
-
-        return score(self, texts, window=window, stride=stride, batch_size=batch_size, progress=progress)
-
-    def embed(
-        self,
-        texts: Sequence[str],
-        *,
-        pool: Literal["mean", "first", "last"] | None = None,
-        normalise: bool | None = None,
-        truncate: Side | None = None,
-        batch_size: int = 16,
-        progress: "Progress | None" = None,
-    ) -> "Tensor":
-        """One vector per text, shape (texts, width); see ``glassformer.embed``."""
-        from glassformer.tasks.embed import embed
-
-        return embed(
-            self, texts, pool=pool, normalise=normalise, truncate=truncate, batch_size=batch_size, progress=progress
-        )
-
-    def classify(
-        self,
-        texts: "Sequence[str | Pair]",
-        *,
-        several: bool = False,
-        truncate: Side | None = None,
-        batch_size: int = 16,
-        progress: "Progress | None" = None,
-    ) -> "list[Classified]":
-        """Labels of texts, or of pairs of texts, with probabilities; see ``glassformer.classify``."""
-        from glassformer.tasks.classify import classify
-
-        return classify(self, texts, several=several, truncate=truncate, batch_size=batch_size, progress=progress)
-
-    def tag(
-        self,
-        texts: Sequence[str | Sequence[str]],
-        *,
-        overlap: int | None = None,
-        batch_size: int = 16,
-        progress: "Progress | None" = None,
-    ) -> "list[Tagged]":
-        """A label for every word, and the entities that the labels mark; see ``glassformer.tag``."""
-        from glassformer.tasks.tag import tag
-
-        return tag(self, texts, overlap=overlap, batch_size=batch_size, progress=progress)
-
-    def answer(
-        self,
-        questions: "Sequence[Pair]",
-        *,
-        top: int = 1,
-        max_answer_tokens: int = 30,
-        no_answer: bool = False,
-        stride: int | None = None,
-        batch_size: int = 16,
-        progress: "Progress | None" = None,
-    ) -> "list[Answered]":
-        """Answer questions by spans of their contexts; see ``glassformer.answer``."""
-        from glassformer.tasks.answer import answer
-
-        return answer(
-            self,
-            questions,
-            top=top,
-            max_answer_tokens=max_answer_tokens,
-            no_answer=no_answer,
-            stride=stride,
-            batch_size=batch_size,
-            progress=progress,
         )
 
     def account(
@@ -316,11 +228,14 @@ class Loaded:
         source: int | None = None,
         dtype: "Dtype | None" = None,
         mode: "Mode" = "forward",
-        attention: "Kernel" = "fused",
+        attention: AttentionPath = "sdpa",
         causal: "Causal" = "dense",
         optimizer: "Optimizer" = "adamw",
     ) -> "Account":
-        """Parameters, FLOPs and memory of a pass, a training step or a decoded token; see ``glassformer.account``."""
+        """Return parameters, FLOPs and memory of a pass, a training step or a decoded token.
+
+        See ``glassformer.account``.
+        """
         from glassformer.inspect.account.account import account
 
         return account(
@@ -348,11 +263,26 @@ class Loaded:
 
         return save(self, folder, to=to, lineage=lineage, tokenizer=tokenizer)
 
+    def view(
+        self,
+        text: str | None = None,
+        *,
+        text_b: str | None = None,
+        target: str | None = None,
+        compare: "Loaded | str | None" = None,
+        heads: Sequence[str] = (),
+        height: int = 720,
+    ) -> "View":
+        """Visualise what the model computes for a text, in a notebook or as a file; see ``glassformer.view``."""
+        from glassformer.viewer.notebook import view
+
+        return view(self, text, text_b=text_b, target=target, compare=compare, heads=heads, height=height)
+
     def __repr__(self) -> str:
         return f"<Loaded {_summary(self)}>"
 
     def _repr_html_(self) -> str:
-        """How a notebook shows the model: what it is and can do, its parts with their parameters, all of its facts."""
+        """Return HTML for notebooks: a summary, the abilities, the parts with their parameters, and the facts."""
         from glassformer.inspect.parts import part_tree
 
         return (
@@ -362,8 +292,8 @@ class Loaded:
         )
 
 
-def abilities(facts: Model) -> tuple[str, ...]:
-    """The methods of ``Loaded`` that a model with these facts supports."""
+def abilities(facts: ModelConfig) -> tuple[str, ...]:
+    """Return the methods of ``Loaded`` that a model with these facts supports, if its tokenizer has what they need."""
     kind = head_kind(facts.head)
     return tuple(
         name
@@ -373,34 +303,35 @@ def abilities(facts: Model) -> tuple[str, ...]:
 
 
 def check_ability(
-    facts: Model, name: str, heads: Sequence[str] | None = None, families: Sequence[str] | None = None
+    loaded: Loaded, name: str, heads: Sequence[str] | None = None, families: Sequence[str] | None = None
 ) -> None:
-    """Raise unless the model has a head and family that ``name`` needs (``NEEDS``); the error says what it can do."""
+    """Raise unless the model has a head and a family that ``name`` needs; the error lists what it supports."""
     heads = NEEDS[name][0] if heads is None else heads
     families = NEEDS.get(name, ((), ()))[1] if families is None else families
-    can = ", ".join(abilities(facts))
+    facts = loaded.config
     kind = head_kind(facts.head)
     if kind not in heads:
+        own = "no head" if kind == "none" else f"{'an' if kind in ('lm', 'embedding') else 'a'} {kind!r} head"
         raise SettingError(
-            f"{name} needs a model with {_heads(heads)}; this one has {_heads([kind])}, and can {can}. "
+            f"{name} needs a {HEAD_NAMES[heads[0]]} head ({' or '.join(map(repr, heads))}); this model has {own} and "
+            f"supports: {_supported(loaded)}. "
             "Load it with {} if the folder has the weights of such a head.",
             Setting("head", heads[0]),
         )
     if families and facts.family not in families:
+        needed = " or ".join(map(a_family, families))
         raise ValueError(
-            f"{name} needs a model of the family {' or '.join(families)}; this one is of the family {facts.family}, "
-            f"and can {can}."
+            f"{name} needs {needed}; this model is {a_family(facts.family)} and supports: {_supported(loaded)}."
         )
 
 
-def _heads(kinds: Sequence[str]) -> str:
-    """Kinds of head in words."""
-    names = {"none": "no head", "lm": "a language-model head"}
-    return " or ".join(names.get(kind, f"a head of the kind {kind}") for kind in kinds)
+def _supported(loaded: Loaded) -> str:
+    """Return the tasks that a model supports, for errors."""
+    return ", ".join(name for name in loaded.abilities if name not in ("account", "save"))
 
 
 def _summary(loaded: Loaded) -> str:
-    """One line: lineage, family, parameters, dtype, device."""
+    """Return one line: lineage, family, parameters, dtype, device."""
     weight = next(loaded.model.parameters())
     dtype = str(weight.dtype).removeprefix("torch.")
     return (
@@ -410,9 +341,9 @@ def _summary(loaded: Loaded) -> str:
 
 
 def _part_html(part: "Part") -> str:
-    """A part with its parameters, the facts about it, and its own parts."""
-    copies = f" × {part.times}" if part.times > 1 else ""
-    line = f"<b>{escape(part.name)}</b> {part.parameters:,}{copies} <i>{escape(part.says)}</i>"
+    """Return HTML of a part: its parameters, its facts and its children."""
+    copies = f" × {part.copies}" if part.copies > 1 else ""
+    line = f"<b>{escape(part.name)}</b> {part.parameters:,}{copies} <i>{escape(part.description)}</i>"
     if not part.parts:
         return f"<li>{line}</li>"
     is_open = " open" if part.name in ("model", "encoder", "decoder") else ""
@@ -421,7 +352,7 @@ def _part_html(part: "Part") -> str:
 
 
 def _facts_html(facts: object) -> str:
-    """Nested facts as nested lists."""
+    """Return nested facts as nested lists."""
     if not isinstance(facts, Mapping):
         return escape(str(facts))
     return f"<ul>{''.join(f'<li>{escape(str(name))}: {_facts_html(value)}</li>' for name, value in facts.items())}</ul>"

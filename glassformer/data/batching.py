@@ -1,26 +1,132 @@
-"""Which examples make up each batch: a fixed number of them, or as many as fit into a budget of tokens.
+"""Which examples make up each batch: their shuffled order, and plans of batches of a fixed size or a budget of tokens.
 
-Both plans compute the batch at any position of any epoch, so that a run can stop and resume anywhere. Every example
-occurs once per epoch.
+Order and plans compute the batch at any position of any epoch without storing the order, so that a run can stop and
+resume anywhere. Every example occurs once per epoch.
 
-Shapes: ``N`` examples, ``W`` examples of a window, ``B`` examples of a batch.
+The order is a permutation by a Feistel network: a number is a pair (left, right) of about √count × √count, and in each
+round a hash of one half is added to the other. Each round can be undone, so every pair occurs exactly once (M. Luby,
+C. Rackoff 1988; J. Black, P. Rogaway 2002 for sizes that are no power of two). The few pairs beyond ``count`` are
+permuted again until they fall within it. It computes with 64-bit integers only, and so is the same on every machine.
+
+Shapes: ``N`` examples, ``W`` examples of a window, ``B`` examples of a batch, ``n`` positions.
 """
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from functools import lru_cache
+from math import isqrt
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int64, Integer
+from numpy.typing import NDArray
 
-from glassformer.config.checks import check_choice, check_count, check_positive
-from glassformer.data.order import Order, hashed
+from glassformer.config.checks import Setting, SettingError, check_choice, check_count, check_positive
+
+_SMALL = 100  # below this count the halves are so short that eight rounds leave a pattern
+
+
+class Cursor(NamedTuple):
+    """A position in a run over the data: the epoch, and the number of items of it that are done."""
+
+    epoch: int
+    offset: int
+
+
+def hashed(*parts: int | str) -> int:
+    """Return a 63-bit number that depends on all parts: a way to derive several seeds from one."""
+    text = "\x1f".join(f"{type(part).__name__}{part}" for part in parts)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+
+
+class Order:
+    """The numbers 0 … count − 1, in another order in every epoch; in ascending order with ``shuffle=False``.
+
+    Positions count through all epochs of a run: position p is ``divmod(p, count)``, an epoch and an offset.
+    """
+
+    def __init__(self, count: int, seed: int, shuffle: bool = True) -> None:
+        check_positive(count=count)
+        self.count = count
+        self.seed = seed
+        self.shuffle = shuffle
+        self._left = isqrt(count - 1) + 1
+        self._right = -(-count // self._left)
+
+    def at(self, epoch: int, offset: int) -> int:
+        """Return the number at one offset of an epoch."""
+        check_count(epoch=epoch, offset=offset)
+        if offset >= self.count:
+            raise IndexError(f"an epoch has {self.count} positions, numbered from 0; got {offset}.")
+        return int(self.span(epoch, offset, offset + 1)[0])
+
+    def span(self, epoch: int, start: int, stop: int) -> Int64[np.ndarray, "n"]:
+        """Return the numbers at the offsets ``[start, stop)``."""
+        if not 0 <= start <= stop <= self.count:
+            raise IndexError(f"an epoch has {self.count} positions; [{start}, {stop}) is not within them.")
+        numbers = np.arange(start, stop, dtype=np.uint64)
+        if not self.shuffle:
+            return numbers.astype(np.int64)
+        # Permute the pairs (left, right); numbers beyond ``count`` are permuted again until they fall within it.
+        keys, width, height = _keys(self.count, self.seed, epoch), np.uint64(self._right), np.uint64(self._left)
+        outside = np.ones(len(numbers), dtype=bool)
+        while outside.any():
+            left, right = np.divmod(numbers[outside], width)
+            for first, second in zip(keys[::2], keys[1::2], strict=True):
+                left = (left + _mix(right ^ np.uint64(first)) % height) % height
+                right = (right + _mix(left ^ np.uint64(second)) % width) % width
+            numbers[outside] = left * width + right
+            outside = numbers >= self.count
+        return numbers.astype(np.int64)
+
+    def cursor(self, position: int) -> Cursor:
+        """Return the epoch and the offset of a position of the whole run."""
+        check_count(position=position)
+        return Cursor(*divmod(position, self.count))
+
+    def walk(self, start: int = 0, *, rank: int = 0, world: int = 1) -> Iterator[int]:
+        """Yield the numbers from a position on, endlessly; process ``rank`` of ``world`` gets every ``world``-th."""
+        check_rank(rank, world)
+        check_count(start=start)
+        position = start + rank
+        while True:
+            yield self.at(*self.cursor(position))
+            position += world
+
+
+def check_rank(rank: int, world: int) -> None:
+    """Raise unless ``rank`` is one of ``world`` processes."""
+    check_positive(world=world)
+    check_count(rank=rank)
+    if rank >= world:
+        raise ValueError(f"rank must be below world={world}, counted from 0; got {rank}.")
+
+
+@lru_cache(maxsize=64)
+def _keys(count: int, seed: int, epoch: int) -> tuple[int, ...]:
+    """Return the keys of the rounds of an epoch."""
+    check_count(epoch=epoch)
+    size = 8 * (16 if count < _SMALL else 8)
+    digest = hashlib.shake_256(f"order {count} {seed} {epoch}".encode()).digest(size)
+    return tuple(int.from_bytes(digest[start : start + 8], "little") for start in range(0, size, 8))
+
+
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return a 64-bit hash whose every bit depends on every bit (S. Vigna's SplitMix64).
+
+    Unsigned integers wrap around.
+    """
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
 
 Lengths: TypeAlias = Sequence[int] | Integer[np.ndarray, "N"]
 
 
 def checked_lengths(lengths: Lengths, what: str, purpose: str) -> Int64[np.ndarray, "N"]:
-    """The lengths as an array; raise if there are none, or if one is below 1.
+    """Return the lengths as an array; raise if there are none, or if one is below 1.
 
     Args:
         lengths: in tokens.
@@ -52,10 +158,10 @@ class BatchPlan(Protocol):
         """Everything that determines the batches, in plain values: plans with equal facts make equal batches."""
 
     def batches(self, epoch: int) -> int:
-        """The number of batches in an epoch, at least one."""
+        """Return the number of batches in an epoch, at least one."""
 
     def at(self, epoch: int, number: int) -> list[int]:
-        """The examples of one batch."""
+        """Return the examples of one batch."""
 
 
 class FixedPlan:
@@ -64,15 +170,14 @@ class FixedPlan:
     def __init__(self, examples: int, size: int, *, seed: int, shuffle: bool = True, drop_last: bool = False) -> None:
         check_positive(examples=examples, size=size)
         if drop_last and size > examples:
-            raise ValueError(f"batches of {size} out of {examples} examples leave none if the last is dropped.")
+            raise ValueError(
+                f"{examples} examples do not fill a batch of {size}, and the incomplete last batch is dropped."
+            )
+        self.examples = examples  # of the data set
         self._order = Order(examples, seed, shuffle)
         self._size = size
         self._drop_last = drop_last
-
-    @property
-    def examples(self) -> int:
-        """The number of examples in the data set."""
-        return self._order.count
+        self._batches = examples // size if drop_last else -(-examples // size)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -82,13 +187,14 @@ class FixedPlan:
         return facts | {"size": self._size, "drop_last": self._drop_last}
 
     def batches(self, epoch: int) -> int:
-        """The number of batches in an epoch; the same for all epochs."""
-        check_count(epoch=epoch)
-        return self.examples // self._size if self._drop_last else -(-self.examples // self._size)
+        """Return the number of batches in an epoch; the same for all epochs."""
+        del epoch
+        return self._batches
 
     def at(self, epoch: int, number: int) -> list[int]:
-        """The examples of one batch."""
-        _check_number(number, self.batches(epoch))
+        """Return the examples of one batch."""
+        if not 0 <= number < self._batches:
+            raise IndexError(f"the epoch has {self._batches} batches, numbered from 0; got {number}.")
         start = number * self._size
         return self._order.span(epoch, start, min(start + self._size, self.examples)).tolist()
 
@@ -127,14 +233,16 @@ class BudgetPlan:
         check_choice("too_long", too_long, ("stop", "cut", "skip"))
         if self.longest > budget:
             raise ValueError(f"an example of longest={longest} tokens cannot fit into a budget of {budget}.")
+        # Examples that are too long: an error, skipped, or counted as ``longest``.
         counts = checked_lengths(lengths, "example", "to make batches of")
         fits = counts <= self.longest
         if too_long == "stop" and not fits.all():
-            raise ValueError(_too_long(counts, int(fits.argmin()), self.longest))
+            raise _too_long(counts, int(fits.argmin()), self.longest)
         self.skipped: list[int] = np.flatnonzero(~fits).tolist() if too_long == "skip" else []
         self._kept = np.flatnonzero(fits) if too_long == "skip" else np.arange(len(counts))
         if not len(self._kept):
             raise ValueError(f"all {len(counts)} examples have more than {self.longest} tokens; none is left.")
+        # What the batches are computed from.
         self._lengths = np.minimum(counts, self.longest)
         self._budget, self._window, self._too_long = budget, window, too_long
         self._order = Order(len(self._kept), seed, shuffle)
@@ -154,18 +262,19 @@ class BudgetPlan:
         return facts | {"too_long": self._too_long, "lengths": self._digest}
 
     def batches(self, epoch: int) -> int:
-        """The number of batches in an epoch; epochs differ a little."""
+        """Return the number of batches in an epoch; epochs differ a little."""
         return len(self._epoch(epoch))
 
     def at(self, epoch: int, number: int) -> list[int]:
-        """The examples of one batch, the shortest first."""
+        """Return the examples of one batch, the shortest first."""
         batches = self._epoch(epoch)
-        _check_number(number, len(batches))
+        if not 0 <= number < len(batches):
+            raise IndexError(f"the epoch has {len(batches)} batches, numbered from 0; got {number}.")
         shuffled = Order(len(batches), hashed("batches", self._order.seed), self._order.shuffle)
         return batches[shuffled.at(epoch, number)].tolist()
 
     def _epoch(self, epoch: int) -> list[_Numbers]:
-        """All batches of an epoch, window by window; those of the last two epochs used are cached."""
+        """Return all batches of an epoch, window by window; those of the last two epochs used are cached."""
         if epoch not in self._epochs:
             order = self._kept[self._order.span(epoch, 0, self._order.count)]
             windows = (order[start : start + self._window] for start in range(0, len(order), self._window))
@@ -174,10 +283,12 @@ class BudgetPlan:
         return self._epochs[epoch]
 
     def _cut(self, window: Int64[np.ndarray, "W"]) -> Iterator[_Numbers]:
-        """A window as batches of examples of similar length."""
+        """Yield a window as batches of examples of similar length."""
+        # Sort the window by length.
         lengths = self._lengths[window]
         by_length = np.argsort(lengths, kind="stable")
         window, lengths = window[by_length], lengths[by_length]
+        # Take as many of the shortest that are left as fit: longest × examples ≤ budget.
         start = 0
         while start < len(window):
             limit = self._budget // int(lengths[start])  # the others are no shorter
@@ -187,14 +298,11 @@ class BudgetPlan:
             start = stop
 
 
-def _too_long(lengths: Int64[np.ndarray, "N"], first: int, longest: int) -> str:
+def _too_long(lengths: Int64[np.ndarray, "N"], first: int, longest: int) -> SettingError:
     count = int((lengths > longest).sum())
-    return (
-        f"example {first} has {lengths[first]} tokens, more than {longest} ({count} of {len(lengths)} do). Raise the "
-        f'budget or longest=, or say too_long="skip" to leave such examples out, too_long="cut" to cut them.'
+    return SettingError(
+        f"example {first} has {lengths[first]} tokens, more than {longest} ({count} of {len(lengths)} do). "
+        "Raise {}, or set {}.",
+        Setting("budget", outside="batch.tokens"),
+        Setting("too_long='cut' or too_long='skip'", outside="batch.length, to which longer examples are cut"),
     )
-
-
-def _check_number(number: int, batches: int) -> None:
-    if not 0 <= number < batches:
-        raise IndexError(f"the epoch has {batches} batches, numbered from 0; got {number}.")

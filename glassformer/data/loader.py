@@ -13,8 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 import torch
 
 from glassformer.config.checks import check_count, check_positive
-from glassformer.data.batching import BatchPlan
-from glassformer.data.order import Cursor, check_rank, hashed
+from glassformer.data.batching import BatchPlan, Cursor, check_rank, hashed
 
 Item_co = TypeVar("Item_co", covariant=True)
 Item = TypeVar("Item")
@@ -30,10 +29,10 @@ class Dataset(Protocol[Item_co]):
     """
 
     def __len__(self) -> int:
-        """The number of examples."""
+        """Return the number of examples."""
 
     def __getitem__(self, number: int, /) -> Item_co:
-        """One example; with workers several threads call this at once."""
+        """Return one example; with workers several threads call this at once."""
 
 
 class Loader(Generic[Item, Batch]):
@@ -76,49 +75,59 @@ class Loader(Generic[Item, Batch]):
         self._rank, self._world = rank, world
         self._ahead = max(1, workers * prefetch)
         self._threads = ThreadPoolExecutor(workers, "loader") if workers else None
-        self._next = Cursor(0, 0)  # of all processes together
+        self._next = Cursor(0, 0)  # shared by all processes; this one reads the batch ``rank`` later
         self._pending: deque[Future[Batch]] = deque()
 
     def __iter__(self) -> Iterator[Batch]:
         return self
 
     def __next__(self) -> Batch:
-        batch = self._prepare_next() if self._threads is None else self._fetch(self._threads)
+        if self._threads is None:
+            cursor = self._later(self._next, self._rank)
+            batch = self._make(cursor, self._plan.at(*cursor))
+        else:
+            batch = self._fetch(self._threads)
         self._next = self._later(self._next, self._world)
         return batch
 
     def epoch(self) -> Iterator[Batch]:
-        """The rest of this process's batches of the current epoch; processes may differ by one batch."""
-        number = self._own(self._next).epoch
-        while self._own(self._next).epoch == number:
+        """Yield the rest of this process's batches of the current epoch.
+
+        The number may differ by one between processes.
+        """
+        number = self.cursor.epoch
+        while self.cursor.epoch == number:
             yield next(self)
 
     @property
     def cursor(self) -> Cursor:
-        """The epoch and number of the next batch."""
-        return self._own(self._next)
+        """The epoch and number of the next batch of this process."""
+        return self._later(self._next, self._rank)
 
     def state(self) -> dict[str, Any]:
-        """The current position, for ``resume``; the same for all processes, and serialisable as JSON."""
+        """Return the current position, for ``resume``; the same for all processes, and serialisable as JSON."""
         return {**self._facts(), "epoch": self._next.epoch, "batch": self._next.offset}
 
     def resume(self, state: Mapping[str, Any]) -> None:
-        """Continue where ``state`` was taken; other data, another plan or another seed are errors: another run."""
+        """Continue where ``state`` was taken; raise if the data, the plan or the seed differ."""
         facts = self._facts()
         missing = {*facts, "epoch", "batch"} - {*state}
         if missing:
-            raise ValueError(f"this is no state of a loader: it lacks {', '.join(sorted(missing))}.")
+            raise ValueError(f"not a loader state: {', '.join(sorted(missing))} missing.")
+        # Data, plan and seed must be the same.
         for name, ours in facts.items():
             if state[name] != ours:
                 raise ValueError(
-                    f"the run cannot go on with other data or settings: {name} was {state[name]!r} and is {ours!r}. "
-                    f"Restore what it was, or start a new run."
+                    f"cannot resume: {name} was {state[name]!r} and is now {ours!r}. Restore it, or start a new run."
                 )
+        # Go to the position, and drop the batches that were prepared ahead.
         cursor = Cursor(state["epoch"], state["batch"])
         check_count(epoch=cursor.epoch, batch=cursor.offset)
         if cursor.offset >= self._plan.batches(cursor.epoch):
             batches = self._plan.batches(cursor.epoch)
-            raise ValueError(f"epoch {cursor.epoch} has {batches} batches; got {cursor.offset}.")
+            raise ValueError(
+                f"the state points to batch {cursor.offset} of epoch {cursor.epoch}, which has only {batches} batches."
+            )
         self._drop()
         self._next = cursor
 
@@ -138,28 +147,21 @@ class Loader(Generic[Item, Batch]):
         data = getattr(self._dataset, "fingerprint", None)
         return {"version": _VERSION, "data": data, "seed": self._seed, "plan": self._plan.facts}
 
-    def _prepare_next(self) -> Batch:
-        cursor = self._own(self._next)
-        return self._make(cursor, self._plan.at(*cursor))
-
     def _later(self, cursor: Cursor, steps: int) -> Cursor:
-        """The cursor so many batches later, across the ends of epochs."""
+        """Return the cursor so many batches later, across the ends of epochs."""
         epoch, offset = cursor.epoch, cursor.offset + steps
         while offset >= (count := self._plan.batches(epoch)):
             epoch, offset = epoch + 1, offset - count
         return Cursor(epoch, offset)
 
-    def _own(self, cursor: Cursor) -> Cursor:
-        """The batch of this process, of the ``world`` batches from ``cursor`` on."""
-        return self._later(cursor, self._rank)
-
     def _fetch(self, threads: ThreadPoolExecutor) -> Batch:
-        """The next batch, after submitting the batches that follow to the threads."""
-        ahead = self._later(self._next, self._world * len(self._pending))
+        """Return the next batch, after submitting the batches that follow to the threads."""
+        # Submit batches until self._ahead of them are pending.
+        next_submit = self._later(self._next, self._world * len(self._pending))
         while len(self._pending) < self._ahead:
-            cursor = self._own(ahead)
+            cursor = self._later(next_submit, self._rank)
             self._pending.append(threads.submit(self._make, cursor, self._plan.at(*cursor)))
-            ahead = self._later(ahead, self._world)
+            next_submit = self._later(next_submit, self._world)
         try:
             return self._pending.popleft().result()
         except BaseException:
@@ -172,20 +174,19 @@ class Loader(Generic[Item, Batch]):
         self._pending.clear()
 
     def _make(self, cursor: Cursor, numbers: list[int]) -> Batch:
+        """Return the batch at ``cursor``, of the examples with these numbers, with a random generator seeded for it."""
         items: list[Item] = []
         try:
             items.extend(self._dataset[number] for number in numbers)
-            return self._prepare(items, self._generator(cursor))
+            generator = torch.Generator().manual_seed(hashed("batch", self._seed, *cursor))
+            return self._prepare(items, generator)
         except Exception as error:
             error.add_note(_describe(cursor, numbers, items))
             raise
 
-    def _generator(self, cursor: Cursor) -> torch.Generator:
-        return torch.Generator().manual_seed(hashed("batch", self._seed, *cursor))
-
 
 def _describe(cursor: Cursor, numbers: list[int], items: Sequence[object]) -> str:
-    """A batch in words, for errors: its number, its examples and their origins, if they have any."""
+    """Describe a batch for error messages: its number, its examples and their origins, if they have any."""
     origins = [str(item.origin) for item in items if hasattr(item, "origin")]
     names = [f"{', '.join(map(str, values[:4]))}{', …' * (len(values) > 4)}" for values in (numbers, origins)]
     return f"while preparing batch {cursor.offset} of epoch {cursor.epoch} from examples {names[0]}" + (

@@ -1,14 +1,13 @@
-"""Documents and long texts as rows of one length, with little padding.
+"""Documents packed into rows of one length, with little padding.
 
 * ``StreamPlan``: one document after the other, cut where a row is full. Only the last row has padding.
 * ``BestFitPlan``: each document in one piece, the longest first, each in the row that it fills best.
-* ``Windows``: every stretch of one long text, overlapping or one after the other.
 
 Packing neither loses nor doubles tokens. A packed row has the number of each token's document within the row (1, 2, …;
 0 is padding), which is the mask that ``Transformer`` takes, and its position in the document. The rest of a document
 that was cut counts as a document of its own, for it does not attend to the beginning.
 
-Shapes: ``T`` tokens per row, ``M`` documents, ``P`` pieces of them, ``N`` tokens of a text, ``n`` of a window.
+Shapes: ``T`` tokens per row, ``M`` documents, ``P`` pieces of them.
 """
 
 import hashlib
@@ -17,7 +16,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checka
 
 import numpy as np
 import torch
-from jaxtyping import Int, Int64, Integer
+from jaxtyping import Int, Int64
 from torch import Tensor
 
 from glassformer.config.checks import check_choice, check_positive
@@ -43,7 +42,7 @@ class Packed(NamedTuple):
     positions: Int[Tensor, "T"]
 
     def pieces(self) -> list[Int[Tensor, "_"]]:
-        """The ids of each document of the row, without the padding."""
+        """Return the ids of each document of the row, without the padding."""
         sizes = self.documents.bincount()[1:].tolist()
         return list(torch.split(self.ids[: sum(sizes)], sizes))
 
@@ -53,10 +52,10 @@ class Documents(Protocol):
     """The ids of documents by number: a ``TokenFile``, or a list of lists."""
 
     def __len__(self) -> int:
-        """The number of documents."""
+        """Return the number of documents."""
 
     def __getitem__(self, number: int, /) -> Any:
-        """The ids of one document."""
+        """Return the ids of one document."""
 
 
 class StreamPlan:
@@ -101,6 +100,7 @@ class BestFitPlan:
                 f"document {first} has {self.lengths[first]} tokens, more than a row of {length}; take longer rows, or "
                 f'cut such documents with too_long="split".'
             )
+        # Assign pieces to rows, then sort them by row.
         self._pieces = _cut(self.lengths, length)  # P 3
         rows = _best_fit(self._pieces[:, 2] - self._pieces[:, 1], length)
         order = np.argsort(rows, kind="stable")  # within a row, in the order of the documents
@@ -140,7 +140,7 @@ class PackedRows:
 
 
 def fill_row(documents: Documents, pieces: Sequence[Piece], length: int, *, pad: int = 0) -> Packed:
-    """Pieces of documents, one after the other and padded at the end."""
+    """Return pieces of documents, one after the other and padded at the end."""
     ids = np.full(length, pad, dtype=np.int64)
     numbers, positions = np.zeros_like(ids), np.zeros_like(ids)
     offset = 0
@@ -165,7 +165,7 @@ def _check_row(row: int, rows: int) -> None:
 
 
 def _cut(lengths: Int64[np.ndarray, "M"], length: int) -> Int64[np.ndarray, "P 3"]:
-    """Documents as pieces (document, start, stop) of at most ``length``."""
+    """Return documents as pieces (document, start, stop) of at most ``length``."""
     counts = -(-lengths // length)
     document = np.repeat(np.arange(len(lengths)), counts)
     first = np.repeat(counts.cumsum() - counts, counts)
@@ -174,12 +174,13 @@ def _cut(lengths: Int64[np.ndarray, "M"], length: int) -> Int64[np.ndarray, "P 3
 
 
 def _best_fit(sizes: Int64[np.ndarray, "P"], length: int) -> Int64[np.ndarray, "P"]:
-    """The row of each piece: the longest first, each into the fullest row that still has space for it."""
+    """Return the row of each piece: the longest first, each into the fullest row that still has space for it."""
     rows = np.empty(len(sizes), dtype=np.int64)
     by_space: list[list[int]] = [[] for _ in range(length + 1)]  # rows by the space left in them
     spaces = 0  # bit s is set if some row has space s
     count = 0
     for piece in np.argsort(-sizes, kind="stable").tolist():
+        # The fullest row with enough space: the lowest set bit from ``size`` on.
         size = int(sizes[piece])
         enough = spaces >> size
         if enough:
@@ -190,44 +191,9 @@ def _best_fit(sizes: Int64[np.ndarray, "P"], length: int) -> Int64[np.ndarray, "
             space, row = length, count
             count += 1
         rows[piece] = row
+        # Put the row back under the space that is left in it.
         left = space - size
         if left:
             by_space[left].append(row)
             spaces |= 1 << left
     return rows
-
-
-class Windows:
-    """Windows over one long text, by number: window i starts at token i · ``stride``.
-
-    A window has ``length`` tokens and the next one, so that each of its tokens has a label. With ``stride=length``
-    every token of the text but the first is a label exactly once; the last window is shorter. ``fingerprint`` is a
-    SHA-256 of the tokens and the settings.
-
-    Args:
-        tokens: the text as ids; may be memory-mapped.
-        length: tokens of a window.
-        stride: tokens from the start of one window to the start of the next.
-        source: a SHA-256 of the tokens, if it is known; else it is computed.
-    """
-
-    def __init__(
-        self, tokens: Integer[np.ndarray, "N"], length: int, *, stride: int = 1, source: str | None = None
-    ) -> None:
-        check_positive(length=length, stride=stride)
-        if len(tokens) < 2:
-            raise ValueError(f"a text of {len(tokens)} tokens has no next token to learn; give a longer one.")
-        self._tokens, self._length, self._stride = tokens, length, stride
-        self._count = max(1, -(-(len(tokens) - 1 - length) // stride) + 1)
-        source = source or hashlib.sha256(np.ascontiguousarray(tokens).tobytes()).hexdigest()
-        facts = f"windows {source} {len(tokens)} {length} {stride}"
-        self.fingerprint = hashlib.sha256(facts.encode()).hexdigest()
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, number: int) -> Int[Tensor, "n"]:
-        if not 0 <= number < self._count:
-            raise IndexError(f"there are {self._count:,} windows, numbered from 0; got {number}.")
-        start = number * self._stride
-        return torch.from_numpy(self._tokens[start : start + self._length + 1].astype(np.int64))

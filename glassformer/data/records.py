@@ -1,6 +1,6 @@
 """What a row of a data set is, whatever file it comes from, and how it is made from a row with fields.
 
-Each record knows its ``Origin``, so that errors name the file and line. ``AsText``, ``AsPair`` … say which field of a
+Each record has its ``Origin``, so that errors name the file and line. ``AsText``, ``AsPair`` … say which field of a
 row is which part of the record, and check each value. A field is a name, or a number (from 0) in files whose columns
 have no names; ``translation.en`` is the field ``en`` inside ``translation``.
 """
@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from math import isfinite
 from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
+
+from glassformer.config.checks import Setting, SettingError
 
 Field: TypeAlias = str | int
 Fields: TypeAlias = Mapping[Any, Any]
@@ -32,7 +34,7 @@ _MEMORY = Origin("memory", 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TextRecord:
     """One document."""
 
     text: str
@@ -40,7 +42,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class PairRecord:
     """A source text and its target: a translation, a summary, an answer."""
 
     source: str
@@ -51,7 +53,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
+class LabelledRecord:
     """A text or a pair of texts, and the name of its class."""
 
     text: str
@@ -61,7 +63,7 @@ class Labelled:
 
 
 @dataclass(frozen=True, slots=True)
-class Tagged:
+class TaggedRecord:
     """The words of a sentence and a tag for each."""
 
     words: tuple[str, ...]
@@ -70,7 +72,7 @@ class Tagged:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class QuestionRecord:
     """A question on a context; each answer is a span of the context and its offset in characters.
 
     No answers: the context does not answer the question.
@@ -83,19 +85,26 @@ class Question:
     origin: Origin = field(default=_MEMORY, compare=False, repr=False)
 
 
-Record: TypeAlias = Text | Pair | Labelled | Tagged | Question
+Record: TypeAlias = TextRecord | PairRecord | LabelledRecord | TaggedRecord | QuestionRecord
 
 
-class SourceError(ValueError):
+class SourceError(SettingError):
     """A file or a setting is wrong, not a single row; it is never skipped."""
 
 
 class BadRowError(SourceError):
-    """One row is wrong: its origin, the kind of error (``reason``), the problem in detail and the remedy."""
+    """One row is wrong: its origin, the kind of error (``reason``), the problem in detail and the remedy.
 
-    def __init__(self, origin: Origin, reason: str, problem: str, remedy: str) -> None:
-        self.detail = f"{origin}: {reason}: {problem}. {remedy}"
-        super().__init__(f'{self.detail}, or leave such rows out with on_bad_row="skip".')
+    ``settings`` fill the ``{}`` in the remedy, if it has any.
+    """
+
+    def __init__(self, origin: Origin, reason: str, problem: str, remedy: str, *settings: Setting) -> None:
+        self.detail = f"{origin}: {reason}: {problem}. {remedy.format(*settings) if settings else remedy}"
+        values = (*settings, Setting("on_bad_row", "skip"))
+        if not settings:
+            remedy = remedy.replace("{", "{{").replace("}", "}}")
+        template = f"{{}}: {{}}: {{}}. {remedy}, or leave such rows out with {{}}."
+        super().__init__(template, str(origin), reason, problem, *values)
         self.origin = origin
         self.reason = reason
 
@@ -109,12 +118,12 @@ class RecordMaker(Protocol[R_co]):
         """The fields that a row must have."""
 
     def __call__(self, row: Fields, origin: Origin, /) -> R_co:
-        """The record, or BadRowError."""
+        """Return the record; raise BadRowError if the row is invalid."""
 
 
 @dataclass(frozen=True)
 class AsText:
-    """Rows become Text."""
+    """Makes a ``TextRecord`` of each row."""
 
     text: Field = "text"
 
@@ -123,14 +132,14 @@ class AsText:
         """The fields that a row must have."""
         return (self.text,)
 
-    def __call__(self, row: Fields, origin: Origin) -> Text:
-        """The record, or BadRowError."""
-        return Text(text_of(row, self.text, origin), origin)
+    def __call__(self, row: Fields, origin: Origin) -> TextRecord:
+        """Return the record; raise BadRowError if the row is invalid."""
+        return TextRecord(text_of(row, self.text, origin), origin)
 
 
 @dataclass(frozen=True)
 class AsPair:
-    """Rows become Pair; the languages are the same for all rows."""
+    """Makes a ``PairRecord`` of each row; the languages are the same for all rows."""
 
     source: Field = "source"
     target: Field = "target"
@@ -142,15 +151,18 @@ class AsPair:
         """The fields that a row must have."""
         return self.source, self.target
 
-    def __call__(self, row: Fields, origin: Origin) -> Pair:
-        """The record, or BadRowError."""
+    def __call__(self, row: Fields, origin: Origin) -> PairRecord:
+        """Return the record; raise BadRowError if the row is invalid."""
         source, target = (text_of(row, field, origin) for field in self.fields)
-        return Pair(source, target, self.source_language, self.target_language, origin)
+        return PairRecord(source, target, self.source_language, self.target_language, origin)
 
 
 @dataclass(frozen=True)
 class AsLabelled:
-    """Rows become Labelled. ``labels`` are the names of all classes in order, for rows that have numbers."""
+    """Makes a ``LabelledRecord`` of each row.
+
+    ``labels`` are the names of all classes in order, for rows that have numbers.
+    """
 
     text: Field = "text"
     label: Field = "label"
@@ -162,16 +174,16 @@ class AsLabelled:
         """The fields that a row must have."""
         return (self.text, self.label) if self.second is None else (self.text, self.label, self.second)
 
-    def __call__(self, row: Fields, origin: Origin) -> Labelled:
-        """The record, or BadRowError."""
+    def __call__(self, row: Fields, origin: Origin) -> LabelledRecord:
+        """Return the record; raise BadRowError if the row is invalid."""
         second = None if self.second is None else text_of(row, self.second, origin)
         label = label_of(value_of(row, self.label, origin), self.labels, origin)
-        return Labelled(text_of(row, self.text, origin), label, second, origin)
+        return LabelledRecord(text_of(row, self.text, origin), label, second, origin)
 
 
 @dataclass(frozen=True)
 class AsTagged:
-    """Rows with a list of words and a list of tags become Tagged; ``labels`` as in AsLabelled."""
+    """Makes a ``TaggedRecord`` of each row, from a list of words and a list of tags; ``labels`` as in AsLabelled."""
 
     words: Field = "tokens"
     tags: Field = "ner_tags"
@@ -182,19 +194,19 @@ class AsTagged:
         """The fields that a row must have."""
         return self.words, self.tags
 
-    def __call__(self, row: Fields, origin: Origin) -> Tagged:
-        """The record, or BadRowError."""
+    def __call__(self, row: Fields, origin: Origin) -> TaggedRecord:
+        """Return the record; raise BadRowError if the row is invalid."""
         words, tags = (_list_of(row, field, origin) for field in self.fields)
         if len(words) != len(tags):
             problem = f"{len(words)} words and {len(tags)} tags"
             raise BadRowError(origin, "words and tags do not match", problem, "Give each word one tag")
         checked = tuple(checked_text(word, f"word {n}", origin) for n, word in enumerate(words))
-        return Tagged(checked, tuple(label_of(tag, self.labels, origin) for tag in tags), origin)
+        return TaggedRecord(checked, tuple(label_of(tag, self.labels, origin) for tag in tags), origin)
 
 
 @dataclass(frozen=True)
 class AsQuestion:
-    """Rows become Question.
+    """Makes a ``QuestionRecord`` of each row.
 
     ``answers`` is a list of ``{"text": …, "answer_start": …}``, or one such object that holds two lists.
     """
@@ -209,8 +221,8 @@ class AsQuestion:
         """The fields that a row must have."""
         return self.id, self.question, self.context, self.answers
 
-    def __call__(self, row: Fields, origin: Origin) -> Question:
-        """The record, or BadRowError."""
+    def __call__(self, row: Fields, origin: Origin) -> QuestionRecord:
+        """Return the record; raise BadRowError if the row is invalid."""
         name, question, context = (text_of(row, field, origin) for field in self.fields[:3])
         answers = value_of(row, self.answers, origin)
         if isinstance(answers, Mapping):
@@ -223,13 +235,13 @@ class AsQuestion:
             raise BadRowError(
                 origin, "wrong type", f"answers is {_short(answers)}", 'Write [{"text": …, "answer_start": …}]'
             )
-        return Question(
+        return QuestionRecord(
             name, question, context, tuple(_answer(answer, context, name, origin) for answer in answers), origin
         )
 
 
 def value_of(row: Fields, field: Field, origin: Origin) -> Any:
-    """A field's value; missing or null is a bad row."""
+    """Return a field's value; raise BadRowError if it is missing or null."""
     value = row.get(field)
     if field not in row and isinstance(field, str) and "." in field:
         value = row
@@ -242,12 +254,12 @@ def value_of(row: Fields, field: Field, origin: Origin) -> Any:
 
 
 def text_of(row: Fields, field: Field, origin: Origin) -> str:
-    """A field that must be a non-empty string."""
+    """Return a field that must be a non-empty string."""
     return checked_text(value_of(row, field, origin), f"{field!r}", origin)
 
 
 def checked_text(value: object, name: str, origin: Origin) -> str:
-    """A value that must be a non-empty string without half surrogate pairs."""
+    """Return a value that must be a non-empty string without lone surrogates."""
     if not isinstance(value, str):
         raise BadRowError(origin, "wrong type", f"{name} is {_short(value)}, not a text", "Write it as a text")
     if not value.strip():
@@ -261,7 +273,7 @@ def checked_text(value: object, name: str, origin: Origin) -> str:
 
 
 def label_of(value: object, labels: Sequence[str] | None, origin: Origin) -> str:
-    """The name of a class: the value itself, or the label with this number; without labels any finite number."""
+    """Return the name of a class: the value itself, or the label with this number; without labels any finite number."""
     if isinstance(value, int) and not isinstance(value, bool):
         if labels is None:
             return str(value)
@@ -276,16 +288,18 @@ def label_of(value: object, labels: Sequence[str] | None, origin: Origin) -> str
     near = get_close_matches(str(value), labels, n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     known = f"{value!r}{hint}; known are {', '.join(labels)}"
-    raise BadRowError(origin, "unknown label", known, "Correct it, or add it to labels=")
+    raise BadRowError(
+        origin, "unknown label", known, "Correct it, or add it to {}", Setting("labels", outside="data.columns.labels")
+    )
 
 
 def _answer(answer: Fields, context: str, name: str, origin: Origin) -> tuple[str, int]:
     text, start = text_of(answer, "text", origin), value_of(answer, "answer_start", origin)
     if not isinstance(start, int) or isinstance(start, bool):
-        raise BadRowError(origin, "wrong type", f"answer_start of {name!r} is {start!r}", "Write a whole number")
+        raise BadRowError(origin, "wrong type", f"answer_start of {name!r} is {start!r}", "Write an integer")
     if start < 0 or context[start : start + len(text)] != text:
         actual = context.find(text)
-        where = "does not stand in the context" if actual < 0 else f"stands at {actual}"
+        where = "does not occur in the context" if actual < 0 else f"occurs at {actual}"
         problem = f"{_short(text)} of question {name!r} is not at character {start} but {where}"
         raise BadRowError(origin, "answer not at its offset", problem, "Count characters, not bytes, from 0")
     return text, start

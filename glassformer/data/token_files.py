@@ -63,7 +63,7 @@ class TokenFile:
         return torch.from_numpy(self.tokens[first:last].astype(np.int64))
 
     def part(self, number: int, start: int, stop: int) -> Integer[np.ndarray, "n"]:
-        """The tokens ``[start, stop)`` of a document, in the data type of the file."""
+        """Return the tokens ``[start, stop)`` of a document, in the data type of the file."""
         first, last = self._bounds(number)
         if not 0 <= start <= stop <= last - first:
             raise IndexError(f"document {number} has {last - first} tokens; [{start}, {stop}) is not within them.")
@@ -101,6 +101,7 @@ def write_tokens(
     path = _checked(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     kind = "uint16" if vocab_size < 2**16 else "uint32"
+    # Write ids and ends into temporary files.
     with tempfile.TemporaryDirectory(prefix=".writing-", dir=path.parent) as staging:
         ids = _Column(Path(staging, "ids"), _TYPES[kind], path)
         ends = _Column(Path(staging, "ends"), _END, _beside(path)[0])
@@ -114,6 +115,7 @@ def write_tokens(
             raise TokenFileError(f"{path}: there are no documents to write.")
         if progress is not None:
             progress(ends.count, ids.count)
+        # Rename both once the manifest is complete.
         manifest = {"format": _FORMAT, "dtype": kind, "tokens": ids.count, "documents": ends.count}
         manifest |= {"vocab_size": vocab_size, "tokenizer": tokenizer}
         manifest |= {"sha256": ids.digest.hexdigest(), "ends_sha256": ends.digest.hexdigest()}
@@ -135,10 +137,10 @@ def open_tokens(
     """
     path = _checked(path)
     manifest = _read_manifest(path)
-    for name, wanted in (("tokenizer", tokenizer), ("vocab_size", vocab_size)):
-        if wanted is not None and manifest[name] != wanted:
+    for name, expected in (("tokenizer", tokenizer), ("vocab_size", vocab_size)):
+        if expected is not None and manifest[name] != expected:
             raise TokenFileError(
-                f"{path} was written with {name} {manifest[name]}, not {wanted}: its ids mean other tokens. "
+                f"{path} was written with {name} {manifest[name]}, not {expected}: its ids mean other tokens. "
                 f"Write it again from the text."
             )
     opened = TokenFile(path, manifest)
@@ -158,7 +160,7 @@ def encoded(
     allow_special: bool = False,
     chunk: int = 1024,
 ) -> Iterator[list[int]]:
-    """The ids of each text, followed by ``end`` if there is one; ``chunk`` texts are encoded at a time.
+    """Yield the ids of each text, followed by ``end`` if there is one; ``chunk`` texts are encoded at a time.
 
     No framing tokens are added, and special tokens in a text are read as plain text unless ``allow_special``.
     """
@@ -172,7 +174,7 @@ def encoded(
 
 
 def tokenizer_fingerprint(tokenizer: Tokenizer) -> str:
-    """SHA-256 of everything that determines the ids of a text."""
+    """Return SHA-256 of everything that determines the ids of a text."""
     facts = {"backend": json.loads(tokenizer.backend.to_str()), "special": tokenizer.special}
     facts["vocab_size"] = tokenizer.vocab_size
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
@@ -227,7 +229,7 @@ def _checked_ids(document: Document, number: int, vocab_size: int) -> NDArray[An
     if ids.ndim != 1 or not ids.size:
         raise TokenFileError(f"document {number} must be a list of at least one id; got shape {ids.shape}.")
     if ids.dtype.kind not in "iu":
-        raise TokenFileError(f"document {number} must hold whole numbers; got {ids.dtype}.")
+        raise TokenFileError(f"document {number} must hold integers; got {ids.dtype}.")
     if ids.min() < 0 or ids.max() >= vocab_size:
         index = int(np.flatnonzero((ids < 0) | (ids >= vocab_size))[0])
         raise TokenFileError(
@@ -260,11 +262,9 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise TokenFileError(f"{manifest_path} is not JSON ({error}); write the tokens again.") from error
     if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
-        raise TokenFileError(
-            f"{manifest_path} is no manifest of tokens: it does not say {_FORMAT!r}; write the tokens again."
-        )
-    wanted = {"tokens": int, "documents": int, "vocab_size": int, "tokenizer": str, "sha256": str, "ends_sha256": str}
-    wrong = [name for name, kind in wanted.items() if type(manifest.get(name)) is not kind]
+        raise TokenFileError(f"{manifest_path} is no manifest of tokens: it lacks {_FORMAT!r}; write the tokens again.")
+    expected = {"tokens": int, "documents": int, "vocab_size": int, "tokenizer": str, "sha256": str, "ends_sha256": str}
+    wrong = [name for name, kind in expected.items() if type(manifest.get(name)) is not kind]
     if wrong or manifest.get("dtype") not in _TYPES:
         names = ", ".join(wrong or ["dtype"])
         raise TokenFileError(f"{manifest_path} lacks or garbles {names}; write the tokens again.")
@@ -273,11 +273,11 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 def _mapped(path: Path, kind: np.dtype[Any], count: int) -> NDArray[Any]:
     if not path.is_file():
-        raise TokenFileError(f"{path} is not there, though its manifest is; write the tokens again.")
+        raise TokenFileError(f"{path} is missing, but its manifest exists; write the tokens again.")
     size = path.stat().st_size
     if size != count * kind.itemsize or not count:
         raise TokenFileError(
-            f"{path} has {size:,} bytes where its manifest speaks of {count:,} numbers of {kind.itemsize} bytes; "
+            f"{path} has {size:,} bytes where its manifest lists {count:,} numbers of {kind.itemsize} bytes; "
             f"it was cut off or belongs to another manifest. Write the tokens again."
         )
     return np.memmap(path, dtype=kind, mode="r", shape=(count,))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from glassformer.generation.api import generate as generate
     from glassformer.generation.api import generate_stream as generate_stream
-    from glassformer.generation.record import GenerationOutput as GenerationOutput
+    from glassformer.generation.search import GenerationOutput as GenerationOutput
     from glassformer.generation.settings import GenerationSettings as GenerationSettings
     from glassformer.generation.speculative import ModelDraft as ModelDraft
     from glassformer.generation.speculative import PromptLookup as PromptLookup
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _MODULE_OF = {
     "generate": "api",
     "generate_stream": "api",
-    "GenerationOutput": "record",
+    "GenerationOutput": "search",
     "GenerationSettings": "settings",
     "ModelDraft": "speculative",
     "PromptLookup": "speculative",

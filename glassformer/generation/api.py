@@ -14,12 +14,11 @@ import torch
 from jaxtyping import Bool, Integer
 from torch import Tensor, nn
 
-from glassformer.config.checks import Setting, SettingError, check_choice, check_positive
+from glassformer.config.checks import Item, Setting, SettingError, check_choice, check_positive
 from glassformer.generation.beam import beam_search
 from glassformer.generation.contrastive import contrastive_rows
 from glassformer.generation.decoder import Decoder, check_generates
-from glassformer.generation.record import GenerationOutput
-from glassformer.generation.search import IsDone, Token, rectangle, search_rows
+from glassformer.generation.search import GenerationOutput, IsDone, NewToken, rectangle, search_rows
 from glassformer.generation.settings import GenerationSettings
 from glassformer.generation.speculative import Draft, speculative_rows
 from glassformer.models.transformer import Transformer, transformer_of
@@ -28,6 +27,10 @@ from glassformer.nn.modes import evaluation_view
 
 Prompts = Sequence[Sequence[int]] | Integer[Tensor, "B T"]
 DEFAULT = GenerationSettings()
+
+
+class TokenIdError(SettingError, IndexError):
+    """A prompt with an id that the vocabulary does not have."""
 
 
 def generate(
@@ -52,7 +55,7 @@ def generate(
         mask: True at real tokens of a tensor; None: all tokens are real.
         start: the ids that an encoder-decoder's text begins with; None: its start token.
         is_done: called after each token; whether the text ends here.
-        path: how attention is computed, ``sdpa`` or ``eager``.
+        path: the attention path, ``sdpa`` or ``eager``.
         chunk: read prompts in pieces of this many tokens; None: in one piece.
         draft: proposes tokens for speculative decoding, which is faster and leaves the distribution as it is.
     """
@@ -79,7 +82,7 @@ def generate_stream(
     path: AttentionPath = "sdpa",
     chunk: int | None = None,
     draft: Draft | None = None,
-) -> Generator[Token, None, list[list[GenerationOutput]]]:
+) -> Generator[NewToken, None, list[list[GenerationOutput]]]:
     """Like ``generate``, yielding one token at a time; not for beam search, whose tokens are final only at its end.
 
     Prompts are continued side by side, with a draft one after the other. Wrong arguments raise at once.
@@ -108,8 +111,8 @@ def _search(
     settings: GenerationSettings,
     is_done: IsDone | None,
     draft: Draft | None,
-) -> Generator[Token, None, list[list[GenerationOutput]]]:
-    """The search that the settings select, token by token."""
+) -> Generator[NewToken, None, list[list[GenerationOutput]]]:
+    """Return the search that the settings select, token by token."""
     if draft is not None:
         sources = None if decoder.model.encoder is None else rows
         return speculative_rows(decoder, draft, prefixes, max_new, settings, is_done, sources)
@@ -118,14 +121,14 @@ def _search(
     return search_rows(decoder, prefixes, max_new, settings, is_done)
 
 
-def _nothing() -> Generator[Token, None, list[list[GenerationOutput]]]:
+def _nothing() -> Generator[NewToken, None, list[list[GenerationOutput]]]:
     yield from ()
     return []
 
 
 def _without_gradients(
-    stream: Generator[Token, None, list[list[GenerationOutput]]],
-) -> Generator[Token, None, list[list[GenerationOutput]]]:
+    stream: Generator[NewToken, None, list[list[GenerationOutput]]],
+) -> Generator[NewToken, None, list[list[GenerationOutput]]]:
     """Run every step in inference mode, and leave the caller's mode alone between two steps.
 
     (Torch's own decorator does not recognise a generator function that is wrapped, as type checks do.)
@@ -148,20 +151,24 @@ def _prepare(
     path: AttentionPath,
     chunk: int | None,
 ) -> tuple[Decoder, list[list[int]], list[int]]:
-    """The decoder, the ids that it reads first for each text, and how many tokens fit after them."""
+    """Return the decoder, the ids that it reads first for each text, and how many tokens fit after them."""
     check_choice("path", path, PATHS)
     if chunk is not None:
         check_positive(chunk=chunk)
     if isinstance(settings.seed, tuple) and len(settings.seed) != len(rows):
         raise ValueError(f"got {len(settings.seed)} seeds for {len(rows)} prompts; pass one for all, or one for each.")
-    longest = model.config.longest
+    # Check every prompt before the first is read.
+    max_length = model.config.max_length
     last = model.config.vocab - 1
     for number, row in enumerate(rows):
         if not row:
-            raise ValueError(f"prompt {number} has no tokens; a model needs at least one to continue from.")
-        _check_length(number, len(row), longest, is_prompt=model.encoder is None)
+            prompt = Item("prompt", number)
+            raise SettingError("{} has no tokens; a model needs at least one to continue from.", prompt)
+        _check_length(number, len(row), max_length, is_prompt=model.encoder is None)
         if wrong := [token for token in row if not 0 <= token <= last]:
-            raise IndexError(f"prompt {number} holds the id {wrong[0]}; the vocabulary goes from 0 to {last}.")
+            template = f"{{}} holds the id {wrong[0]}; the vocabulary goes from 0 to {last}."
+            raise TokenIdError(template, Item("prompt", number))
+    # What the encoder reads, and what the decoder reads first.
     if model.encoder is None:
         if start is not None:
             raise ValueError("start is for encoder-decoders; a decoder's text begins with its prompt.")
@@ -172,12 +179,12 @@ def _prepare(
             raise ValueError("start has no tokens; an encoder-decoder's text begins with at least one.")
         prefixes = [first] * len(rows)
         source, mask = rectangle(rows, next(model.parameters()).device)
-    max_new = [settings.max_new_tokens if longest is None else longest - len(prefix) for prefix in prefixes]
+    max_new = [settings.max_new_tokens if max_length is None else max_length - len(prefix) for prefix in prefixes]
     return Decoder(model, source, mask, path=path, chunk=chunk), prefixes, max_new
 
 
 def _checked_model(model: nn.Module, settings: object) -> Transformer:
-    """The model without wrappers; raise unless it can generate."""
+    """Return the model without wrappers; raise unless it can generate."""
     if not isinstance(settings, GenerationSettings):
         raise TypeError(f"settings must be a GenerationSettings(...), got {type(settings).__name__}.")
     plain = transformer_of(model)
@@ -189,18 +196,22 @@ def _check_draft(draft: Draft | None, settings: GenerationSettings) -> None:
     if draft is not None and not isinstance(draft, Draft):
         raise TypeError(f"a draft is a ModelDraft(model) or a PromptLookup(); got {type(draft).__name__}.")
     if draft is not None and settings.mode not in ("greedy", "sample"):
-        raise ValueError(
+        raise SettingError(
             f"a draft works with greedy search and sampling, and these settings select {settings.mode} search; "
-            "leave the draft out, or beam_size and contrastive_alpha."
+            "leave the draft out, or {} and {}.",
+            Setting("beam_size"),
+            Setting("contrastive_alpha"),
         )
 
 
-def _check_length(number: int, length: int, longest: int | None, *, is_prompt: bool) -> None:
-    if longest is not None and length + is_prompt > longest:
+def _check_length(number: int, length: int, max_length: int | None, *, is_prompt: bool) -> None:
+    if max_length is not None and length + is_prompt > max_length:
         besides = ", of which at least one is for the answer" if is_prompt else ""
-        raise ValueError(
-            f"prompt {number} has {length} tokens, and the model's positions end at {longest}{besides}. Shorten it to "
-            f"{longest - is_prompt}, or cut it from the left (truncate='left')."
+        raise SettingError(
+            f"{{}} has {length} tokens, and the model's positions end at {max_length}{besides}. Shorten it to "
+            f"{max_length - is_prompt}, or cut it from the left ({{}}).",
+            Item("prompt", number),
+            Setting("truncate", "left"),
         )
 
 
@@ -212,7 +223,8 @@ def _start(model: Transformer) -> list[int]:
 
 
 def _rows(prompts: Prompts, mask: Tensor | None) -> list[list[int]]:
-    """The real tokens of every prompt."""
+    """Return the real tokens of every prompt."""
+    # Lists of ids.
     if not isinstance(prompts, Tensor):
         if mask is not None:
             raise ValueError("a mask belongs to a rectangle of ids; lists of unequal length need none.")
@@ -223,7 +235,8 @@ def _rows(prompts: Prompts, mask: Tensor | None) -> list[list[int]]:
         try:
             return [[index(token) for token in prompt] for prompt in prompts]
         except TypeError as error:
-            raise TypeError(f"prompts are lists of token ids, which are whole numbers: {error}.") from error
+            raise TypeError(f"prompts are lists of token ids, which are integers: {error}.") from error
+    # A tensor, with a mask where rows are padded.
     if prompts.ndim != 2 or (mask is not None and (mask.shape != prompts.shape or mask.dtype != torch.bool)):
         mask_shape = "" if mask is None else f" and a mask of {mask.dtype}, shape {tuple(mask.shape)}"
         raise ValueError(
@@ -234,7 +247,7 @@ def _rows(prompts: Prompts, mask: Tensor | None) -> list[list[int]]:
     return [row[is_real].tolist() for row, is_real in zip(prompts, kept, strict=True)]
 
 
-def _drained(stream: Generator[Token, None, list[list[GenerationOutput]]]) -> list[list[GenerationOutput]]:
+def _drained(stream: Generator[NewToken, None, list[list[GenerationOutput]]]) -> list[list[GenerationOutput]]:
     while True:
         try:
             next(stream)

@@ -20,11 +20,22 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from glassformer.config.checks import Setting, SettingError
 from glassformer.generation.decoder import Decoder
 from glassformer.generation.filters import Filters, NothingLeftError, check_logits
-from glassformer.generation.record import Alternative, Ended, Fate, GenerationOutput, Node, Record
-from glassformer.generation.sampling import largest
-from glassformer.generation.search import IsDone, alternatives, ending, rectangle
+from glassformer.generation.search import (
+    Alternative,
+    Ended,
+    GenerationOutput,
+    IsDone,
+    Node,
+    Record,
+    Status,
+    alternatives,
+    ending,
+    largest,
+    rectangle,
+)
 from glassformer.generation.settings import GenerationSettings
 from glassformer.nn.norm import upcast
 
@@ -72,7 +83,7 @@ class Candidate(NamedTuple):
 
 
 @dataclass
-class Group:
+class BeamGroup:
     """Beams of one prompt that compete with each other, and the texts that have ended, the best first."""
 
     number: int
@@ -89,7 +100,7 @@ class Search:
     prompt: int
     history: list[int]
     max_new: int
-    groups: list[Group]
+    groups: list[BeamGroup]
     record: Record | None
 
     @property
@@ -99,7 +110,7 @@ class Search:
 
 
 def penalised(score: float, length: int, settings: GenerationSettings) -> float:
-    """A sum of log-probabilities, divided by the length penalty."""
+    """Return a sum of log-probabilities, divided by the length penalty."""
     base = length if settings.length_rule == "power" else (5 + length) / 6
     return score / float(base) ** settings.length_penalty
 
@@ -111,7 +122,7 @@ def beam_search(
     settings: GenerationSettings,
     is_done: IsDone | None = None,
 ) -> list[list[GenerationOutput]]:
-    """The ``top_beams`` best continuations of every prompt, the best first.
+    """Return the ``top_beams`` best continuations of every prompt, the best first.
 
     ``max_new``: how many tokens may follow each prompt before the model's positions end.
     """
@@ -144,12 +155,12 @@ def beam_search(
 
 
 def _start(number: int, prompt: Sequence[int], max_new: int, settings: GenerationSettings) -> Search:
-    """A search that only continues the first beam of each group: all beams are still the same prompt."""
+    """Return a search that only continues the first beam of each group: all beams are still the same prompt."""
     size = settings.beam_size // settings.beam_groups
     groups = []
     for group in range(settings.beam_groups):
         rows = range(group * size, (group + 1) * size)
-        groups.append(Group(group, [Beam(0.0 if i == 0 else -torch.inf, row) for i, row in enumerate(rows)]))
+        groups.append(BeamGroup(group, [Beam(0.0 if i == 0 else -torch.inf, row) for i, row in enumerate(rows)]))
     return Search(number, list(prompt), max_new, groups, Record() if settings.record else None)
 
 
@@ -160,27 +171,26 @@ def _advance(
     settings = filters.settings
     wide = upcast(logits)
     beams = settings.beam_size // settings.beam_groups
-    raw = wide.view(len(live), settings.beam_groups, beams, -1)  # (A, groups, k, V)
-    total = raw.logsumexp(-1, keepdim=True)
-    if not bool(total.isfinite().all()):
+    raw = torch.log_softmax(wide.view(len(live), settings.beam_groups, beams, -1), -1)  # (A, groups, k, V)
+    if bool(raw[..., 0].isnan().any()):  # then the whole row is NaN
         check_logits(wide)
-    # Apply the rules of the settings to the log-probabilities.
+    # Apply the processors to the log-probabilities.
     edited = None
-    if filters.has_edits:
+    if filters.has_processors:
         rows = [(search, beam) for search in live for group in search.groups for beam in group.beams]
         histories = [[*search.history, *beam.ids] for search, beam in rows] if filters.needs_histories else []
-        edited = filters.edit((raw - total).flatten(0, 2), histories, step, check=False).view_as(raw)
+        edited = filters.process(raw.flatten(0, 2), histories, step, check=False).view_as(raw)
+    # Choose continuations group by group, each penalised for the tokens of those before it.
     chosen: list[Counter[int]] = [Counter() for _ in live]
     for group in range(settings.beam_groups):
         running = [[beam.score for beam in search.groups[group].beams] for search in live]
-        before = torch.tensor(running, dtype=torch.float64, device=wide.device).unsqueeze(-1)
-        logs = raw[:, group], total[:, group]
-        # Logits differ from log-probabilities by a constant per row, which is subtracted from the few best only.
-        scores, before = (logs[0], before - logs[1]) if edited is None else (edited[:, group], before)
+        before = torch.tensor(running, dtype=torch.float64, device=wide.device).unsqueeze(-1)  # (A, k, 1)
+        log_probs = raw[:, group]  # (A, k, V)
+        scores = log_probs if edited is None else edited[:, group]
         if settings.diversity and group:
             scores = scores - settings.diversity * _counts(chosen, scores)
-        others = _alternatives(*logs, settings.top_alternatives)
-        for number, candidates in enumerate(_best_continuations(scores, before, logs, settings)):
+        others = _alternatives(log_probs, settings.top_alternatives)
+        for number, candidates in enumerate(_best_continuations(scores, before, log_probs, settings)):
             state = live[number].groups[group]
             if not state.is_over:
                 _choose(live[number], state, candidates, others[number], settings, is_done)
@@ -190,12 +200,12 @@ def _advance(
 def _best_continuations(
     scores: Float[Tensor, "A k V"],
     before: Float[Tensor, "A k 1"],
-    logs: tuple[Float[Tensor, "A k V"], Float[Tensor, "A k 1"]],
+    log_probs: Float[Tensor, "A k V"],
     settings: GenerationSettings,
 ) -> list[list[Candidate]]:
-    """The continuations of each prompt with the largest scores + ``before``, the best first.
+    """Return the continuations of each prompt with the largest scores + ``before``, the best first.
 
-    ``logs``: logits and their logsumexp, whose difference is the model's own log-probabilities.
+    ``log_probs`` are the model's own, before processors and penalties.
     """
     beams, vocabulary = scores.shape[1:]
     keep = max(2, 1 + len(settings.eos)) * beams
@@ -205,7 +215,7 @@ def _best_continuations(
     best = sums.topk(min(keep, sums.shape[-1]), dim=-1)
     beam = best.indices // values.shape[-1]
     token = tokens.flatten(1).gather(-1, best.indices)
-    log_prob = logs[0].flatten(1).gather(-1, beam * vocabulary + token) - logs[1].flatten(1).gather(-1, beam)
+    log_prob = log_probs.flatten(1).gather(-1, beam * vocabulary + token)
     columns = [column.double() for column in (beam, token, best.values, log_prob)]
     table = torch.stack(columns, -1)  # (A, keep, 4), copied from a GPU at once
     return [[Candidate(int(row[0]), int(row[1]), *row[2:]) for row in rows] for rows in table.tolist()]
@@ -213,7 +223,7 @@ def _best_continuations(
 
 def _choose(
     search: Search,
-    group: Group,
+    group: BeamGroup,
     candidates: Sequence[Candidate],
     others: Sequence[list[Alternative]],
     settings: GenerationSettings,
@@ -227,6 +237,7 @@ def _choose(
     for rank, candidate in enumerate(candidates):
         if candidate.score == -torch.inf:  # forbidden, or after an unused beam
             break
+        # The beam that this continuation would be, and whether it ends.
         parent = group.beams[candidate.beam]
         beam = Beam(
             candidate.score,
@@ -239,19 +250,22 @@ def _choose(
         )
         has_stopped = None if is_done is None else lambda beam=beam: is_done(search.prompt, beam.ids)
         ended = ending(beam.token, length, search.max_new, settings, has_stopped)
-        fate: Fate = "dropped"
+        # An ended text counts if it is among the first k; the best k others stay alive.
+        status: Status = "dropped"
+        final = None
         if ended is not None and rank < size:
-            fate = "ended"
-            group.ended.append((penalised(beam.score, length, settings), beam, ended))
+            status, final = "ended", penalised(beam.score, length, settings)
+            group.ended.append((final, beam, ended))
         elif ended is None and len(kept) < size:
-            fate = "kept"
+            status = "kept"
             kept.append(beam)
-        if fate != "dropped" and ended != "eos":
+        if status != "dropped" and ended != "eos":
             group.chosen.append(beam.token)
         if search.record is not None:
             beam.node = search.record.add(
-                Node(length - 1, parent.node, beam.token, beam.log_prob, beam.score, fate, group.number)
+                Node(length - 1, parent.node, beam.token, beam.log_prob, beam.score, status, group.number, final)
             )
+    # Keep the k best ended texts; fill the group up with unused beams.
     group.ended = sorted(group.ended, key=lambda text: -text[0])[:size]
     longest = min(settings.max_new_tokens, search.max_new)
     group.is_over = _is_over(group, kept, length, longest, settings)
@@ -259,7 +273,7 @@ def _choose(
         group.beams = kept + [replace(kept[0], score=-torch.inf)] * (size - len(kept))
 
 
-def _is_over(group: Group, kept: Sequence[Beam], length: int, longest: int, settings: GenerationSettings) -> bool:
+def _is_over(group: BeamGroup, kept: Sequence[Beam], length: int, longest: int, settings: GenerationSettings) -> bool:
     """Whether no live beam can beat the texts that ended, or there is nothing left to continue.
 
     The score that a live beam may reach is estimated at the current length, or with ``early_stopping="never"`` at the
@@ -281,12 +295,14 @@ def _best(search: Search, settings: GenerationSettings) -> list[GenerationOutput
     ended = sorted((text for group in search.groups for text in group.ended), key=lambda text: -text[0])
     if not ended:
         raise NothingLeftError(
-            f"no token is left to generate after {search.history}: the rules in force forbid all of them."
+            f"no token is left to generate after {search.history}: the constraints forbid all of them."
         )
     if len(ended) < settings.top_beams:
-        raise ValueError(
+        raise SettingError(
             f"the prompt {search.history} has only {len(ended)} possible continuations under these settings, and "
-            f"top_beams={settings.top_beams} were requested; set top_beams={len(ended)}, or allow more tokens."
+            "{} were requested; set {}, or allow more tokens.",
+            Setting("top_beams", settings.top_beams),
+            Setting("top_beams", len(ended)),
         )
     return [_output(score, beam, why, search.record) for score, beam, why in ended[: settings.top_beams]]
 
@@ -298,7 +314,7 @@ def _output(score: float, beam: Beam, why: Ended, record: Record | None) -> Gene
 
 
 def _counts(chosen: Sequence[Counter[int]], like: Float[Tensor, "A k V"]) -> Float[Tensor, "A 1 V"]:
-    """How often each token was chosen by earlier groups."""
+    """Return how often each token was chosen by earlier groups."""
     counts = torch.zeros(len(chosen), 1, like.shape[-1], dtype=like.dtype)
     for number, tokens in enumerate(chosen):
         for token, times in tokens.items():
@@ -306,10 +322,8 @@ def _counts(chosen: Sequence[Counter[int]], like: Float[Tensor, "A k V"]) -> Flo
     return counts.to(like.device)
 
 
-def _alternatives(
-    raw: Float[Tensor, "A k V"], total: Float[Tensor, "A k 1"], count: int
-) -> list[list[list[Alternative]]]:
-    """The most probable next tokens of every beam of every prompt."""
+def _alternatives(log_probs: Float[Tensor, "A k V"], count: int) -> list[list[list[Alternative]]]:
+    """Return the most probable next tokens of every beam of every prompt."""
     if count == 0:
-        return [[[]] * raw.shape[1]] * len(raw)
-    return [alternatives(each, count) for each in raw - total]
+        return [[[]] * log_probs.shape[1]] * len(log_probs)
+    return [alternatives(each, count) for each in log_probs]

@@ -1,4 +1,4 @@
-"""Contrastive search: probable tokens that are unlike the text so far (Su et al. 2022, equation 5).
+"""Contrastive search: probable tokens that are unlike the text so far (Su et al., 2022, equation 5).
 
 Of the k most probable tokens v, the next is the one with the largest (1 − α) · p(v) − α · max cos(h_v, h_j) over all
 tokens j so far, including the prompt; h is the decoder's hidden state before the head. α = 0 is greedy search.
@@ -20,9 +20,20 @@ from torch import Tensor
 
 from glassformer.generation.decoder import AHEAD, Decoder
 from glassformer.generation.filters import Filters, check_logits, top_k
-from glassformer.generation.record import Alternative, Ended, Fate, GenerationOutput, Node, Record
-from glassformer.generation.sampling import probs
-from glassformer.generation.search import IsDone, Row, Token, alternatives, rectangle
+from glassformer.generation.search import (
+    Alternative,
+    Ended,
+    GenerationOutput,
+    IsDone,
+    NewToken,
+    Node,
+    Record,
+    SearchRow,
+    Status,
+    alternatives,
+    probs,
+    rectangle,
+)
 from glassformer.generation.settings import GenerationSettings
 from glassformer.nn.cache import KVCache
 from glassformer.nn.norm import upcast
@@ -34,7 +45,7 @@ def contrastive_rows(
     max_new: Sequence[int],
     settings: GenerationSettings,
     is_done: IsDone | None = None,
-) -> Generator[Token, None, list[list[GenerationOutput]]]:
+) -> Generator[NewToken, None, list[list[GenerationOutput]]]:
     """Continue every prompt; yields each token as it comes and returns the outputs, one per prompt.
 
     ``max_new``: how many tokens may follow each prompt before the model's positions end.
@@ -89,7 +100,7 @@ class _Past:
         self._padded = None if mask is None else ~mask
 
     def similarity(self, vectors: Float[Tensor, "R k D"]) -> Float[Tensor, "R k"]:
-        """The largest cosine of each candidate with a real token so far."""
+        """Return the largest cosine of each candidate with a real token so far."""
         cosines = _unit(vectors) @ self._units[:, : self.length].mT  # (R, k, S)
         if self._padded is not None:
             padded = F.pad(self._padded, (0, self.length - self._padded.shape[1]), value=False)
@@ -129,10 +140,10 @@ class _Candidates:
 def _candidates(
     logits: Float[Tensor, "R V"], histories: Sequence[Sequence[int]], step: int, filters: Filters
 ) -> _Candidates:
-    """The ``top_k`` most probable tokens that the rules allow; of equals those with lower ids."""
+    """Return the ``top_k`` most probable tokens that the processors allow; of equals those with lower ids."""
     wide = upcast(logits)
     check_logits(wide)
-    scores = filters.edit(wide, histories, step) if filters.has_edits else wide
+    scores = filters.process(wide, histories, step) if filters.has_processors else wide
     count = _count(filters)
     tokens = top_k(scores, count).topk(count, dim=-1).indices.sort(dim=-1).values
     # The most probable first: where rounding makes two probabilities equal, the choice is that of greedy search.
@@ -156,16 +167,16 @@ def _count(filters: Filters) -> int:
 class _ContrastiveRow:
     """A text that is being generated, and the record of its candidates."""
 
-    row: Row
+    row: SearchRow
     record: Record | None
     node: int | None = None  # index of its last token in the record
 
     @classmethod
     def start(cls, number: int, prompt: Sequence[int], max_new: int, settings: GenerationSettings) -> "_ContrastiveRow":
-        """A text without new tokens."""
-        return cls(Row(number, 0, list(prompt), max_new), Record() if settings.record else None)
+        """Return a text without new tokens."""
+        return cls(SearchRow(number, 0, list(prompt), max_new), Record() if settings.record else None)
 
-    def add(self, number: int, candidates: _Candidates, ranks: Sequence[float], best: int) -> Token:
+    def add(self, number: int, candidates: _Candidates, ranks: Sequence[float], best: int) -> NewToken:
         """Append the candidate ``best`` of row ``number``."""
         tokens, log_probs = candidates.tokens[number].tolist(), candidates.log_probs[number].tolist()
         if self.record is not None:
@@ -173,14 +184,14 @@ class _ContrastiveRow:
             for index, (token_id, log_prob, rank) in enumerate(zip(tokens, log_probs, ranks, strict=True)):
                 if rank == -torch.inf:
                     continue
-                fate: Fate = "kept" if index == best else "dropped"
-                node = self.record.add(Node(step, parent, token_id, log_prob, rank, fate))
+                status: Status = "kept" if index == best else "dropped"
+                node = self.record.add(Node(step, parent, token_id, log_prob, rank, status))
                 self.node = node if index == best else self.node
         others = candidates.alternatives[number]
-        token = Token(self.row.prompt, self.row.sample, tokens[best], log_probs[best], others)
+        token = NewToken(self.row.prompt, self.row.sample, tokens[best], log_probs[best], others)
         self.row.add(token, ranks[best])
         return token
 
     def output(self, ended: Ended) -> GenerationOutput:
-        """The text as it is now."""
+        """Return the text as it is now."""
         return replace(self.row.output(ended), record=self.record)

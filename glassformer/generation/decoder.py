@@ -30,7 +30,7 @@ class Decoder:
         model: a decoder or an encoder-decoder with a language-model head.
         source: the ids that an encoder-decoder's encoder reads.
         source_mask: True at real tokens of the source.
-        path: how attention is computed, ``sdpa`` or ``eager``.
+        path: the attention path, ``sdpa`` or ``eager``.
         chunk: read prompts in pieces of this many tokens, which bounds the memory they need; None: in one piece.
     """
 
@@ -67,11 +67,12 @@ class Decoder:
         return cache, self.apply_head(hidden[:, -1:])[:, -1]
 
     def read(
-        self, ids: Integer[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None, max_new: int, *, forgets: bool = True
+        self, ids: Integer[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None, max_new: int, *, evicts: bool = True
     ) -> tuple[KVCache, Float[Tensor, "B T D"]]:
-        """Like ``begin``, but return the hidden states of all tokens; a cache that will be cropped must not forget."""
+        """Like ``begin``, but return the hidden states of all tokens; a cache that will be cropped must not evict."""
         length = ids.shape[1] + min(max_new, AHEAD)
-        cache = KVCache(length, forgets=forgets)
+        cache = KVCache(length, evicts=evicts)
+        # Prefill chunk by chunk; the cache carries keys and values over. Each piece is (B, c, D), c tokens of T.
         size = self.chunk or ids.shape[1]
         pieces = []
         for start in range(0, ids.shape[1], size):
@@ -96,7 +97,7 @@ class Decoder:
         return self.model.decode(ids, memory=self.memory, memory_mask=self.memory_mask, cache=cache, path=self.path)
 
     def apply_head(self, hidden: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
-        """The logits of hidden states."""
+        """Return the logits of hidden states."""
         return self.model.apply_head(hidden)
 
     def select(self, cache: KVCache, rows: Sequence[int], memory_rows: Sequence[int] | None = None) -> None:
@@ -112,7 +113,7 @@ class Decoder:
             self.memory, self.memory_mask = cache.memory
 
     def alone(self, row: int) -> "Decoder":
-        """A decoder for one of the rows alone."""
+        """Return a decoder for one of the rows alone."""
         single = copy(self)
         if self.memory is not None:
             real = slice(None) if self.memory_mask is None else self.memory_mask[row]

@@ -1,8 +1,8 @@
 """What the folder of a published model recommends for generation, joined with what the user asks for.
 
 Recommendations are in ``generation_config.json``, in older folders among the keys of ``config.json``; ``published``
-translates them into our settings. They are of two kinds: *rules* (end tokens, forced and forbidden tokens …) hold
-whatever the search; the *kind of search* (sampling, beams and their settings) holds unless the user chooses another.
+translates them into our settings. They are of two kinds: *constraints* (end tokens, forced and forbidden tokens …)
+apply to any search; the *kind of search* (sampling, beams and their settings) applies unless the user chooses another.
 """
 
 from collections.abc import Mapping
@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
 
+from glassformer.config.checks import Setting, SettingError
+from glassformer.generation.filters import unknown_tokens
 from glassformer.generation.settings import (
     BEAM_ONLY,
     GenerationOptions,
@@ -23,7 +25,7 @@ from glassformer.text.tokenizer_folder import read_json
 DEFAULT_LENGTH = 64  # new tokens where neither user nor folder says how many
 # The settings that select a kind of search, each with that kind.
 SEARCH_OF = {"contrastive_alpha": "contrastive", "beam_size": "beam", "temperature": "sample"}
-# Recommendations that belong to a kind of search; all others are rules.
+# Recommendations that belong to a kind of search; all others are constraints.
 SEARCH_SETTINGS = (
     *SEARCH_OF, "top_k", "top_p", "min_p", "typical_p", "samples", "top_beams", "length_penalty", "early_stopping",
     "beam_groups", "diversity",
@@ -92,7 +94,7 @@ IGNORED = {
     "what to return beside the text": (
         "output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate",
     ),
-    "speculative decoding, which does not change the text": (
+    "speculative decoding, which keeps the distribution of the text": (
         "is_assistant", "num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold",
         "assistant_early_exit", "assistant_lookbehind", "target_lookbehind", "assistant_ensemble_weight",
         "prompt_lookup_num_tokens", "max_matching_ngram_size", "speculation_type", "use_mtp",
@@ -112,7 +114,10 @@ class Advice:
 
 
 def advice(loaded: Loaded, task: Mapping[str, Any] | None = None) -> Advice:
-    """What the folder of a model recommends; ``task``, what its ``config.json`` states for one task, has precedence."""
+    """Return what the folder of a model recommends.
+
+    ``task``, what its ``config.json`` states for one task, has precedence.
+    """
     path, config = _read(loaded.folder)
     options = published({**config, **(task or {})})
     unknown = options.pop("unknown")
@@ -135,7 +140,7 @@ def settings_for(
     advised: Advice | None = None,
     **options: Unpack[GenerationOptions],
 ) -> tuple[GenerationSettings, list[str]]:
-    """The settings to generate with, and notes on recommendations that are not followed.
+    """Return the settings to generate with, and notes on recommendations that are not followed.
 
     Args:
         loaded: a model with its folder.
@@ -149,25 +154,39 @@ def settings_for(
     advised = advice(loaded, task) if advised is None else advised
     if prefix_length is None:
         prefix_length = 0 if loaded.config.encoder is None else 1
+    # The recommendations that hold for the search that the user chose.
     kept, notes = _followed(advised, options)
-    positions = loaded.config.longest if loaded.config.encoder is None else None
+    positions = loaded.config.max_length if loaded.config.encoder is None else None
     lengths = _lengths(advised, prefix_length, positions, default_length, options)
     if options.get("beam_size", kept.get("beam_size", 1)) == 1:  # the folder's settings for beams do not apply
         kept = {name: value for name, value in kept.items() if name not in BEAM_ONLY}
+    # The user's options have precedence. If the result is contradictory, say what came from the folder.
     try:
-        return settings(**{**kept, **lengths, **options}), [*advised.notes, *notes]
+        chosen = settings(**{**kept, **lengths, **options})
     except (TypeError, ValueError) as error:
         used = {name: value for name, value in kept.items() if name not in options and name != "eos"}
         if not used or not advised.where:
             raise
-        recommended = ", ".join(f"{name}={value}" for name, value in used.items())
-        raise type(error)(f"{error} ({advised.where} of the model recommends {recommended}.)") from error
+        template = f" ({{}} of the model recommends {', '.join('{}' for _ in used)}.)"
+        values: list[Setting | str] = [advised.where, *(Setting(name, value) for name, value in used.items())]
+        if isinstance(error, SettingError):
+            raise error.suffixed(template, *values) from error
+        raise type(error)(f"{error}{template.format(*values)}") from error
+    # Token ids of the folder must be in the vocabulary; those of the user are checked when the search begins.
+    vocab = loaded.config.vocab
+    for name, ids in unknown_tokens(chosen, vocab).items():
+        if name not in options:
+            template = (
+                f"the model's files set {name} to {', '.join(map(str, ids))}, but its vocabulary has {vocab} tokens "
+            )
+            raise SettingError(f"{template}(0 to {vocab - 1}); set {{}}.", Setting(name))
+    return chosen, [*advised.notes, *notes]
 
 
 def notes_for(
     loaded: Loaded, *, task: Mapping[str, Any] | None = None, **options: Unpack[GenerationOptions]
 ) -> list[str]:
-    """The notes of ``settings_for``, which are the same for all prompts."""
+    """Return the notes of ``settings_for``, which are the same for all prompts."""
     advised = advice(loaded, task)
     return [*advised.notes, *_followed(advised, options)[1]]
 
@@ -180,7 +199,7 @@ def _read(folder: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def _followed(advised: Advice, options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The recommendations to follow, and a note on those for a kind of search that the user did not choose."""
+    """Return the recommendations to follow, and a note on those for a kind of search that the user did not choose."""
     recommended, chosen = _search_of(advised.options), _search_of(options)
     is_refused = any(name in options and SEARCH_OF[name] == recommended for name in SEARCH_OF)
     if chosen == recommended or (chosen is None and not is_refused):
@@ -193,7 +212,7 @@ def _followed(advised: Advice, options: Mapping[str, Any]) -> tuple[dict[str, An
 
 
 def _search_of(options: Mapping[str, Any]) -> str | None:
-    """The kind of search that options select; None: they select none."""
+    """Return the kind of search that options select; None: they select none."""
     default = {name: getattr(GenerationSettings(), name) for name in SEARCH_OF}
     chosen = [kind for name, kind in SEARCH_OF.items() if options.get(name, default[name]) != default[name]]
     return chosen[0] if chosen else None
@@ -218,7 +237,9 @@ def _lengths(
     if shortest is None and advised.min_length is not None:
         shortest = max(0, advised.min_length - prefix_length)
     if shortest is not None and isinstance(longest, int):
-        lengths["min_new_tokens"] = min(shortest, longest)  # the user's maximum outdoes a recommended minimum
+        lengths["min_new_tokens"] = min(
+            shortest, longest
+        )  # the user's maximum takes precedence over a recommended minimum
     return lengths
 
 
@@ -227,15 +248,17 @@ def _longest(advised: Advice, prefix_length: int, positions: int | None) -> int:
     if positions is not None and advised.max_length >= positions:
         return positions
     if advised.max_length <= prefix_length:
-        raise ValueError(
-            f"{advised.where} of the model recommends texts of at most {advised.max_length} tokens (max_length), and "
-            f"this one begins with {prefix_length}; set max_new_tokens."
+        raise SettingError(
+            f"{{}} of the model recommends texts of at most {advised.max_length} tokens (max_length), and "
+            f"this one begins with {prefix_length}; set {{}}.",
+            str(advised.where),
+            Setting("max_new_tokens"),
         )
     return advised.max_length - prefix_length
 
 
 def published(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a published ``generation_config.json``, or an older ``config.json``, recommends, as our settings.
+    """Return what a published ``generation_config.json``, or an older ``config.json``, recommends, as our settings.
 
     Beside the settings the result may hold ``max_length`` and ``min_length``, which include the prompt (in an
     encoder-decoder: the start token), so that the caller must subtract it; and always ``unknown``: keys that ask for
@@ -243,13 +266,15 @@ def published(config: Mapping[str, Any]) -> dict[str, Any]:
     ``do_sample``, and then top_k is 50 unless stated; ``max_new_tokens`` has precedence over ``max_length``; a
     forbidden word that is an end token is ignored.
     """
+    # Translate names; lists become tuples, and a single value stands for a list of one.
     stated = {key: value for key, value in config.items() if value is not None}
     options = {ours: frozen(stated[theirs]) for theirs, ours in PUBLISHED.items() if theirs in stated}
     for name in {"eos", "stop"} & options.keys():
-        if not isinstance(options[name], tuple):  # a single value stands for a list of one
+        if not isinstance(options[name], tuple):
             options[name] = (options[name],)
     if isinstance(options.get("forced_last"), tuple) and len(options["forced_last"]) == 1:
         options["forced_last"] = options["forced_last"][0]
+    # Resolve what contradicts itself as the reference library does.
     if "bad_words" in options:
         ends = {(token,) for token in options.get("eos", ())}
         options["bad_words"] = tuple(word for word in options["bad_words"] if word not in ends)
@@ -259,7 +284,7 @@ def published(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _published_sampling(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that say how tokens are chosen: sampling, contrastive search, or neither."""
+    """Return the settings that say how tokens are chosen: sampling, contrastive search, or neither."""
     texts = stated.get("num_return_sequences", 1)
     k = stated.get("top_k", 50) or None  # 0 means no limit
     if stated.get("do_sample"):
@@ -273,9 +298,12 @@ def _published_sampling(stated: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unknown(stated: Mapping[str, Any]) -> list[str]:
-    """Keys that ask for what is not supported. In a ``config.json`` (with model_type) other keys are not about text."""
-    asked = {key for key, neutral in UNSUPPORTED.items() if key in stated and stated[key] != neutral}
+    """Return keys that ask for what is not supported.
+
+    In a ``config.json`` (with model_type) other keys are not about text.
+    """
+    unknown = {key for key, neutral in UNSUPPORTED.items() if key in stated and stated[key] != neutral}
     if "model_type" not in stated:
         known = {*PUBLISHED, *SAMPLING_KEYS, *UNSUPPORTED, *(key for keys in IGNORED.values() for key in keys)}
-        asked |= stated.keys() - known
-    return sorted(asked)
+        unknown |= stated.keys() - known
+    return sorted(unknown)

@@ -1,8 +1,9 @@
-"""From scores to scores: each rule of generation a small function, all of them together in ``Filters``.
+"""Logits processors and warpers: each is a small function, and ``Filters`` applies all of them.
 
-Scores are logits or log-probabilities; −inf forbids a token. There are two kinds of rule: *edits* say which tokens are
-allowed (penalties, forbidden and forced tokens), *shapes* change the distribution of the rest (temperature, top-k,
-top-p …). Everything is computed and returned in at least float32.
+Scores are logits or log-probabilities; −inf forbids a token. There are two kinds of filter, with the names that Hugging
+Face gives them: *processors* apply in every search and may use the history (bias, penalties, forbidden and forced
+tokens), *warpers* apply only to sampling (temperature, top-k, top-p …). Everything is computed and returned in at least
+float32.
 
 Shapes: ``R`` rows (texts being generated), ``V`` vocabulary. A history is the ids of one row so far, including the
 prompt.
@@ -15,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from glassformer.config.checks import check_positive
+from glassformer.config.checks import Setting, SettingError, check_positive
 from glassformer.generation.settings import GenerationSettings
 from glassformer.nn.attention import softmax
 from glassformer.nn.norm import upcast
@@ -23,8 +24,8 @@ from glassformer.nn.norm import upcast
 Scores = Float[Tensor, "R V"]
 Histories = Sequence[Sequence[int]]
 
-# The settings that edit scores, in the order in which they act.
-EDITS = (
+# The settings of processors, in the order in which they act.
+PROCESSORS = (
     "logit_bias",
     "repetition_penalty",
     "no_repeat_ngram",
@@ -37,7 +38,7 @@ EDITS = (
 
 
 class NothingLeftError(ValueError):
-    """The rules in force forbid every token."""
+    """The constraints forbid every token."""
 
 
 def check_logits(scores: Scores) -> None:
@@ -53,22 +54,22 @@ def check_logits(scores: Scores) -> None:
     )
 
 
-# --- shapes ----------------------------------------------------------------------------------------------------------
+# --- warpers ----------------------------------------------------------------------------------------------------------
 
 
-def temperature(scores: Scores, degree: float) -> Scores:
-    """Divide by ``degree``: below 1 sharpens the distribution; 0 keeps only the most probable token.
+def temperature(scores: Scores, temperature: float) -> Scores:
+    """Divide by ``temperature``: below 1 sharpens the distribution; 0 keeps only the most probable token.
 
-    The largest score of a row is subtracted first: probabilities stay the same, and a tiny degree does not overflow.
+    The largest score of a row is subtracted first: probabilities stay the same, and a tiny value does not overflow.
     """
-    if degree < 0:
-        raise ValueError(f"temperature must be 0 (always the most probable token) or above, got {degree}.")
+    if temperature < 0:
+        raise ValueError(f"temperature must be 0 (always the most probable token) or above, got {temperature}.")
     wide = upcast(scores)
-    if degree == 0:
+    if temperature == 0:
         return wide.masked_fill(_all_but(wide, wide.argmax(-1, keepdim=True)), -torch.inf)
     largest = wide.amax(-1, keepdim=True)
     below = wide - largest.masked_fill(largest == -torch.inf, 0.0)
-    return below / max(degree, torch.finfo(torch.float32).tiny)
+    return below / max(temperature, torch.finfo(torch.float32).tiny)
 
 
 def top_k(scores: Scores, k: int) -> Scores:
@@ -84,7 +85,7 @@ def top_k(scores: Scores, k: int) -> Scores:
 def top_p(scores: Scores, p: float) -> Scores:
     """Forbid all but the nucleus: the fewest most probable tokens that add up to ``p`` (Holtzman et al. 2020)."""
     wide = upcast(scores)
-    return _fewest(wide, order=-wide, p=p)
+    return _keep_until_sum(wide, order=-wide, p=p)
 
 
 def min_p(scores: Scores, p: float) -> Scores:
@@ -102,10 +103,10 @@ def typical_p(scores: Scores, p: float) -> Scores:
     wide = upcast(scores)
     log_probs = wide.log_softmax(-1)
     entropy = -torch.special.xlogy(log_probs.exp(), log_probs.exp()).sum(-1, keepdim=True)
-    return _fewest(wide, order=(-log_probs - entropy).abs(), p=p)
+    return _keep_until_sum(wide, order=(-log_probs - entropy).abs(), p=p)
 
 
-def _fewest(wide: Scores, order: Float[Tensor, "R V"], p: float) -> Scores:
+def _keep_until_sum(wide: Scores, order: Float[Tensor, "R V"], p: float) -> Scores:
     """Keep the first tokens by ``order`` until their probabilities add up to ``p``; of equals, lower ids first."""
     if p >= 1:
         return wide  # rounding would drop the rarest
@@ -117,7 +118,7 @@ def _fewest(wide: Scores, order: Float[Tensor, "R V"], p: float) -> Scores:
     return wide.masked_fill(dropped, -torch.inf)
 
 
-# --- edits -----------------------------------------------------------------------------------------------------------
+# --- processors -------------------------------------------------------------------------------------------------------
 
 
 def repetition_penalty(scores: Scores, histories: Histories, penalty: float) -> Scores:
@@ -159,7 +160,7 @@ def force(scores: Scores, token: int) -> Scores:
 
 
 def _completions(history: Sequence[int], size: int) -> set[int]:
-    """Tokens that followed the last ``size − 1`` tokens of the history earlier in it."""
+    """Return tokens that followed the last ``size − 1`` tokens of the history earlier in it."""
     ids = list(history)
     begin = len(ids) - size + 1  # index of the unfinished n-gram
     unfinished = ids[begin:] if begin >= 0 else []
@@ -187,7 +188,7 @@ def _mark(scores: Scores, tokens: Iterable[Iterable[int]]) -> Bool[Tensor, "R V"
 
 
 class Filters:
-    """All the rules of some ``GenerationSettings``, for one vocabulary on one device; made once, used at every step."""
+    """The processors and warpers of some ``GenerationSettings``, built once for a vocabulary and a device."""
 
     def __init__(self, settings: GenerationSettings, vocab_size: int, device: torch.device | str = "cpu"):
         _check_known(settings, vocab_size)
@@ -205,63 +206,69 @@ class Filters:
         return marks
 
     @property
-    def has_edits(self) -> bool:
-        """Whether ``edit`` can change anything."""
-        return bool(self._rules)
+    def has_processors(self) -> bool:
+        """Whether ``process`` can change anything."""
+        return bool(self._active)
 
     @property
     def needs_histories(self) -> bool:
-        """Whether ``edit`` reads the histories; if not, they may be empty."""
-        return not self._rules.isdisjoint(("repetition_penalty", "no_repeat_ngram", "bad_words"))
+        """Whether ``process`` reads the histories; if not, they may be empty."""
+        return not self._active.isdisjoint(("repetition_penalty", "no_repeat_ngram", "bad_words"))
 
     @cached_property
-    def _rules(self) -> set[str]:
-        """Names of the settings that edit scores and differ from their defaults."""
+    def _active(self) -> set[str]:
+        """Names of the settings of processors that differ from their defaults."""
         default = GenerationSettings()
-        names = {name for name in EDITS if getattr(self.settings, name) != getattr(default, name)}
+        names = {name for name in PROCESSORS if getattr(self.settings, name) != getattr(default, name)}
         return names if self.settings.eos else names - {"min_new_tokens"}
 
-    def edit(self, scores: Scores, histories: Histories, step: int, *, check: bool = True) -> Scores:
-        """Apply the rules about which tokens are allowed, in the order in which Hugging Face applies them.
+    def process(self, scores: Scores, histories: Histories, step: int, *, check: bool = True) -> Scores:
+        """Apply the processors, in the order in which Hugging Face applies them.
 
-        ``histories`` are the ids of each row so far, ``step`` how many of them are new, the same for all rows. A row
-        without any allowed token is an error, unless the caller handles such rows (``check=False``).
+        ``histories`` are the ids of each row so far, ``step`` how many of them are new, the same for all rows. With
+        ``check``, a row without any allowed token raises an error.
         """
         if scores.shape[-1] != self.vocab_size:
-            raise ValueError(f"these filters are for {self.vocab_size} tokens, but the scores are {scores.shape[-1]}.")
+            raise ValueError(
+                f"these filters were built for a vocabulary of {self.vocab_size} tokens, but the scores have "
+                f"{scores.shape[-1]} columns."
+            )
         if self.needs_histories and len(histories) != len(scores):
             raise ValueError(f"{len(scores)} rows of scores need as many histories, got {len(histories)}.")
-        settings, rules = self.settings, self._rules
-        if "logit_bias" in rules:
+        settings, active = self.settings, self._active
+        # Adjust scores.
+        if "logit_bias" in active:
             scores = logit_bias(scores, self._bias)
-        if "repetition_penalty" in rules:
+        if "repetition_penalty" in active:
             scores = repetition_penalty(scores, histories, settings.repetition_penalty)
-        if "no_repeat_ngram" in rules:
+        # Forbid tokens.
+        if "no_repeat_ngram" in active:
             scores = no_repeat_ngram(scores, histories, settings.no_repeat_ngram)
-        if "bad_words" in rules:
+        if "bad_words" in active:
             scores = bad_words(scores, histories, settings.bad_words)
         if step < settings.min_new_tokens:
             scores = forbid(scores, self._ends)
+        # Force a token, even a forbidden one; suppressed tokens stay suppressed, which can leave none.
         if settings.forced_first is not None and step == 0:
             scores = force(scores, settings.forced_first)
         if settings.forced_last is not None and step == settings.max_new_tokens - 1:
             scores = force(scores, settings.forced_last)
-        if "suppress" in rules:
+        if "suppress" in active:
             scores = forbid(scores, self._suppressed)
-        if rules and check:
+        if active and check:
             self._check_something_left(scores)
         return upcast(scores)
 
     def _check_something_left(self, scores: Scores) -> None:
-        empty = scores.amax(-1) == -torch.inf  # NaN comes from the model, not from the rules: see check_logits
+        empty = scores.amax(-1) == -torch.inf  # NaN comes from the model, not from a processor: see check_logits
         if bool(empty.any()):
-            rules = ", ".join(f"{name}={getattr(self.settings, name)}" for name in EDITS if name in self._rules)
+            active = ", ".join(f"{name}={getattr(self.settings, name)}" for name in PROCESSORS if name in self._active)
             raise NothingLeftError(
-                f"no token is left to generate in row {int(empty.nonzero()[0])}; the rules in force forbid all "
-                f"{self.vocab_size}: {rules}. Loosen one of them."
+                f"no token is left to generate in row {int(empty.nonzero()[0])}; the constraints forbid all "
+                f"{self.vocab_size}: {active}. Loosen one of them."
             )
 
-    def shape(self, scores: Scores) -> Scores:
+    def warp(self, scores: Scores) -> Scores:
         """Temperature, then top-k, top-p, min-p, typical-p, each on what the previous filter kept.
 
         At temperature 0 only the most probable token is left. For beam and contrastive search the scores are returned
@@ -284,20 +291,28 @@ class Filters:
         return wide
 
 
-def _check_known(settings: GenerationSettings, vocab_size: int) -> None:
-    """Raise unless the vocabulary holds every token that the settings name."""
-    named = {
+def unknown_tokens(settings: GenerationSettings, vocab_size: int) -> dict[str, list[int]]:
+    """Return the token ids outside the vocabulary, by the names of the settings that hold them."""
+    biases: dict[int, float] = dict(settings.logit_bias)
+    named: dict[str, Iterable[int | None]] = {
         "eos": settings.eos,
         "suppress": settings.suppress,
         "bad_words": [token for word in settings.bad_words for token in word],
-        "logit_bias": dict(settings.logit_bias),
+        "logit_bias": biases,
         "forced_first": [settings.forced_first],
         "forced_last": [settings.forced_last],
     }
-    for name, tokens in named.items():
-        outside = [token for token in tokens if token is not None and token >= vocab_size]
-        if outside:
-            raise ValueError(
-                f"{name} names {', '.join(map(str, outside))}, but the vocabulary has {vocab_size} tokens "
-                f"(0 to {vocab_size - 1})."
-            )
+    unknown = {
+        name: [token for token in tokens if token is not None and token >= vocab_size] for name, tokens in named.items()
+    }
+    return {name: tokens for name, tokens in unknown.items() if tokens}
+
+
+def _check_known(settings: GenerationSettings, vocab_size: int) -> None:
+    """Raise unless the vocabulary holds every token that the settings name."""
+    for name, tokens in unknown_tokens(settings, vocab_size).items():
+        raise SettingError(
+            f"{{}} names {', '.join(map(str, tokens))}, but the vocabulary has {vocab_size} tokens "
+            f"(0 to {vocab_size - 1}).",
+            Setting(name),
+        )

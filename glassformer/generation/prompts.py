@@ -15,14 +15,27 @@ from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
 
-from glassformer.config.checks import check_choice
+from torch import nn
+
+from glassformer.config.checks import Item, Setting, SettingError, check_choice
 from glassformer.generation.settings import Side
 from glassformer.hub import Loaded
+from glassformer.loaded import check_ability
 from glassformer.text.tokenizer import Tokenizer
 
-PromptInput = str | Sequence[int]  # a text, or ids with all special tokens, such as a rendered conversation
 EXAMPLE_KEYS = (("input", "output"), ("prompt", "completion"), ("question", "answer"))
 TEMPLATE = "{input}\n{output}\n\n"
+
+
+@dataclass(frozen=True)
+class SourceText:
+    """The ids of a text to translate, and the language token to generate first."""
+
+    ids: Sequence[int]
+    forced_first: int
+
+
+PromptInput = str | Sequence[int] | SourceText  # ids have all special tokens, as those of a rendered conversation
 
 
 @dataclass(frozen=True)
@@ -44,10 +57,20 @@ class Prompt:
 def check_loaded(loaded: object) -> None:
     """Raise unless this is what ``glassformer.load`` returns."""
     if not isinstance(loaded, Loaded):
+        alone = " For token ids and a model alone: glassformer.generation.generate(model, ids)."
         raise TypeError(
             f"the first argument must be a model with its tokenizer, got {_shown(loaded)}. "
-            f"Pass what glassformer.load(...) returned, unchanged."
+            f"Pass what glassformer.load(...) returned, unchanged.{alone if isinstance(loaded, nn.Module) else ''}"
         )
+
+
+def check_can(
+    loaded: object, name: str, heads: Sequence[str] | None = None, families: Sequence[str] | None = None
+) -> None:
+    """Raise unless this is what ``glassformer.load`` returns, and a model that can do what ``name`` says."""
+    check_loaded(loaded)
+    assert isinstance(loaded, Loaded)
+    check_ability(loaded, name, heads, families)
 
 
 def check_text(name: str, value: object, wanted: str = "a text") -> None:
@@ -61,6 +84,8 @@ def check_text(name: str, value: object, wanted: str = "a text") -> None:
 def check_prompt(name: str, value: object) -> None:
     """Raise unless this is a string or a list of token ids."""
     wanted = "a text or a list of token ids"
+    if isinstance(value, SourceText):
+        value = value.ids
     if isinstance(value, str | bytes | bytearray) or not isinstance(value, Sequence):
         if isinstance(value, Integral) and not isinstance(value, bool):
             wanted += " (one list for each prompt)"
@@ -77,7 +102,8 @@ def check_texts(
     """Raise unless this is a loaded model and a list of texts, or of what ``check`` accepts."""
     check_loaded(loaded)
     if isinstance(texts, str | bytes | bytearray):  # its characters would be taken for texts
-        raise TypeError(f"{name}s must be a list of texts, got one text, {texts!r:.40}. Put it in brackets: [text].")
+        shown = repr(texts) if len(texts) <= 40 else f"{texts[:40]!r} …"
+        raise TypeError(f"{name}s must be a list of texts, got one text, {shown}. Put it in brackets: [text].")
     if not isinstance(texts, Sequence):
         raise TypeError(f"{name}s must be a list, got {_shown(texts)}. Pass a list, [text, …].")
     for number, text in enumerate(texts):
@@ -90,47 +116,52 @@ def _shown(value: object) -> str:
 
 
 def read_prompt(loaded: Loaded, prompt: PromptInput, number: int = 0) -> Prompt:
-    """The tokens of a prompt. For an empty text without tokens, a decoder begins with the vocabulary's BOS."""
+    """Return the tokens of a prompt. For an empty text without tokens, a decoder begins with the vocabulary's BOS."""
     tokenizer = loaded.tokenizer
     if isinstance(prompt, str):
         before, body, after = _encode(tokenizer, prompt)
         if loaded.config.encoder is None:
             after = ()
     else:
-        before, body, after = _split(tokenizer, list(prompt))
+        before, body, after = _split(tokenizer, list(prompt.ids if isinstance(prompt, SourceText) else prompt))
     if not (before or body or after):
         if tokenizer.bos is None or loaded.config.encoder is not None:
-            raise ValueError(
-                f"prompt {number} has no tokens, and {_why_no_bos(tokenizer)}; pass at least one word to continue from."
-            )
+            template = "{} has no tokens, and {}; pass at least one word to continue from."
+            raise SettingError(template, Item("prompt", number), _why_no_bos(tokenizer))
         before = (tokenizer.bos,)
     return Prompt(number, before, body, after)
 
 
 def fit_prompt(loaded: Loaded, prompt: Prompt, truncate: Side | None, new_tokens: int) -> Prompt:
-    """The prompt as it fits the model: unchanged, cut on the side that ``truncate`` names, or an error.
+    """Return the prompt as it fits the model: unchanged, cut on the side that ``truncate`` names, or an error.
 
     ``new_tokens``: how many positions a decoder's prompt must leave free when it is cut.
     """
     check_choice("truncate", "left" if truncate is None else truncate, ("left", "right"))
-    longest, size = loaded.config.longest, len(prompt.ids)
-    if longest is None:
+    max_length, size = loaded.config.max_length, len(prompt.ids)
+    if max_length is None:
         return prompt
     special = len(prompt.before) + len(prompt.after)
     is_decoder = loaded.config.encoder is None  # the prompt and the new tokens share the positions
+    # Without truncation a prompt fits, or is an error.
     if truncate is None:
-        if size + is_decoder <= longest:
+        if size + is_decoder <= max_length:
             return prompt
         besides = ", of which at least one is for the answer" if is_decoder else ""
-        raise ValueError(
-            f"prompt {prompt.number} has {size} tokens, and the model takes {longest}{besides}. Shorten it by "
-            f"{size + is_decoder - longest} tokens, or set truncate='left' (or 'right') to cut that side."
+        raise SettingError(
+            f"{{}} has {size} tokens, and the model takes {max_length}{besides}. Shorten it by "
+            f"{size + is_decoder - max_length} tokens, or set {{}} (or 'right') to cut that side.",
+            Item("prompt", prompt.number),
+            Setting("truncate", "left"),
         )
-    kept = longest - special - (new_tokens if is_decoder else 0)
+    # Cut the text between its special tokens.
+    kept = max_length - special - (new_tokens if is_decoder else 0)
     if kept < 1:
-        raise ValueError(
-            f"max_new_tokens={new_tokens} leave no room for a prompt: the model takes {longest} tokens in total. "
-            f"Set max_new_tokens to {longest - special - 1} at most."
+        raise SettingError(
+            f"{{}} leaves no tokens for a prompt: the model takes {max_length} tokens in total. "
+            f"Set {{}} to {max_length - special - 1} at most.",
+            Setting("max_new_tokens", new_tokens),
+            Setting("max_new_tokens"),
         )
     if len(prompt.body) <= kept:
         return prompt
@@ -139,7 +170,7 @@ def fit_prompt(loaded: Loaded, prompt: Prompt, truncate: Side | None, new_tokens
 
 
 def _encode(tokenizer: Tokenizer, text: str) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """The special tokens before a text, the tokens of the text, and the special tokens after it."""
+    """Return the special tokens before a text, the tokens of the text, and the special tokens after it."""
     whole, body = tokenizer.encode(text), tokenizer.encode(text, special=False)
     for start in range(len(whole) - len(body) + 1):
         end = start + len(body)
@@ -153,7 +184,7 @@ def _encode(tokenizer: Tokenizer, text: str) -> tuple[tuple[int, ...], tuple[int
 def _split(
     tokenizer: Tokenizer, ids: list[int], after: tuple[int, ...] = ()
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Ids, with the special tokens at either end apart: they are kept when the rest is cut."""
+    """Return ids, with the special tokens at either end apart: they are kept when the rest is cut."""
     special = special_ids(tokenizer)
     first = next((index for index, token in enumerate(ids) if token not in special), len(ids))
     last = next((index for index in range(len(ids), first, -1) if ids[index - 1] not in special), first)
@@ -161,7 +192,7 @@ def _split(
 
 
 def special_ids(tokenizer: Tokenizer) -> set[int]:
-    """The ids of the tokens that are not text: BOS, EOS, languages …"""
+    """Return the ids of the tokens that are not text: BOS, EOS, languages …"""
     added = tokenizer.backend.get_added_tokens_decoder()
     return {token_id for token_id, token in added.items() if token.special}
 
@@ -210,7 +241,7 @@ class FewShot:
         return self.template.partition("{output}")[2]
 
     def prompt(self, text: str) -> str:
-        """The examples, then an input without its output.
+        """Return the examples, then an input without its output.
 
         A space before the output is left to the model: for most tokenizers it is part of the first word.
         """
@@ -223,7 +254,7 @@ class FewShot:
 
 
 def read_examples(path: Path | str) -> tuple[Example, ...]:
-    """The examples in a JSON Lines file; the error for a bad row names file and line."""
+    """Return the examples in a JSON Lines file; the error for a bad row names file and line."""
     examples = []
     for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1):
         if line.strip():

@@ -22,7 +22,7 @@ from glassformer.config.checks import (
     check_number,
     check_positive,
 )
-from glassformer.config.options import lists_options
+from glassformer.config.options import AttentionPath, lists_options
 
 if TYPE_CHECKING:
     from glassformer.generation.speculative import Draft
@@ -40,30 +40,33 @@ class GenerationSettings:
     """What to generate and how to search. Contradictory settings are an error that says what to do.
 
     Args:
-        max_new_tokens: the text has at most this many new tokens.
-        min_new_tokens: no end token before this many new tokens.
-        beam_size: partial texts kept side by side; 1: no beam search.
+        max_new_tokens: maximum number of new tokens.
+        min_new_tokens: minimum number of new tokens.
+        beam_size: number of beams; 1: no beam search.
         top_beams: how many of the best beams to return.
-        length_penalty: p in ``length_rule``; above 0 favours long texts, below 0 short ones.
-        length_rule: "power": score / length^p; "gnmt": score / ((5 + length) / 6)^p (Wu et al. 2016, equation 14).
+        length_penalty: the exponent p in ``length_rule``; above 0 favours long texts, below 0 short ones.
+        length_rule: how length enters the score: "power", score / length^p, or "gnmt", score / ((5 + length) / 6)^p (Wu
+            et al. 2016, equation 14).
         early_stopping: when beam search ends. True: once ``beam_size`` texts have ended; False: once no better text is
             likely, estimated at the current length; "never": only when no better text is possible at any length.
         beam_groups: split the beams into this many groups, each avoiding the tokens of those before it (Vijayakumar et
             al. 2016).
-        diversity: subtracted from the score of a token for every earlier group that chose it.
+        diversity: diversity penalty: subtracted from a token's score for every earlier group that chose it at this
+            step.
         temperature: divides the logits; 0: always the most probable token.
         top_k: sample among the k most probable tokens (Fan et al. 2018).
-        top_p: sample among the most probable tokens whose probabilities add up to p (Holtzman et al. 2020).
-        min_p: sample among tokens with at least min_p times the highest probability (Nguyen et al. 2024).
-        typical_p: sample among the most typical tokens whose probabilities add up to p (Meister et al. 2022).
+        top_p: sample among the smallest set of most probable tokens whose probabilities reach p (Holtzman et al. 2020).
+        min_p: sample among tokens with at least this fraction of the highest probability (Nguyen et al. 2024).
+        typical_p: sample among the smallest set of most typical tokens whose probabilities reach p (Meister et al.
+            2022).
         samples: texts sampled per prompt.
         seed: one for all prompts, or one for each.
         repetition_penalty: divides positive and multiplies negative logits of earlier tokens (Keskar et al. 2019).
         no_repeat_ngram: no n-gram of this many tokens occurs twice; 0: no limit.
         bad_words: token sequences that are never completed.
         logit_bias: token → number added to its logit; kept as sorted pairs.
-        forced_first: the first token.
-        forced_last: the token at position ``max_new_tokens``, if the text gets that far.
+        forced_first: force the first token.
+        forced_last: force the token at position ``max_new_tokens``, if the text gets that far.
         suppress: tokens that are never generated.
         eos: tokens that end a text.
         stop: strings that end a text.
@@ -91,7 +94,7 @@ class GenerationSettings:
     typical_p: float | None = None
     samples: int = 1
     seed: int | tuple[int, ...] = 0
-    # rules about tokens
+    # constraints on tokens
     repetition_penalty: float = 1.0
     no_repeat_ngram: int = 0
     bad_words: tuple[tuple[int, ...], ...] = ()
@@ -116,7 +119,7 @@ class GenerationSettings:
         _check_together(self)
 
     def seed_of(self, prompt: int) -> int:
-        """The seed of one prompt."""
+        """Return the seed of one prompt."""
         return self.seed[prompt] if isinstance(self.seed, tuple) else self.seed
 
     @property
@@ -130,7 +133,7 @@ class GenerationSettings:
 
 
 class GenerationOptions(TypedDict, total=False):
-    """``GenerationSettings`` as keywords; lists will do, and a tokenizer lets tokens be named by their text."""
+    """``GenerationSettings`` as keywords; lists are accepted, and a tokenizer lets tokens be named by their text."""
 
     max_new_tokens: int
     min_new_tokens: int
@@ -165,14 +168,14 @@ class GenerationOptions(TypedDict, total=False):
 class TextOptions(GenerationOptions, total=False):
     """What every function that generates text takes.
 
-    Tokens in the settings may be named by their text. A setting that is left out is as the model's folder recommends in
-    its ``generation_config.json``, and as ``GenerationSettings`` has it where the folder says nothing.
+    Tokens in the settings may be named by their text. Omitted settings come from the folder's
+    ``generation_config.json``, else from the defaults of ``GenerationSettings``.
 
     Options:
-        truncate: the side on which to cut prompts that are too long; None: they are an error.
+        truncate: the side on which to cut prompts that are too long; None: raise an error.
         keep_special: show special tokens in the text.
-        path: how attention is computed, "sdpa" or "eager".
-        chunk: read prompts in pieces of this many tokens; None: in one piece.
+        path: attention implementation: PyTorch's fused kernels (sdpa) or the plain formula (eager).
+        chunk: prefill prompts in chunks of this many tokens; by default in one pass.
         draft: a ``ModelDraft`` or ``PromptLookup`` for speculative decoding, which is faster and leaves the text's
             distribution as it is.
         start: the ids that an encoder-decoder's text begins with; None: its start token.
@@ -182,7 +185,7 @@ class TextOptions(GenerationOptions, total=False):
 
     truncate: Side | None
     keep_special: bool
-    path: Literal["sdpa", "eager"]
+    path: AttentionPath
     chunk: int | None
     draft: "Draft | None"
     start: Sequence[int] | None
@@ -198,7 +201,7 @@ if GenerationSettings.__doc__ and TextOptions.__doc__:  # neither is there under
 
 @lists_options
 def settings(**options: Unpack[GenerationOptions]) -> GenerationSettings:
-    """``GenerationSettings`` from keywords as users and JSON write them: lists will do; tokens are ids.
+    """``GenerationSettings`` from keywords as users and JSON write them: lists are accepted; tokens are ids.
 
     The error for a misspelt name suggests the nearest.
     """
@@ -209,21 +212,24 @@ def settings(**options: Unpack[GenerationOptions]) -> GenerationSettings:
 
 
 def frozen(value: Any) -> Any:
-    """Lists, at any depth, as tuples."""
+    """Return lists, at any depth, as tuples."""
     return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value
 
 
 def _check_values(s: GenerationSettings) -> None:
     """Check every number by itself."""
+    # Counts and choices.
     check_positive(max_new_tokens=s.max_new_tokens, beam_size=s.beam_size, top_beams=s.top_beams)
     check_positive(beam_groups=s.beam_groups, samples=s.samples)
     check_count(min_new_tokens=s.min_new_tokens, no_repeat_ngram=s.no_repeat_ngram)
     check_count(top_alternatives=s.top_alternatives)
     check_choice("length_rule", s.length_rule, get_args(LengthRule))
     if not isinstance(s.early_stopping, bool) and s.early_stopping != "never":
-        raise ValueError(f"early_stopping must be True, False or 'never', got {s.early_stopping!r}.")
+        template = "{} must be True, False or 'never', got {}."
+        raise SettingError(template, Setting("early_stopping"), repr(s.early_stopping))
     if not isinstance(s.record, bool):
         raise TypeError(f"record must be True or False, got {s.record!r}.")
+    # Real numbers.
     _check_finite(length_penalty=s.length_penalty, temperature=s.temperature, diversity=s.diversity)
     if s.temperature < 0:
         template = "{} must be 0 (always the most probable token) or above, got {}."
@@ -231,6 +237,7 @@ def _check_values(s: GenerationSettings) -> None:
     if s.diversity < 0:
         raise SettingError("{} must be 0 or above, got {}.", Setting("diversity"), str(s.diversity))
     check_number(repetition_penalty=s.repetition_penalty)
+    # Filters of sampling.
     if s.top_k is not None:
         check_positive(top_k=s.top_k)
     _check_share(above_zero=True, top_p=s.top_p, typical_p=s.typical_p)
@@ -239,11 +246,13 @@ def _check_values(s: GenerationSettings) -> None:
 
 def _check_ids(s: GenerationSettings) -> None:
     """Check token ids, lists of them, and strings."""
+    # Seeds and single tokens.
     _check_tuple("seed", s.seed if isinstance(s.seed, tuple) else (s.seed,))
     _check_tuple("eos", s.eos)
     _check_tuple("suppress", s.suppress)
     _check_tuple("forced_first", () if s.forced_first is None else (s.forced_first,))
     _check_tuple("forced_last", () if s.forced_last is None else (s.forced_last,))
+    # Sequences of tokens, biases of tokens, strings.
     if not isinstance(s.bad_words, tuple) or not isinstance(s.logit_bias, tuple) or not isinstance(s.stop, tuple):
         raise TypeError("bad_words and stop must be tuples, logit_bias a mapping; settings(...) takes lists too.")
     for word in s.bad_words:
@@ -265,6 +274,7 @@ def _check_ids(s: GenerationSettings) -> None:
 
 def _check_together(s: GenerationSettings) -> None:
     """Check for settings that contradict each other."""
+    # Lengths and beams.
     if s.min_new_tokens > s.max_new_tokens:
         least, most = (Setting(name, getattr(s, name)) for name in ("min_new_tokens", "max_new_tokens"))
         raise SettingError("{} is above {}; raise the latter.", least, most)
@@ -279,14 +289,12 @@ def _check_together(s: GenerationSettings) -> None:
     if s.diversity and s.beam_groups == 1:
         template = "{} acts between groups of beams; set {} to 2 or more."
         raise SettingError(template, Setting("diversity", s.diversity), Setting("beam_groups"))
+    # One search at a time: contrastive search, beam search or sampling.
     if s.contrastive_alpha is not None:
         if s.top_k is None or s.top_k < 2:
-            raise SettingError(
-                "{} chooses among {} tokens, got {}; set 2 or more.",
-                Setting("contrastive_alpha"),
-                Setting("top_k"),
-                Setting("top_k", s.top_k),
-            )
+            got = "" if s.top_k is None else f", got {s.top_k}"
+            template = "{} chooses among the most probable tokens; set {} to 2 or more{}."
+            raise SettingError(template, Setting("contrastive_alpha"), Setting("top_k"), got)
         if s.beam_size > 1 or s.temperature:
             raise SettingError(
                 "{} selects contrastive search; leave {} at 1 and {} at 0.",
@@ -302,6 +310,7 @@ def _check_together(s: GenerationSettings) -> None:
             Setting("temperature", 0),
             Setting("beam_size", 1),
         )
+    # Settings without effect.
     sampling_only = {"top_k": s.top_k, "top_p": s.top_p, "min_p": s.min_p, "typical_p": s.typical_p}
     idle = [name for name, value in sampling_only.items() if value is not None]
     idle = [name for name in idle if not (name == "top_k" and s.contrastive_alpha is not None)]
@@ -334,7 +343,7 @@ def _check_share(*, above_zero: bool, **shares: float | None) -> None:
 
 def _check_tuple(name: str, values: object) -> None:
     if not isinstance(values, tuple):
-        raise TypeError(f"{name} must be a tuple of whole numbers, got {values!r}; settings(...) takes lists too.")
+        raise TypeError(f"{name} must be a tuple of integers, got {values!r}; settings(...) takes lists too.")
     for value in values:
         if isinstance(value, bool) or not isinstance(value, Integral) or value < 0:
-            raise SettingError("{} must hold whole numbers of at least 0, got {}.", Setting(name), repr(value))
+            raise SettingError("{} must hold integers of at least 0, got {}.", Setting(name), repr(value))

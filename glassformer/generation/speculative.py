@@ -3,7 +3,7 @@
 The text has exactly the distribution that the model alone would give it, whatever is proposed (Leviathan et al. 2023,
 Chen et al. 2023): a draft token x that was sampled with probability q(x) is accepted with probability
 min(1, p(x) / q(x)); the first that is rejected is replaced by a sample from max(0, p − q), and if all are accepted one
-more token is sampled from p. Both p and q are the probabilities after all rules of the settings. At temperature 0 this
+more token is sampled from p. Both p and q are the probabilities after all filters. At temperature 0 this
 means: draft tokens are accepted while they are the most probable token.
 
 A ``Draft`` proposes: ``ModelDraft`` with a smaller model, ``PromptLookup`` by finding the last tokens earlier in the
@@ -25,9 +25,17 @@ from torch import Tensor, nn
 from glassformer.config.checks import check_positive
 from glassformer.generation.decoder import Decoder
 from glassformer.generation.filters import Filters, NothingLeftError, check_logits
-from glassformer.generation.record import GenerationOutput, Record
-from glassformer.generation.sampling import SeededRNG, draw, probs
-from glassformer.generation.search import IsDone, Row, Token, alternatives
+from glassformer.generation.search import (
+    GenerationOutput,
+    IsDone,
+    NewToken,
+    Record,
+    SearchRow,
+    SeededRNG,
+    alternatives,
+    draw,
+    probs,
+)
 from glassformer.generation.settings import GenerationSettings
 from glassformer.models.transformer import transformer_of
 from glassformer.nn.attention import AttentionPath
@@ -53,12 +61,12 @@ class DraftStats:
 class Draft(Protocol):
     """Proposes how a text continues."""
 
-    tally: DraftStats
+    stats: DraftStats
 
     def begin(self, settings: GenerationSettings, vocab_size: int, source: Sequence[int] | None) -> None:
         """Start a new text; ``source``: the ids that an encoder-decoder reads."""
 
-    def propose(self, row: Row, max_new: int, rng: SeededRNG) -> Proposal:
+    def propose(self, row: SearchRow, max_new: int, rng: SeededRNG) -> Proposal:
         """At most ``max_new`` tokens to follow the row's history, sampled with numbers of ``rng.roll([0])``."""
 
 
@@ -90,7 +98,7 @@ def speculative_rows(
     settings: GenerationSettings,
     is_done: IsDone | None = None,
     sources: Sequence[Sequence[int]] | None = None,
-) -> Generator[Token, None, list[list[GenerationOutput]]]:
+) -> Generator[NewToken, None, list[list[GenerationOutput]]]:
     """Continue every prompt; yields each token as it comes and returns the outputs, ``samples`` per prompt.
 
     ``max_new``: how many tokens may follow each prompt before the model's positions end; ``sources``: what an
@@ -102,21 +110,21 @@ def speculative_rows(
         # Read the prompt once; all samples share its cache.
         target, source = decoder.alone(number), None if sources is None else sources[number]
         ids = torch.tensor([list(prompt)], device=decoder.device)  # (1, T)
-        cache, _ = target.read(ids, None, min(settings.max_new_tokens, max_new[number]), forgets=False)
-        draft.tally.passes += 1
+        cache, _ = target.read(ids, None, min(settings.max_new_tokens, max_new[number]), evicts=False)
+        draft.stats.passes += 1
         outputs.append([])
         for sample in range(settings.samples):
             draft.begin(settings, filters.vocab_size, source)
-            row = Row(number, sample, list(prompt), max_new[number], record=Record() if settings.record else None)
+            row = SearchRow(number, sample, list(prompt), max_new[number], record=Record() if settings.record else None)
             verifier = _Verifier(target, cache, filters, SeededRNG([(settings.seed_of(number), sample)]))
             outputs[-1].append((yield from _generate_row(verifier, draft, row, is_done)))
     return outputs
 
 
 def _generate_row(
-    verifier: "_Verifier", draft: Draft, row: Row, is_done: IsDone | None
-) -> Generator[Token, None, GenerationOutput]:
-    """One text, proposal by proposal; it ends within a proposal where it would have ended without one."""
+    verifier: "_Verifier", draft: Draft, row: SearchRow, is_done: IsDone | None
+) -> Generator[NewToken, None, GenerationOutput]:
+    """Yield one text, proposal by proposal; it ends within a proposal where it would have ended without one."""
     settings = verifier.filters.settings
     longest = min(settings.max_new_tokens, row.max_new)
     while True:
@@ -124,16 +132,16 @@ def _generate_row(
         max_new = longest - len(row.ids) - 1
         tokens, q = draft.propose(row, max_new, verifier.rng) if max_new else ([], None)
         _check_proposal(tokens, q, max_new, verifier.filters.vocab_size)
-        draft.tally.passes += 1
-        draft.tally.proposed += len(tokens)
+        draft.stats.passes += 1
+        draft.stats.proposed += len(tokens)
         # Verify in one pass over all draft tokens, up to the first that is rejected.
         for index, logits in enumerate(verifier.read(row, tokens)):
             proposed = tokens[index] if index < len(tokens) else None
             proposed_q = None if q is None or proposed is None else q[index]
             token, score, is_accepted = verifier.next(logits, row, proposed, proposed_q)
             row.add(token, score)
-            draft.tally.tokens += 1
-            draft.tally.accepted += is_accepted
+            draft.stats.tokens += 1
+            draft.stats.accepted += is_accepted
             yield token
             ended = row.ended(settings, is_done)
             if ended is not None:
@@ -151,27 +159,27 @@ class _Verifier:
     filters: Filters
     rng: SeededRNG
 
-    def read(self, row: Row, draft: Sequence[int]) -> Float[Tensor, "G1 V"]:
-        """The logits after the last token and after each draft token that follows it."""
+    def read(self, row: SearchRow, draft: Sequence[int]) -> Float[Tensor, "G1 V"]:
+        """Return the logits after the last token and after each draft token that follows it."""
         self.cache.crop(len(row.history) - 1)  # rejected tokens leave the cache
         ids = torch.tensor([[row.history[-1], *draft]], device=self.decoder.device)  # (1, 1 + G)
         return self.decoder.step(ids, self.cache, tail=ids.shape[1])[0]
 
     def next(
-        self, logits: Float[Tensor, "V"], row: Row, draft: int | None, q: Float[Tensor, "V"] | None
-    ) -> tuple[Token, float, bool]:
-        """The next token of a row, the score it was chosen by, and whether it is the draft token.
+        self, logits: Float[Tensor, "V"], row: SearchRow, draft: int | None, q: Float[Tensor, "V"] | None
+    ) -> tuple[NewToken, float, bool]:
+        """Return the next token of a row, the score it was chosen by, and whether it is the draft token.
 
         Rules are applied here, not to all draft tokens at once, since they depend on the accepted history.
         """
         wide = upcast(logits.unsqueeze(0))  # (1, V)
         check_logits(wide)
-        has_edits = self.filters.has_edits
-        scores = self.filters.edit(wide, [row.history], len(row.ids)) if has_edits else wide
-        is_accepted, token = self._choose(probs(self.filters.shape(scores)), draft, q)
+        has_processors = self.filters.has_processors
+        scores = self.filters.process(wide, [row.history], len(row.ids)) if has_processors else wide
+        is_accepted, token = self._choose(probs(self.filters.warp(scores)), draft, q)
         log_probs = wide - wide.logsumexp(-1, keepdim=True)
         others = alternatives(log_probs, self.filters.settings.top_alternatives)[0]
-        result = Token(row.prompt, row.sample, token, float(log_probs[0, token]), others)
+        result = NewToken(row.prompt, row.sample, token, float(log_probs[0, token]), others)
         return result, float(scores[0, token]), is_accepted
 
     def _choose(self, p: Float[Tensor, "1 V"], draft: int | None, q: Float[Tensor, "V"] | None) -> tuple[bool, int]:
@@ -211,7 +219,7 @@ class ModelDraft:
     def __init__(self, model: nn.Module, length: int = 5, *, path: AttentionPath = "sdpa") -> None:
         check_positive(length=length)
         self.model, self.length, self.path = transformer_of(model), length, path
-        self.tally = DraftStats()
+        self.stats = DraftStats()
         self._cache: KVCache | None = None
         self._read: list[int] = []  # the ids whose keys and values the cache holds
 
@@ -232,16 +240,17 @@ class ModelDraft:
         self._filters = Filters(settings, vocab_size, device)
         self._cache, self._read = None, []
 
-    def propose(self, row: Row, max_new: int, rng: SeededRNG) -> Proposal:
-        """The next tokens, each sampled after those before it, and the probabilities they were sampled from."""
-        longest = self.model.config.longest
-        if longest is not None:
-            max_new = min(max_new, longest - len(row.history) + 1)  # the last draft token is not read
+    def propose(self, row: SearchRow, max_new: int, rng: SeededRNG) -> Proposal:
+        """Return the next tokens, each sampled after those before it, and the probabilities they were sampled from."""
+        max_length = self.model.config.max_length
+        if max_length is not None:
+            max_new = min(max_new, max_length - len(row.history) + 1)  # the last draft token is not read
         if max_new <= 0:
             return [], None
         return self._sample(row, min(max_new, self.length), rng)
 
-    def _sample(self, row: Row, max_new: int, rng: SeededRNG) -> Proposal:
+    def _sample(self, row: SearchRow, max_new: int, rng: SeededRNG) -> Proposal:
+        # Sample until the draft is full, ends, or the processors leave no token.
         logits = self._catch_up(row)
         draft: list[int] = []
         q_of_each = []
@@ -253,14 +262,15 @@ class ModelDraft:
             logits = self._step(draft[-1:])
         return draft, torch.cat(q_of_each) if q_of_each else None
 
-    def _catch_up(self, row: Row) -> Float[Tensor, "1 V"]:
+    def _catch_up(self, row: SearchRow) -> Float[Tensor, "1 V"]:
         """Read the text as it now is, after removing rejected tokens from the cache."""
         if self._cache is None:
             ids = torch.tensor([row.history], device=self._decoder.device)
             max_new = min(self._filters.settings.max_new_tokens, row.max_new)
-            self._cache, hidden = self._decoder.read(ids, None, max_new, forgets=False)
+            self._cache, hidden = self._decoder.read(ids, None, max_new, evicts=False)
             self._read = list(row.history)
             return self._decoder.apply_head(hidden[:, -1:])[:, -1]
+        # Keep the part of the cache that still agrees with the text, and read the rest.
         same = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(self._read, row.history, strict=False))))
         same = min(same, len(row.history) - 1)  # the last token is always read, for its logits
         self._cache.crop(same)
@@ -272,16 +282,19 @@ class ModelDraft:
         self._read += ids
         return self._decoder.step(torch.tensor([list(ids)], device=self._decoder.device), self._cache)[:, -1]
 
-    def _probs(self, logits: Float[Tensor, "1 V"], row: Row, draft: Sequence[int]) -> Float[Tensor, "1 V"] | None:
-        """The probabilities after some draft tokens, under the rules of the settings; None if these leave no token."""
+    def _probs(self, logits: Float[Tensor, "1 V"], row: SearchRow, draft: Sequence[int]) -> Float[Tensor, "1 V"] | None:
+        """Return the probabilities after some draft tokens, after all filters.
+
+        None if these leave no token.
+        """
         scores = upcast(logits)
         check_logits(scores)
-        if self._filters.has_edits:
+        if self._filters.has_processors:
             try:
-                scores = self._filters.edit(scores, [[*row.history, *draft]], len(row.ids) + len(draft))
+                scores = self._filters.process(scores, [[*row.history, *draft]], len(row.ids) + len(draft))
             except NothingLeftError:  # the draft may be rejected; if it is accepted, the model raises this error
                 return None
-        return probs(self._filters.shape(scores))
+        return probs(self._filters.warp(scores))
 
 
 class PromptLookup:
@@ -297,7 +310,7 @@ class PromptLookup:
     def __init__(self, ngram: int = 3, length: int = 10) -> None:
         check_positive(ngram=ngram, length=length)
         self.ngram, self.length = ngram, length
-        self.tally = DraftStats()
+        self.stats = DraftStats()
         self._source: list[int] = []
 
     def begin(self, settings: GenerationSettings, vocab_size: int, source: Sequence[int] | None) -> None:
@@ -305,8 +318,8 @@ class PromptLookup:
         del settings, vocab_size
         self._source = list(source or [])
 
-    def propose(self, row: Row, max_new: int, rng: SeededRNG) -> Proposal:
-        """The tokens that followed, each certain."""
+    def propose(self, row: SearchRow, max_new: int, rng: SeededRNG) -> Proposal:
+        """Return the tokens that followed, each certain."""
         del rng
         max_new, history = min(max_new, self.length), row.history
         for size in range(min(self.ngram, len(history)), 0, -1):
@@ -320,7 +333,7 @@ class PromptLookup:
 
 
 def _last_end(ids: Sequence[int], run: Sequence[int]) -> int | None:
-    """The index after the last occurrence of ``run``."""
+    """Return the index after the last occurrence of ``run``."""
     size = len(run)
     ends = range(len(ids), size - 1, -1)
     return next((end for end in ends if ids[end - size : end] == run), None)

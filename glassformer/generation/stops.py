@@ -6,13 +6,13 @@ character.
 
 import codecs
 from collections.abc import Iterable, Sequence
-from itertools import count
 
 from glassformer.text.tokenizer import Stream, Tokenizer
+from glassformer.text.vocabularies import BYTE_OF
 
 
 def cut_at(text: str, stops: Sequence[str]) -> str:
-    """The text up to the first stop string; all of it if it holds none."""
+    """Return the text up to the first stop string; all of it if it holds none."""
     starts = [start for start in map(text.find, stops) if start >= 0]
     return text[: min(starts)] if starts else text
 
@@ -34,12 +34,12 @@ class Wording:
         self.after = self._shown(after)
 
     def text(self, ids: Iterable[int]) -> str:
-        """The whole text."""
+        """Return the whole text."""
         stream = self.stream()
         return "".join([*map(stream.add, self._shown(ids)), stream.end()])
 
     def stream(self) -> "WholeCharacters":
-        """A decoder of one token at a time; hidden ids must not be added to it."""
+        """Return a decoder of one token at a time; hidden ids must not be added to it."""
         return WholeCharacters(self.tokenizer, self.after)
 
     def is_shown(self, token: int) -> bool:
@@ -54,10 +54,10 @@ class Wording:
         """
         if not stops or not self.is_shown(ids[-1]):
             return False
-        reach = max(len(stop.encode()) for stop in stops) + 16
+        needed = max(len(stop.encode()) for stop in stops) + 16
         tail: list[int] = []
         start = len(ids)
-        while start and len(tail) < reach:
+        while start and len(tail) < needed:
             start -= 1
             if self.is_shown(ids[start]):
                 tail.insert(0, ids[start])
@@ -70,17 +70,22 @@ class Wording:
         return [token for token in ids if self.is_shown(token)]
 
 
-def _byte_of() -> dict[str, int]:
-    """The byte of each character in the names of byte-level tokens.
+class TokenBytes:
+    """The bytes of a token: those of byte-level vocabularies, and those named ``<0x..>``, may be partial characters."""
 
-    Printable bytes are their own characters; all others have the characters from U+0100 on, in order.
-    """
-    printed = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = count(0x100)
-    return {chr(byte if byte in printed else next(others)): byte for byte in range(256)}
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._name = tokenizer.backend.id_to_token
+        decoder = repr(tokenizer.backend.decoder)
+        self.bytes_in_names, self.tokens_of_bytes = "ByteLevel" in decoder, "ByteFallback" in decoder
 
-
-BYTE_OF = _byte_of()
+    def __call__(self, token: int) -> bytes:
+        """Return the bytes of a token id; those of its name where the vocabulary has no bytes."""
+        name = str(self._name(token))
+        if self.tokens_of_bytes and len(name) == 6 and name.startswith("<0x"):
+            return bytes([int(name[3:5], 16)])
+        if self.bytes_in_names and all(character in BYTE_OF for character in name):
+            return bytes(BYTE_OF[character] for character in name)
+        return name.encode()
 
 
 class WholeCharacters:
@@ -92,9 +97,7 @@ class WholeCharacters:
 
     def __init__(self, tokenizer: Tokenizer, after: Iterable[int] = ()) -> None:
         self._stream = Stream(tokenizer, after=after)
-        self._name = tokenizer.backend.id_to_token
-        decoder = repr(tokenizer.backend.decoder)
-        self._bytes_in_names, self._tokens_of_bytes = "ByteLevel" in decoder, "ByteFallback" in decoder
+        self._bytes = TokenBytes(tokenizer)
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._open: list[int] = []  # tokens since the last whole character
 
@@ -108,21 +111,12 @@ class WholeCharacters:
         return "".join(map(self._stream.add, ready))
 
     def end(self) -> str:
-        """The text that was held back, without an incomplete character; nothing can be added afterwards."""
+        """Return the text that was held back, without an incomplete character; nothing can be added afterwards."""
         begun = len(self._utf8.getstate()[0])  # bytes of the incomplete character
-        if self._tokens_of_bytes:  # each is a token of its own, and would change how its neighbours are decoded
+        if self._bytes.tokens_of_bytes:  # each is a token of its own, and would change how its neighbours are decoded
             self._open = self._open[: len(self._open) - begun]
         text = "".join([*map(self._stream.add, self._open), self._stream.end()])
-        return text.removesuffix("\ufffd") if begun and not self._tokens_of_bytes else text
-
-    def _bytes(self, token: int) -> bytes:
-        """The bytes of a token."""
-        name = str(self._name(token))
-        if self._tokens_of_bytes and len(name) == 6 and name.startswith("<0x"):
-            return bytes([int(name[3:5], 16)])
-        if self._bytes_in_names and all(character in BYTE_OF for character in name):
-            return bytes(BYTE_OF[character] for character in name)
-        return name.encode()
+        return text.removesuffix("\ufffd") if begun and not self._bytes.tokens_of_bytes else text
 
 
 class StopFilter:
@@ -147,12 +141,12 @@ class StopFilter:
         return shown
 
     def end(self) -> str:
-        """The text that was held back and did not become a stop string."""
+        """Return the text that was held back and did not become a stop string."""
         shown, self._held = self._held, ""
         return shown
 
     def _partial_stop(self) -> int:
-        """How many characters at the end of the text are the beginning of a stop string."""
+        """Return how many characters at the end of the text are the beginning of a stop string."""
         longest = max(map(len, self._stops), default=0)
         for size in range(min(longest - 1, len(self._held)), 0, -1):
             if any(stop.startswith(self._held[-size:]) for stop in self._stops):

@@ -1,8 +1,9 @@
 """Text in, text out: a tokenizer around ``api.generate``, which works on token ids.
 
-``generate_text``, ``stream_text`` and ``reply`` are ``glassformer.generate``, ``stream`` and ``chat``. For each of
-them: the special tokens that the model expects are in a prompt exactly once; a text ends before a stop string; special
-tokens are not in it unless asked for; the text for a prompt does not depend on the other prompts of the batch.
+``generate_text``, ``stream_text``, ``reply`` and ``translate_text`` are ``glassformer.generate``, ``stream``, ``chat``
+and ``translate``. For each of them: the special tokens that the model expects are in a prompt exactly once; a text ends
+before a stop string; special tokens are not in it unless asked for; the text for a prompt does not depend on the other
+prompts of the batch.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -19,18 +20,19 @@ from glassformer.generation.prompts import (
     FewShot,
     Prompt,
     PromptInput,
-    check_loaded,
+    SourceText,
+    check_can,
     check_prompt,
     check_texts,
     fit_prompt,
     read_prompt,
     special_ids,
 )
-from glassformer.generation.record import GenerationOutput
+from glassformer.generation.search import GenerationOutput
 from glassformer.generation.settings import GenerationSettings, TextOptions
 from glassformer.generation.stops import StopFilter, Wording, cut_at
 from glassformer.hub import Loaded
-from glassformer.loaded import check_ability
+from glassformer.text.languages import Languages, Task, find_translation, languages_of, tasks_of
 from glassformer.text.tokenizer import Tokenizer
 
 API_OPTIONS = ("path", "chunk", "draft", "start")  # passed on to ``api.generate`` as they are
@@ -92,14 +94,17 @@ def generate_text(
         progress: called with the number of prompts done and their total.
         options: see below.
     """
+    check_can(loaded, "generate")
     if isinstance(prompts, str):
         _check_single(options)
         return generate_text(loaded, [prompts], batch_size=batch_size, progress=progress, **options)[0][0]
     check_texts(loaded, prompts, check_prompt, "prompt")
     check_positive(batch_size=batch_size)
-    job = _TextJob(loaded, "generate", options)
+    # Encode all prompts, so that a wrong one raises before the first text is generated.
+    job = _TextJob(loaded, options)
     rows = [job.row(prompt, number) for number, prompt in enumerate(prompts)]
     job.check_seeds(len(rows))
+    # Generate in batches of similar length, and return the texts in the order of the prompts.
     texts: dict[int, list[Text]] = {}
     for batch in _batches(rows, batch_size):
         for row, outputs in zip(batch, job.generate(batch), strict=True):
@@ -116,9 +121,9 @@ def stream_text(loaded: Loaded, prompt: PromptInput, **options: Unpack[TextOptio
     No piece holds half a character, a special token, or a part of a stop string. The pieces joined are the ``Text``
     that the generator returns. Wrong settings raise at once, before the first piece is asked for.
     """
-    check_loaded(loaded)
+    check_can(loaded, "stream")
     check_prompt("the prompt", prompt)
-    job = _TextJob(loaded, "stream", options)
+    job = _TextJob(loaded, options)
     row = job.row(prompt, 0)
     job.check_seeds(1)
     if row.settings.samples > 1:
@@ -156,7 +161,7 @@ def stream_reply(
 def answer_like(
     loaded: Loaded, few_shot: FewShot, texts: Sequence[str], **options: Unpack[TextOptions]
 ) -> list[list[Text]]:
-    """Outputs for texts as inputs of a few-shot prompt, in the order of the texts."""
+    """Return outputs for texts as inputs of a few-shot prompt, in the order of the texts."""
     check_texts(loaded, texts)
     stop = options.get("stop", ())
     options = {**options, "stop": [*([stop] if isinstance(stop, str) else stop), few_shot.separator]}
@@ -164,20 +169,106 @@ def answer_like(
     return [[replace(text, text=text.text.lstrip(" ")) for text in samples] for samples in answers]
 
 
+@overload
+def translate_text(  # type: ignore[overload-overlap]  # a str is a Sequence[str]; the first overload holds for it
+    loaded: Loaded,
+    texts: str,
+    *,
+    source: str | None = None,
+    target: str | None = None,
+    batch_size: int = 8,
+    progress: Callable[[int, int], None] | None = None,
+    **options: Unpack[TextOptions],
+) -> Text: ...
+
+
+@overload
+def translate_text(
+    loaded: Loaded,
+    texts: Sequence[str],
+    *,
+    source: str | None = None,
+    target: str | None = None,
+    batch_size: int = 8,
+    progress: Callable[[int, int], None] | None = None,
+    **options: Unpack[TextOptions],
+) -> list[list[Text]]: ...
+
+
+@lists_options
+def translate_text(
+    loaded: Loaded,
+    texts: str | Sequence[str],
+    *,
+    source: str | None = None,
+    target: str | None = None,
+    batch_size: int = 8,
+    progress: Callable[[int, int], None] | None = None,
+    **options: Unpack[TextOptions],
+) -> Text | list[list[Text]]:
+    """Translate one text, or a list of texts; the results are those of ``generate``.
+
+    Args:
+        loaded: an encoder-decoder with a language-model head, and its tokenizer.
+        texts: what to translate.
+        source: code or name of the language of the texts; None for a model of a single pair of languages, or of
+            English and Chinese, which infers both languages of each text from its script.
+        target: code or name of the language to translate into.
+        batch_size: texts per batch.
+        progress: called with the number of texts done and their total.
+        options: see below.
+    """
+    several = [texts] if isinstance(texts, str) else texts
+    prompts, language_options = prepare_translation(loaded, several, source, target)
+    options = cast(TextOptions, {**language_options, **options})
+    if isinstance(texts, str):
+        return generate_text(loaded, prompts, batch_size=batch_size, progress=progress, **options)[0][0]
+    return generate_text(loaded, prompts, batch_size=batch_size, progress=progress, **options)
+
+
+def prepare_translation(
+    loaded: Loaded, texts: Sequence[str], source: str | None, target: str | None
+) -> tuple[list[PromptInput], dict[str, Any]]:
+    """Return what the encoder reads, and the options that make the decoder generate the target language.
+
+    Some models read the languages from tokens, others from words before the text; a model of a single pair of languages
+    needs neither.
+    """
+    check_can(loaded, "translate")
+    check_texts(loaded, texts)
+    # The vocabulary has a token for each language.
+    languages = languages_of(loaded.tokenizer, loaded.folder)
+    if languages.ids:
+        return _language_prompts(languages, texts, source, target)
+    # The folder's config.json has a prefix for each pair of languages.
+    tasks = {name: task for name, task in tasks_of(loaded.folder).items() if task.prefix.startswith("translate ")}
+    if tasks:
+        task = _task(tasks, source, target)
+        return [task.write(text) for text in texts], {"task": task.options}
+    if source is not None or target is not None:
+        raise SettingError(
+            "this model takes no languages: its vocabulary has no tokens for them and its config.json no prefixes. "
+            "It translates as it was trained; leave out {} and {}.",
+            Setting("source", source),
+            Setting("target", target),
+        )
+    return list(texts), {}
+
+
 def _check_single(options: TextOptions) -> None:
-    """Raise if several texts are asked for and one is to be returned."""
+    """Raise if the options request several texts for a single prompt."""
     for name in ("samples", "top_beams"):
         count = options.get(name, 1)
         if isinstance(count, int) and count > 1:
-            raise ValueError(f"{name}={count} asks for several texts, and one prompt gives one; pass a list: [prompt].")
+            template = "{} requests several texts, but a single prompt returns one; pass a list: [prompt]."
+            raise SettingError(template, Setting(name, count))
 
 
 def _conversation(loaded: Loaded, messages: str | Sequence[Message]) -> list[int]:
-    """The ids of a conversation, with the special tokens of the chat template."""
-    check_loaded(loaded)
+    """Return the ids of a conversation, with the special tokens of the chat template."""
+    check_can(loaded, "chat")
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
-    check_ability(loaded.config, "chat")
     return loaded.tokenizer.chat(messages)
 
 
@@ -185,11 +276,42 @@ def _reply_options(options: TextOptions) -> TextOptions:
     return cast(TextOptions, {"default_length": REPLY_LENGTH, **options})
 
 
+def _language_prompts(
+    languages: Languages, texts: Sequence[str], source: str | None, target: str | None
+) -> tuple[list[PromptInput], dict[str, Any]]:
+    """Return the ids of texts with their language tokens, and the options for the decoder's first tokens."""
+    directions = [languages.direction(text, source, target) for text in texts]
+    prompts = [languages.source(text, source) for text, (source, _) in zip(texts, directions, strict=True)]
+    targets = {target for _, target in directions}
+    if languages.infers_direction and len(targets) != 1:  # texts in both languages, or no text
+        pairs = zip(prompts, directions, strict=True)
+        return [SourceText(ids, languages.resolve(str(target))) for ids, (_, target) in pairs], {}
+    return list(prompts), _first_tokens(languages, next(iter(targets), target))
+
+
+def _first_tokens(languages: Languages, target: str | None) -> dict[str, Any]:
+    """Return the options for the decoder's first tokens."""
+    if not languages.starts_with_language:
+        return {"forced_first": languages.forced_first(target)}
+    if target is None:
+        raise SettingError("set the language to translate into: {}.", Setting("target"))
+    return {"start": [languages.resolve(target)], "forced_first": None}
+
+
+def _task(tasks: dict[str, Task], source: str | None, target: str | None) -> Task:
+    if source is None or target is None:
+        known = ", ".join(repr(task.prefix) for task in tasks.values())
+        template = "set both languages, {} and {}; this model's config.json states {}."
+        raise SettingError(template, Setting("source"), Setting("target"), known)
+    return find_translation(tasks, source, target)
+
+
 def _pieces(job: "_TextJob", row: "_TextRow") -> Generator[str, None, Text]:
     wording = job.wording(row)
     stream, stops = wording.stream(), StopFilter(row.settings.stop)
     model, is_done = job.loaded.model, job.is_done([row])
     tokens = generate_stream(model, [row.prompt.ids], row.settings, is_done=is_done, **job.api_options)
+    # Yield text as soon as it is certain: whole characters that cannot become part of a stop string.
     shown = ""
     while True:
         try:
@@ -200,6 +322,7 @@ def _pieces(job: "_TextJob", row: "_TextRow") -> Generator[str, None, Text]:
         if wording.is_shown(token) and (piece := stops.add(stream.add(token))):
             shown += piece
             yield piece
+    # What was held back at the end.
     if piece := stops.add(stream.end()) + stops.end():
         shown += piece
         yield piece
@@ -217,8 +340,7 @@ class _TextRow:
 class _TextJob:
     """One call: the model, its tokenizer and the options."""
 
-    def __init__(self, loaded: Loaded, name: str, options: TextOptions) -> None:
-        check_ability(loaded.config, name)
+    def __init__(self, loaded: Loaded, options: TextOptions) -> None:
         rest: dict[str, Any] = dict(options)
         self.loaded = loaded
         self.truncate, self.keep_special = rest.pop("truncate", None), rest.pop("keep_special", False)
@@ -229,20 +351,23 @@ class _TextJob:
         self._advised = advice(loaded, rest.get("task"))
         # A prompt that is cut leaves half of the positions at least, unless max_new_tokens says how many are needed.
         default = rest.get("default_length", DEFAULT_LENGTH)
-        default = default if loaded.config.longest is None else min(default, loaded.config.longest // 2)
+        default = default if loaded.config.max_length is None else min(default, loaded.config.max_length // 2)
         self._new_tokens = rest.get("max_new_tokens", self._advised.options.get("max_new_tokens", default))
-        self._settings: dict[int, GenerationSettings] = {}  # by the length of what the decoder reads first
+        # By the length of what the decoder reads first, and the language token to generate first.
+        self._settings: dict[tuple[int, int | None], GenerationSettings] = {}
 
     def row(self, prompt: PromptInput, number: int) -> _TextRow:
-        """A prompt as it fits the model, with the settings for its length."""
+        """Return a prompt as it fits the model, with the settings for its length."""
         fitted = fit_prompt(self.loaded, read_prompt(self.loaded, prompt, number), self.truncate, self._new_tokens)
         is_decoder = self.loaded.config.encoder is None
         length = len(fitted.ids) if is_decoder else len(self.api_options.get("start", (0,)))
-        if length not in self._settings:
-            self._settings[length], _ = settings_for(
-                self.loaded, prefix_length=length, advised=self._advised, **self._options
+        language = prompt.forced_first if isinstance(prompt, SourceText) else None
+        if (length, language) not in self._settings:
+            options = self._options if language is None else {**self._options, "forced_first": language}
+            self._settings[length, language], _ = settings_for(
+                self.loaded, prefix_length=length, advised=self._advised, **options
             )
-        return _TextRow(fitted, self._settings[length])
+        return _TextRow(fitted, self._settings[length, language])
 
     def check_seeds(self, prompts: int) -> None:
         """Raise unless there is one seed, or one for each prompt."""
@@ -251,7 +376,7 @@ class _TextJob:
             raise ValueError(f"got {len(seeds)} seeds for {prompts} prompts; pass one for all, or one for each.")
 
     def generate(self, batch: Sequence[_TextRow]) -> list[list[Text]]:
-        """The texts for rows whose settings are the same."""
+        """Return the texts for rows whose settings are the same."""
         settings = batch[0].settings
         if isinstance(settings.seed, tuple):
             settings = replace(settings, seed=tuple(settings.seed_of(row.prompt.number) for row in batch))
@@ -260,7 +385,7 @@ class _TextJob:
         return [[self._text(row, output) for output in some] for row, some in zip(batch, outputs, strict=True)]
 
     def wording(self, row: _TextRow) -> Wording:
-        """The decoder from ids to text for a row."""
+        """Return the decoder from ids to text for a row."""
         after = row.prompt.ids if self.loaded.config.encoder is None else ()
         hidden = set() if self.keep_special else self._special | set(row.settings.eos)
         return Wording(self.loaded.tokenizer, after, hidden)
@@ -279,8 +404,8 @@ class _TextJob:
 
 
 def _batches(rows: Sequence[_TextRow], size: int) -> list[list[_TextRow]]:
-    """Rows of similar length together, the longest first; rows of a batch have the same settings."""
-    order = sorted(rows, key=lambda row: -len(row.prompt.ids))
+    """Return rows of similar length together, the longest first; rows of a batch have the same settings."""
+    order = sorted(rows, key=lambda row: (row.settings.forced_first or 0, -len(row.prompt.ids)))
     batches = []
     for _, same in groupby(order, key=lambda row: row.settings):
         group = list(same)
@@ -289,14 +414,16 @@ def _batches(rows: Sequence[_TextRow], size: int) -> list[list[_TextRow]]:
 
 
 def _with_ids(tokenizer: Tokenizer, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with ids where they name tokens by text, and a list where they have a single end token or stop."""
+    """Return the options with ids instead of tokens named by text, and a list instead of a single end token or stop."""
     result = dict(options)
+    # A single value stands for a list.
     for name in ("eos", "stop"):
         if isinstance(options.get(name), str | Integral):
             result[name] = [options[name]]
     for name in ("bad_words", "suppress", "eos", "stop"):
         if not isinstance(result.get(name, ()), list | tuple):
             raise TypeError(f"{name} must be a list, got {result[name]!r:.40}. Put it in brackets: {name}=[…].")
+    # Texts become ids: words in each of their spellings, single tokens by name.
     if "bad_words" in options:
         spelt = (_spellings(tokenizer, word) if isinstance(word, str) else [word] for word in options["bad_words"])
         result["bad_words"] = [ids for spellings in spelt for ids in spellings]
@@ -313,17 +440,18 @@ def _with_ids(tokenizer: Tokenizer, options: Mapping[str, Any]) -> dict[str, Any
 
 
 def _spellings(tokenizer: Tokenizer, word: str) -> list[list[int]]:
-    """The ids of a word at the beginning of a text, and after a space."""
+    """Return the ids of a word at the beginning of a text, and after a space."""
     spaced = f" {word.lstrip()}" if word.strip() else word  # forbidding a line break does not forbid spaces
     both = [tokenizer.encode(text, special=False) for text in (word, spaced)]
     spellings = [ids for index, ids in enumerate(both) if ids and ids not in both[:index]]
     if not spellings:
-        raise ValueError(f"bad_words holds {word!r}, which gives no token to forbid; leave it out.")
+        template = "{} holds {}, which gives no token to forbid; leave it out."
+        raise SettingError(template, Setting("bad_words"), repr(word))
     return spellings
 
 
 def _token_id(tokenizer: Tokenizer, token: str | int) -> int:
-    """The id of a token by its name in the vocabulary, or of a text that is a single token."""
+    """Return the id of a token by its name in the vocabulary, or of a text that is a single token."""
     if not isinstance(token, str):
         return token
     ids = tokenizer.encode(token, special=False)

@@ -1,1 +1,1 @@
-"""What a loaded model does besides generating text: fill, score, embed, classify, tag, answer."""
+"""Tasks of a loaded model besides generation: fill, score, embed, classify, tag, answer."""

@@ -2,19 +2,27 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import torch
 
 from glassformer.config import TaskHead
-from glassformer.generation.prompts import check_texts
+from glassformer.config.checks import Item, Setting, SettingError
+from glassformer.generation.prompts import check_can, check_texts
 from glassformer.generation.settings import Side
 from glassformer.hub import Loaded
-from glassformer.loaded import check_ability
 from glassformer.models.transformer import Transformer
 from glassformer.nn.norm import upcast
-from glassformer.tasks.batches import Batch, Progress, head_input, run_in_batches
-from glassformer.tasks.texts import Framed, Pair, check_text_or_pair, fit, frame
-from glassformer.text.tokenizer import Tokenizer
+from glassformer.tasks.batches import (
+    Pair,
+    Progress,
+    TaskBatch,
+    all_text_tokens,
+    check_text_or_pair,
+    fit,
+    head_input,
+    run_in_batches,
+)
 
 
 @dataclass(frozen=True)
@@ -35,40 +43,75 @@ class Classified:
     labels: tuple[Label, ...]
 
 
+@overload
+def classify(  # type: ignore[overload-overlap]  # a str is a Sequence[str]; the first overload holds for it
+    loaded: Loaded,
+    texts: str,
+    *,
+    several: bool = False,
+    truncate: Side | None = None,
+    batch_size: int | None = None,
+    progress: Progress | None = None,
+) -> Classified: ...
+
+
+@overload
 def classify(
     loaded: Loaded,
     texts: Sequence[str | Pair],
     *,
     several: bool = False,
     truncate: Side | None = None,
-    batch_size: int = 16,
+    batch_size: int | None = None,
     progress: Progress | None = None,
-) -> list[Classified]:
-    """The labels of texts, or of pairs of texts, in their order.
+) -> list[Classified]: ...
+
+
+def classify(
+    loaded: Loaded,
+    texts: str | Sequence[str | Pair],
+    *,
+    several: bool = False,
+    truncate: Side | None = None,
+    batch_size: int | None = None,
+    progress: Progress | None = None,
+) -> Classified | list[Classified]:
+    """Return the labels of a text, or of a list of texts or pairs of texts in their order.
 
     Args:
         loaded: a model with a head of the kind classify or pair, and its tokenizer.
-        texts: texts or pairs (text, text).
+        texts: one text, which gives one result, or a list of texts or pairs (text, text).
         several: any number of labels may be right: each has a probability of its own (sigmoid). Otherwise exactly one
             is right, and the probabilities add up to 1 (softmax).
         truncate: the side on which to cut texts that are too long, of a pair the longer first; None: an error.
-        batch_size: texts per batch.
+        batch_size: texts per batch; None: by their tokens, see ``tasks.batches``.
         progress: called with the number done and the total.
     """
+    check_can(loaded, "classify")
+    if isinstance(texts, str):
+        return classify(loaded, [texts], several=several, truncate=truncate, batch_size=batch_size, progress=progress)[
+            0
+        ]
     check_texts(loaded, texts, check_text_or_pair)
     model = loaded.model
-    check_ability(model.config, "classify")
     head = model.config.head
     assert isinstance(head, TaskHead)
     if len(head.labels) == 1 and not several:
-        raise ValueError(
-            f"the only label, {head.labels[0]!r}, would always have probability 1. Set several=True for yes or no; "
-            f"the output of a regression head is the label's score."
+        raise SettingError(
+            "the only label, {}, would always have probability 1. Set {} for yes or no; "
+            "the output of a regression head is the label's score.",
+            repr(head.labels[0]),
+            Setting("several", True),
         )
-    framed = [_frame(loaded.tokenizer, text, number, head.task) for number, text in enumerate(texts)]
-    rows = [fit(text, model.config.longest, truncate).row for text in framed]
+    # Tokens of the texts, truncated if allowed.
+    for number, text in enumerate(texts):
+        if head.task == "pair" and isinstance(text, str):
+            template = "this model classifies pairs of texts, and {} is a single text: pass (text, text)."
+            raise SettingError(template, Item("text", number))
+    encoded = all_text_tokens(loaded.tokenizer, texts)
+    rows = [fit(text, model.config.max_length, truncate).row for text in encoded]
 
-    def run(model: Transformer, batch: Batch) -> list[tuple[Label, ...]]:
+    def run(model: Transformer, batch: TaskBatch) -> list[tuple[Label, ...]]:
         hidden, mask = head_input(model, batch)  # (B, T, D)
         scores = upcast(model.apply_head(hidden, mask))  # (B, labels)
         probs = scores.sigmoid() if several else scores.softmax(-1)
@@ -77,16 +120,6 @@ def classify(
     labels_of_each = run_in_batches(model, rows, run, batch_size, progress)
     pairs = [(text, None) if isinstance(text, str) else text for text in texts]
     return [Classified(text, pair, labels) for (text, pair), labels in zip(pairs, labels_of_each, strict=True)]
-
-
-def _frame(tokenizer: Tokenizer, text: str | Pair, number: int, task: str) -> Framed:
-    name = f"text {number}"
-    if not isinstance(text, str):
-        first, second = text
-        return frame(tokenizer, first, second, name=name)
-    if task == "pair":
-        raise ValueError(f"this model classifies pairs of texts, and {name} is a single text: pass (text, text).")
-    return frame(tokenizer, text, name=name)
 
 
 def _labels(names: Sequence[str], scores: Sequence[float], probs: Sequence[float]) -> tuple[Label, ...]:

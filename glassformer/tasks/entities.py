@@ -39,7 +39,7 @@ class Span:
 
 
 def join_entities(text: str, words: Sequence[Word]) -> tuple[Entity, ...]:
-    """The entities that the labels of neighbouring words mark, by the rule of ``find_entities``."""
+    """Return the entities that the labels of neighbouring words mark, by the rule of ``find_entities``."""
     entities = []
     for span in find_entities([word.label for word in words]):
         group = words[span.first : span.end]
@@ -50,7 +50,7 @@ def join_entities(text: str, words: Sequence[Word]) -> tuple[Entity, ...]:
 
 
 def find_entities(labels: Sequence[str]) -> tuple[Span, ...]:
-    """The entities that the labels of a sentence's words mark, as seqeval counts them by default.
+    """Return the entities that the labels of a sentence's words mark, as seqeval counts them by default.
 
     A word continues the entity before it if its prefix is I or E, its kind is the same, and the prefix of the word
     before is B or I. Every other word that is not O begins an entity, including an I after O or after another kind. A

@@ -8,19 +8,27 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import overload
 
 from jaxtyping import Float
 from torch import Tensor
 
-from glassformer.config.checks import check_positive
-from glassformer.generation.prompts import check_texts
+from glassformer.config.checks import Item, Setting, SettingError, check_positive
+from glassformer.generation.prompts import check_can, check_texts
 from glassformer.generation.settings import Side
 from glassformer.hub import Loaded
-from glassformer.loaded import check_ability
 from glassformer.models.transformer import Transformer
 from glassformer.nn.norm import upcast
-from glassformer.tasks.batches import Batch, Progress, encode, run_in_batches
-from glassformer.tasks.texts import Framed, fit, frame, trim
+from glassformer.tasks.batches import (
+    Progress,
+    TaskBatch,
+    TextTokens,
+    all_text_tokens,
+    encode,
+    fit,
+    run_in_batches,
+    trim,
+)
 from glassformer.text.tokenizer import Tokenizer
 
 Candidates = list[list[tuple[int, float]]]  # per blank: ids with their probabilities, descending
@@ -64,6 +72,20 @@ class Filled:
     fillings: tuple[Filling, ...]
 
 
+@overload
+def fill(  # type: ignore[overload-overlap]  # a str is a Sequence[str]; the first overload holds for it
+    loaded: Loaded,
+    texts: str,
+    *,
+    top: int = 5,
+    blank: str | None = None,
+    truncate: Side | None = None,
+    batch_size: int | None = None,
+    progress: Progress | None = None,
+) -> Filled: ...
+
+
+@overload
 def fill(
     loaded: Loaded,
     texts: Sequence[str],
@@ -71,35 +93,53 @@ def fill(
     top: int = 5,
     blank: str | None = None,
     truncate: Side | None = None,
-    batch_size: int = 16,
+    batch_size: int | None = None,
     progress: Progress | None = None,
-) -> list[Filled]:
-    """The best tokens for the blanks of texts, in the order of the texts.
+) -> list[Filled]: ...
+
+
+def fill(
+    loaded: Loaded,
+    texts: str | Sequence[str],
+    *,
+    top: int = 5,
+    blank: str | None = None,
+    truncate: Side | None = None,
+    batch_size: int | None = None,
+    progress: Progress | None = None,
+) -> Filled | list[Filled]:
+    """Return the best tokens for the blanks of a text, or of a list of texts in their order.
 
     Several blanks in a text are predicted in the same pass, each as if the others stayed blank. The probability of a
     filling treats them as independent, which they are not: "in [MASK] York [MASK]" is better filled one by one.
 
     Args:
         loaded: an encoder with a head of the kind lm or pretraining, and its tokenizer.
-        texts: texts with blanks, written as the tokenizer's mask token or as ``blank``.
+        texts: one text, which gives one result, or a list; blanks are written as the tokenizer's mask token or as
+            ``blank``.
         top: how many tokens per blank, and how many fillings.
-        blank: a string that stands for the mask token in the texts.
-        truncate: the side on which to cut texts that are too long; None: they are an error.
-        batch_size: texts per batch.
+        blank: another string to write for the mask token in the texts.
+        truncate: the side on which to cut texts that are too long; None: raise an error.
+        batch_size: texts per batch; None: by their tokens, see ``tasks.batches``.
         progress: called with the number done and the total.
     """
+    check_can(loaded, "fill")
+    if isinstance(texts, str):
+        return fill(loaded, [texts], top=top, blank=blank, truncate=truncate, batch_size=batch_size, progress=progress)[
+            0
+        ]
     check_texts(loaded, texts)
     check_positive(top=top)
     model, tokenizer = loaded.model, loaded.tokenizer
-    check_ability(model.config, "fill")
-    texts = [_with_masks(text, f"text {number}", blank, tokenizer) for number, text in enumerate(texts)]
-    whole = [frame(tokenizer, text, name=f"text {number}") for number, text in enumerate(texts)]
-    framed = [fit(text, model.config.longest, truncate) for text in whole]
-    for before, after in zip(whole, framed, strict=True):
+    # Tokens of the texts with mask tokens, truncated if allowed; no blank may be cut off.
+    texts = [_with_masks(text, Item("text", number), blank, tokenizer) for number, text in enumerate(texts)]
+    whole = all_text_tokens(tokenizer, texts)
+    encoded = [fit(text, model.config.max_length, truncate) for text in whole]
+    for before, after in zip(whole, encoded, strict=True):
         _check_blanks(before, after, tokenizer)
-    rows = [text.row for text in framed]
+    rows = [text.row for text in encoded]
 
-    def run(model: Transformer, batch: Batch) -> list[Candidates]:
+    def run(model: Transformer, batch: TaskBatch) -> list[Candidates]:
         candidates = []
         for hidden, number in zip(encode(model, batch), batch.numbers, strict=True):  # hidden (T, D)
             blanks = hidden[_mask_indices(rows[number].ids, tokenizer)]  # (N, D): logits are computed for blanks only
@@ -109,17 +149,18 @@ def fill(
         return candidates
 
     candidates = run_in_batches(model, rows, run, batch_size, progress)
-    return [_filled(*row, tokenizer, top) for row in zip(texts, framed, candidates, strict=True)]
+    return [_filled(*row, tokenizer, top) for row in zip(texts, encoded, candidates, strict=True)]
 
 
-def _with_masks(text: str, name: str, blank: str | None, tokenizer: Tokenizer) -> str:
-    """The text with mask tokens for blanks."""
+def _with_masks(text: str, name: Item, blank: str | None, tokenizer: Tokenizer) -> str:
+    """Return the text with mask tokens for blanks."""
     if tokenizer.mask is None:
         raise ValueError("this tokenizer has no mask token, so a blank cannot be encoded.")
     if blank is None:
         return text
     if not blank or blank not in text:
-        raise ValueError(f"{name} does not hold blank={blank!r}: {text!r:.60}. Put it where a word is to be predicted.")
+        template = "{} does not hold {}: {}. Put it where a word is to be predicted."
+        raise SettingError(template, name, Setting("blank", blank), f"{text!r:.60}")
     return text.replace(blank, tokenizer.special["mask"])
 
 
@@ -127,16 +168,19 @@ def _mask_indices(ids: Sequence[int], tokenizer: Tokenizer) -> list[int]:
     return [index for index, token_id in enumerate(ids) if token_id == tokenizer.mask]
 
 
-def _check_blanks(whole: Framed, cut: Framed, tokenizer: Tokenizer) -> None:
+def _check_blanks(whole: TextTokens, cut: TextTokens, tokenizer: Tokenizer) -> None:
     """Raise unless there is a blank, and none was cut off."""
     blanks, left = (len(_mask_indices(text.row.ids, tokenizer)) for text in (whole, cut))
     if not blanks:
-        raise ValueError(
-            f"{whole.name} has no blank. This model's is written {tokenizer.special['mask']!r}; "
-            f"blank= lets another string stand for it."
+        raise SettingError(
+            "{} has no blank. Write {}, or set another string for it: {}.",
+            whole.name,
+            repr(tokenizer.special["mask"]),
+            Setting("blank"),
         )
     if left < blanks:
-        raise ValueError(f"{blanks - left} of the {blanks} blanks of {whole.name} would be cut off; shorten it.")
+        template = f"{blanks - left} of the {blanks} blanks of {{}} would be cut off; shorten it."
+        raise SettingError(template, whole.name)
 
 
 def _best(logits: Float[Tensor, "N V"], top: int, vocabulary: int) -> Candidates:
@@ -148,20 +192,22 @@ def _best(logits: Float[Tensor, "N V"], top: int, vocabulary: int) -> Candidates
     return [list(zip(*pair, strict=True)) for pair in zip(best.indices.tolist(), best.values.tolist(), strict=True)]
 
 
-def _filled(text: str, framed: Framed, candidates: Candidates, tokenizer: Tokenizer, top: int) -> Filled:
-    ids = [token.id for token in framed.first]
+def _filled(text: str, encoded: TextTokens, candidates: Candidates, tokenizer: Tokenizer, top: int) -> Filled:
+    ids = [token.id for token in encoded.first]
     indices = _mask_indices(ids, tokenizer)
 
     def decode(chosen: dict[int, int]) -> str:
         return tokenizer.decode(chosen.get(index, token_id) for index, token_id in enumerate(ids))
 
+    # The best tokens for each blank by itself.
     blanks = []
     for index, options in zip(indices, candidates, strict=True):
         names = tokenizer.tokens(token_id for token_id, _ in options)
         guesses = [
             Guess(name, *option, decode({index: option[0]})) for name, option in zip(names, options, strict=True)
         ]
-        blanks.append(Blank(*trim(text, framed.first[index].start, framed.first[index].end), tuple(guesses)))
+        blanks.append(Blank(*trim(text, encoded.first[index].start, encoded.first[index].end), tuple(guesses)))
+    # The best fillings of all blanks together.
     fillings = []
     for chosen in islice(best_products([[probability for _, probability in options] for options in candidates]), top):
         picked = [options[index] for options, index in zip(candidates, chosen, strict=True)]
@@ -173,13 +219,14 @@ def _filled(text: str, framed: Framed, candidates: Candidates, tokenizer: Tokeni
 
 
 def best_products(lists: Sequence[Sequence[float]]) -> Iterator[tuple[int, ...]]:
-    """Choices of one item from each list (by index), by descending product; the lists are in descending order.
+    """Yield choices of one item from each list (by index), by descending product; the lists are in descending order.
 
     Best-first search: from a choice, take one step down in one list, never in a list before the last one stepped in. So
     every choice is reached once, and only neighbours of those yielded are computed. Sums of logarithms, so that long
     products do not underflow.
     """
     logs = [[math.log(max(value, 1e-300)) for value in values] for values in lists]
+    # The best choice first; the queue is ordered by −log of the product.
     start = (0,) * len(logs)
     queue = [(-math.fsum(values[0] for values in logs), start, 0)]
     while queue:

@@ -12,5 +12,5 @@ def perplexity_of(loss: float) -> float:
 
 
 def bits_of(nats: float) -> float:
-    """Nats as bits."""
+    """Return nats as bits."""
     return nats / math.log(2)

@@ -1,1 +1,1 @@
-"""Text in and out: tokenizers, their training, languages, sentences, corpora that need no download."""
+"""Tokenizers and their training, chat templates, languages, sentences."""

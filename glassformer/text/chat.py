@@ -1,7 +1,7 @@
-"""Chat templates: from messages to the one text that a chat model was trained on.
+"""Chat templates: render messages as the text that a chat model was trained on.
 
-A template is a small program in Jinja that comes with the model, written by a stranger. It runs in Jinja's sandbox,
-sees plain data only, and can change nothing; a template that merely wastes time is not stopped.
+A template is an untrusted Jinja program from the model's folder. It runs in Jinja's sandbox on plain data, without side
+effects, but also without a time limit.
 """
 
 import json
@@ -14,14 +14,17 @@ from typing import Any, NoReturn
 def render(
     template: str, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **variables: Any
 ) -> str:
-    """The text of ``messages`` under ``template``, as transformers' ``apply_chat_template`` renders it.
+    """Render messages, as transformers' ``apply_chat_template`` does.
 
-    ``add_generation_prompt`` ends the text where the assistant's answer begins. ``variables`` are what templates may
-    ask for besides: ``bos_token`` and its like, ``tools``, ``documents``.
+    Args:
+        template: the source of a Jinja template.
+        messages: of the form {"role": …, "content": …}.
+        add_generation_prompt: end the text where the assistant's reply begins.
+        variables: further variables of templates, such as ``bos_token``, ``tools``, ``documents``.
     """
-    facts = {"messages": list(messages), "tools": None, "documents": None, **variables}
+    data = {"messages": list(messages), "tools": None, "documents": None, **variables}
     try:
-        plain = json.loads(json.dumps(facts))  # objects with methods of their own do not reach the template
+        plain = json.loads(json.dumps(data))  # the template sees no objects with methods
     except (TypeError, ValueError) as error:
         raise ValueError(f"messages must be plain data (text, numbers, lists, dictionaries): {error}") from error
     compile_template, failures = _jinja()
@@ -35,7 +38,7 @@ def render(
 
 @lru_cache(maxsize=1)
 def _jinja() -> tuple[Callable[[str], Any], tuple[type[Exception], ...]]:
-    """A function that compiles a template, and the errors that a template can cause."""
+    """Return a function that compiles a template, and the exceptions that a template can raise."""
     try:
         from jinja2 import TemplateError, nodes
         from jinja2.ext import Extension, loopcontrols
@@ -45,9 +48,9 @@ def _jinja() -> tuple[Callable[[str], Any], tuple[type[Exception], ...]]:
         raise ImportError("chat templates need Jinja: pip install 'glassformer[chat]'") from error
 
     class Generation(Extension):
-        """``{% generation %}`` marks the assistant's words for training; what is inside is rendered as it is."""
+        """``{% generation %}`` marks the assistant's text for training; its content is rendered unchanged."""
 
-        tags = {"generation"}  # noqa: RUF012  # Jinja's own way to declare them
+        tags = {"generation"}  # noqa: RUF012  # as Jinja declares them
 
         def parse(self, parser: Parser) -> nodes.Node:
             line = next(parser.stream).lineno
@@ -61,13 +64,13 @@ def _jinja() -> tuple[Callable[[str], Any], tuple[type[Exception], ...]]:
     )
     environment.filters["tojson"] = _to_json
     environment.globals |= {"raise_exception": raise_exception, "strftime_now": _now}
-    # Not only Jinja's own errors: a template can divide by zero, index past an end, call itself for ever, ask for more
-    # memory than there is, or become Python that does not compile ({% break %} outside a loop).
-    caused = (
+    # Not only Jinja's errors: a template can divide by zero, index out of range, recurse without end, exhaust memory,
+    # or compile to invalid Python ({% break %} outside a loop).
+    failures = (
         TemplateError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RecursionError, MemoryError,
         SyntaxError, AssertionError, NotImplementedError,
     )  # fmt: skip
-    return lru_cache(maxsize=16)(environment.from_string), caused
+    return lru_cache(maxsize=16)(environment.from_string), failures
 
 
 def _to_json(
@@ -77,7 +80,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as it is; Jinja's own filter writes ``<`` as ``\\u003c``, for web pages."""
+    """Return plain JSON; Jinja's own filter escapes ``<`` as ``\\u003c`` for web pages."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

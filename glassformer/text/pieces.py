@@ -1,7 +1,7 @@
-"""Pieces with scores, as SentencePiece makes them: Unigram finds the best-scoring cut of a text (T5, ALBERT), BPE joins
-the neighbours whose join scores best (Llama).
+"""SentencePiece models: Unigram (T5, ALBERT) finds the segmentation with the best score, BPE by scores (Llama) merges
+the neighbours whose merge has the best score.
 
-The ``*.model`` files are read here without any package: they are protobuf messages, and few fields of them matter.
+The ``*.model`` files are parsed without a package: they are protobuf messages of which few fields are needed.
 """
 
 import struct
@@ -14,18 +14,22 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from glassformer.config.checks import SettingError
 
-SPACE = "▁"  # U+2581, how pieces write a space
-# Kinds of pieces, as SentencePiece and GGUF count them.
+SPACE = "▁"  # U+2581, the space in pieces
+# Types of pieces in SentencePiece and GGUF.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 
 
 class TokenizerError(SettingError):
-    """A vocabulary that cannot be read, or a token that it does not have."""
+    """A vocabulary that cannot be read, or a token that is not in it."""
+
+
+class NoTokenizerError(TokenizerError):
+    """A folder without tokenizer files."""
 
 
 @dataclass
 class PieceModel:
-    """What a SentencePiece ``*.model`` file says; the defaults are those of its format."""
+    """The content of a SentencePiece ``*.model`` file; the defaults are those of the format."""
 
     pieces: list[tuple[str, float, int]] = field(default_factory=list)  # text, score, kind
     bpe: bool = False  # otherwise Unigram
@@ -37,7 +41,7 @@ class PieceModel:
 
     @classmethod
     def read(cls, path: Path) -> "PieceModel":
-        """Read the file's three messages; a protobuf is little more than (number, value) pairs."""
+        """Parse the pieces (field 1), the trainer's settings (2) and the normaliser's (3)."""
         model = cls()
         try:
             for number, value in _wire_fields(path.read_bytes()):
@@ -50,15 +54,15 @@ class PieceModel:
                     model.bpe, model.byte_fallback = trainer.get(3, 1) == 2, bool(trainer.get(35))
                     model.unk_id = trainer.get(40, 0)
                     if trainer.get(3, 1) not in (1, 2):
-                        raise TokenizerError(f"{path} cuts by words or characters; only Unigram and BPE are read.")
+                        raise TokenizerError(f"{path} splits by words or characters; supported are Unigram and BPE.")
                 elif number == 3:
                     spec = dict(_wire_fields(value))
                     model.charsmap, model.dummy_prefix = spec.get(2, b""), bool(spec.get(3, 1))
                     model.remove_extra_spaces = bool(spec.get(4, 1))
         except (IndexError, struct.error, UnicodeDecodeError, AttributeError, TypeError) as error:
-            raise TokenizerError(f"{path} is not a SentencePiece model ({error}); fetch the file again.") from error
+            raise TokenizerError(f"{path} is not a SentencePiece model ({error}); download the file again.") from error
         if not model.pieces:
-            raise TokenizerError(f"{path} holds no pieces; fetch the file again.")
+            raise TokenizerError(f"{path} holds no pieces; download the file again.")
         return model
 
 
@@ -72,7 +76,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _wire_fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """The fields of one protobuf message: whole numbers as ``int``, everything else as raw bytes."""
+    """Yield the fields of a protobuf message as (number, value): varints as ``int``, everything else as bytes."""
     at = 0
     while at < len(data):
         key, at = _varint(data, at)
@@ -91,7 +95,7 @@ def _wire_fields(data: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def _cleaning(model: PieceModel) -> list[normalizers.Normalizer]:
-    """What happens to a text before its spaces are written as ``SPACE``."""
+    """Return the normalizers that run before spaces become ``SPACE``."""
     steps: list[normalizers.Normalizer] = [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
     if model.remove_extra_spaces:
         steps += [normalizers.Replace(Regex("^ +| +$"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
@@ -99,9 +103,9 @@ def _cleaning(model: PieceModel) -> list[normalizers.Normalizer]:
 
 
 def unigram(model: PieceModel, before: Sequence[normalizers.Normalizer] = ()) -> Tokenizer:
-    """SentencePiece's Unigram; ``before`` is what a model does to its text first (ALBERT lower-cases)."""
+    """SentencePiece's Unigram; ``before`` are the model's own normalizers (ALBERT lower-cases)."""
     if model.byte_fallback:
-        raise TokenizerError("a Unigram model with byte fallback is not read: the library takes '<0x0A>' for a byte.")
+        raise TokenizerError("Unigram with byte fallback is not supported: the library takes '<0x0A>' for a byte.")
     backend = Tokenizer(models.Unigram([(text, score) for text, score, _ in model.pieces], unk_id=model.unk_id))
     backend.normalizer = normalizers.Sequence([*before, *_cleaning(model)])
     scheme = "always" if model.dummy_prefix else "never"
@@ -111,10 +115,11 @@ def unigram(model: PieceModel, before: Sequence[normalizers.Normalizer] = ()) ->
 
 
 def score_bpe(model: PieceModel, space: str = SPACE) -> Tokenizer:
-    """BPE by scores (Llama): of all neighbours whose join is a piece, the best-scoring is joined, leftmost first.
+    """BPE by scores (Llama): of all neighbours whose merge is a piece, merge the best-scoring, leftmost first.
 
-    The library ranks merges instead, which is the same thing exactly when no two pieces share a score; it is checked.
+    The library ranks merges instead, which is equivalent only if no two pieces share a score; this is checked.
     """
+    # Pieces that are merges of two others, by score; the merges in descending order of scores.
     vocab = {text: i for i, (text, _, _) in enumerate(model.pieces)}
     scored: dict[float, str] = {}
     for text, score, kind in model.pieces:
@@ -122,14 +127,15 @@ def score_bpe(model: PieceModel, space: str = SPACE) -> Tokenizer:
             continue
         if score in scored:
             raise TokenizerError(
-                f"the pieces {scored[score]!r} and {text!r} have the same score, {score}: which to join first is not "
-                "said. Use the model's tokenizer.json, or a vocabulary with its own scores."
+                f"the pieces {scored[score]!r} and {text!r} have the same score, {score}, so their order is not "
+                "defined. Use the model's tokenizer.json, or a vocabulary with its own scores."
             )
         scored[score] = text
-    joins = (scored[score] for score in sorted(scored, reverse=True))
-    merges = [(t[:i], t[i:]) for t in joins for i in range(1, len(t)) if t[:i] in vocab and t[i:] in vocab]
+    merged = (scored[score] for score in sorted(scored, reverse=True))
+    merges = [(t[:i], t[i:]) for t in merged for i in range(1, len(t)) if t[:i] in vocab and t[i:] in vocab]
     unk = model.pieces[model.unk_id][0]
     backend = Tokenizer(models.BPE(vocab, merges, unk_token=unk, fuse_unk=True, byte_fallback=model.byte_fallback))
+    # Normalizer and decoder: spaces as ``space``, with one before the text.
     steps = _cleaning(model)
     if model.dummy_prefix:
         steps.append(normalizers.Prepend(space))
@@ -141,9 +147,9 @@ def score_bpe(model: PieceModel, space: str = SPACE) -> Tokenizer:
 
 
 def as_fairseq(model: PieceModel, token: Callable[[str], str], languages: Sequence[str] = ()) -> None:
-    """Number the pieces as fairseq does: its own four special tokens first, languages and a mask last (XLM-RoBERTa).
+    """Number the pieces as fairseq does (XLM-RoBERTa): its four special tokens first, languages and a mask last.
 
-    ``token`` gives the token that plays a role.
+    ``token`` returns the token of a role.
     """
     first = [(token(role), 0.0, CONTROL) for role in ("bos", "pad", "eos")]
     last = [(text, 0.0, CONTROL) for text in (*languages, token("mask"))]
@@ -151,20 +157,18 @@ def as_fairseq(model: PieceModel, token: Callable[[str], str], languages: Sequen
 
 
 def renumber(model: PieceModel, numbers: Mapping[str, int], extra: Sequence[tuple[str, int]], unk: str) -> int:
-    """Give the pieces the numbers of another file (M2M-100), then come the ``extra`` ones, each with its kind.
+    """Give the pieces the ids of another file (M2M-100), followed by ``extra`` pieces, each with its type.
 
-    The pieces that the other file does not have still take part in cutting a text, with numbers after all others;
-    the first of these numbers is returned. What stands only in the other file are characters that no piece covers:
-    each is looked up on its own, where the reference looks up a run of them as a whole, and seldom finds it.
+    Pieces that are not in the other file still take part in segmentation, with ids after all others; the first of these
+    ids is returned. Entries only of the other file are characters that no piece covers: each is looked up by itself,
+    while the reference looks up a run of them together, and seldom finds it.
     """
     if sorted(numbers.values()) != list(range(len(numbers))):
-        raise TokenizerError(
-            f"the {len(numbers)} tokens of a vocabulary must be numbered from 0 to {len(numbers) - 1}."
-        )
+        raise TokenizerError(f"the {len(numbers)} tokens of a vocabulary must have the ids 0 to {len(numbers) - 1}.")
     if unk not in numbers:
-        raise TokenizerError(f"the vocabulary has no {unk}, the token for what it does not know.")
+        raise TokenizerError(f"the vocabulary has no {unk}, the unknown token.")
     known = {text: (text, score, kind) for text, score, kind in model.pieces}
-    lowest = min(score for _, score, _ in model.pieces)  # not lower: Unigram weighs the unknown against the lowest
+    lowest = min(score for _, score, _ in model.pieces)  # not lower: Unigram derives that of unk from it
     pieces = [known.pop(text, (text, lowest, UNUSED)) for text in sorted(numbers, key=numbers.__getitem__)]
     pieces += [(text, lowest, kind) for text, kind in extra]
     model.pieces, model.unk_id = [*pieces, *known.values()], numbers[unk]
@@ -172,7 +176,7 @@ def renumber(model: PieceModel, numbers: Mapping[str, int], extra: Sequence[tupl
 
 
 def mark_pieces(backend: Tokenizer, tokens: Sequence[str], kinds: Sequence[int]) -> None:
-    """Find control pieces in text before anything else is done to it, and the user's own, which are not special."""
+    """Add control pieces as special tokens and user-defined pieces as plain ones, both found before normalisation."""
     for token, kind in zip(tokens, kinds, strict=True):
         if kind in (UNKNOWN, CONTROL, USER_DEFINED):
             backend.add_tokens([AddedToken(token, normalized=False, special=kind != USER_DEFINED)])

@@ -1,4 +1,4 @@
-"""What the JSON files of a tokenizer's folder say: ``tokenizer.json``, and the small files that name special tokens."""
+"""Read the JSON files of a tokenizer's folder: ``tokenizer.json``, and the small files that name special tokens."""
 
 import json
 import re
@@ -10,65 +10,73 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 
 from glassformer.text.pieces import TokenizerError
-from glassformer.text.vocabularies import ROLES, Vocabulary, frame
+from glassformer.text.vocabularies import ROLES, Vocabulary, set_template
 
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder, what its small JSON files say, and the special tokens they name."""
+    """A folder, the content of its small JSON files, and the special tokens that they name."""
 
     path: Path
     options: Mapping[str, Any]  # tokenizer_config.json, and the further special tokens of special_tokens_map.json
     special: Mapping[str, AddedToken]  # one of ROLES -> the token
-    added: Mapping[int, AddedToken]  # tokens with numbers of their own
+    added: Mapping[int, AddedToken]  # further tokens by id
     chat_template: str | None
-    assumed: frozenset[str] = frozenset()  # roles that no file names, filled with what is usual
+    assumed: frozenset[str] = frozenset()  # roles that no file names, with default tokens
 
     def token(self, role: str) -> str:
-        """The text of the token that plays a role."""
+        """Return the token of a role."""
         return str(self.special[role].content)
 
-    def vocabulary(self, backend: Tokenizer, known: int | None = None) -> Vocabulary:
-        """The built tokenizer with the roles that its tokens play; ``known`` as in ``Vocabulary``, or as saved."""
+    def vocabulary(self, backend: Tokenizer, known_tokens: int | None = None) -> Vocabulary:
+        """Return the tokenizer with the roles of its tokens.
+
+        ``known_tokens`` as in ``Vocabulary``, by default as saved.
+        """
         special = {role: self.token(role) for role in self.special if backend.token_to_id(self.token(role)) is not None}
-        return Vocabulary(backend, special, self.chat_template, known or self.options.get("known_tokens"))
+        return Vocabulary(backend, special, self.chat_template, known_tokens or self.options.get("known_tokens"))
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file, empty where there is no file."""
+    """Return the object in a JSON file; empty if there is no file."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except ValueError as error:
-        raise TokenizerError(f"{path} is not JSON ({error}); fetch the file again.") from error
-    if not isinstance(found, dict):
-        raise TokenizerError(f"{path} should hold a JSON object, found {type(found).__name__}; fetch the file again.")
-    return found
+        raise TokenizerError(f"{path} is not JSON ({error}); download the file again.") from error
+    if not isinstance(content, dict):
+        raise TokenizerError(
+            f"{path} should hold a JSON object, found {type(content).__name__}; download the file again."
+        )
+    return content
 
 
-def added_token(said: Any, **flags: bool) -> AddedToken:
-    """A token as the files write it: its text alone, or an object with how it takes the spaces around it."""
-    if isinstance(said, dict):
+def added_token(entry: Any, **flags: bool) -> AddedToken:
+    """Return a token of a JSON file: a string, or an object with flags, such as how it treats the spaces around it."""
+    if isinstance(entry, dict):
         names = ("lstrip", "rstrip", "single_word", "normalized")
-        flags = {"special": True, **flags, **{name: bool(said[name]) for name in names if name in said}}
-        return AddedToken(said["content"], **flags)
-    return AddedToken(str(said), **{"special": True, "normalized": False, **flags})
+        flags = {"special": True, **flags, **{name: bool(entry[name]) for name in names if name in entry}}
+        return AddedToken(entry["content"], **flags)
+    return AddedToken(str(entry), **{"special": True, "normalized": False, **flags})
 
 
 def read_folder(path: Path) -> Folder:
     """Read the small files; all of them may be missing."""
     options = read_json(path / "tokenizer_config.json")
-    named = read_json(path / "special_tokens_map.json")
+    token_map = read_json(path / "special_tokens_map.json")
+    # Tokens with a role; an entry with flags takes precedence over a plain string.
     special: dict[str, AddedToken] = {}
     for role in ROLES:
-        said = [found[f"{role}_token"] for found in (options, named) if found.get(f"{role}_token")]
-        if said:  # the fuller of two equal statements, else the first
-            special[role] = added_token(next((one for one in said if isinstance(one, dict)), said[0]))
+        entries = [content[f"{role}_token"] for content in (options, token_map) if content.get(f"{role}_token")]
+        if entries:
+            special[role] = added_token(next((entry for entry in entries if isinstance(entry, dict)), entries[0]))
+    # Further tokens with their ids, and those without.
     added = {int(i): added_token(text) for text, i in read_json(path / "added_tokens.json").items()}
     for i, token in options.get("added_tokens_decoder", {}).items():
         added[int(i)] = added_token(token, special=bool(token.get("special", True)))
-    options.setdefault("additional_special_tokens", named.get("additional_special_tokens"))
+    options.setdefault("additional_special_tokens", token_map.get("additional_special_tokens"))
+    # The chat template: a file of its own, a string, or the default of several.
     template: Any = options.get("chat_template")
     if isinstance(template, list):
         template = {entry["name"]: entry["template"] for entry in template}.get("default")
@@ -77,8 +85,8 @@ def read_folder(path: Path) -> Folder:
     return Folder(path, options, special, added, template)
 
 
-def read_complete(path: Path, folder: Folder) -> Vocabulary:
-    """``tokenizer.json``; the files beside it only name roles, and say whether BOS and EOS are put around a text."""
+def read_tokenizer_json(path: Path, folder: Folder) -> Vocabulary:
+    """Read ``tokenizer.json``; the files beside it name roles, and whether BOS and EOS are added to a text."""
     _check_merges(path)
     try:
         backend = Tokenizer.from_file(str(path))
@@ -92,14 +100,17 @@ def read_complete(path: Path, folder: Folder) -> Vocabulary:
         folder = replace(folder, special={**folder.special, "unk": added_token(unk)})
     flags = {role: folder.options.get(f"add_{role}_token") for role in ("bos", "eos")}
     if "cls" not in folder.special and any(flag is not None for flag in flags.values()):
-        _obey(backend, folder, flags)
+        _apply_bos_eos_flags(backend, folder, flags)
     return folder.vocabulary(backend)
 
 
 def _check_merges(path: Path) -> None:
-    """The library cuts the prefix off the second half of every merge unseen: elsewhere in a character it aborts."""
+    """Raise if the second half of a merge lacks continuing_subword_prefix.
+
+    The library strips the prefix without checking, and aborts the process if that splits a UTF-8 character.
+    """
     if not re.search(rb'"continuing_subword_prefix"\s*:\s*"', path.read_bytes()):
-        return  # of large files only the few with such a prefix are read twice
+        return  # read large files twice only if they have a prefix
     model = read_json(path).get("model")
     prefix, merges = (model.get("continuing_subword_prefix"), model.get("merges")) if model else (None, None)
     if not isinstance(prefix, str) or not isinstance(merges, list):
@@ -109,34 +120,34 @@ def _check_merges(path: Path) -> None:
         if not str(second).startswith(prefix):
             raise TokenizerError(
                 f"{path} has the merge {merge!r}, whose second half does not start with the "
-                f"continuing_subword_prefix {prefix!r}; fetch the file again."
+                f"continuing_subword_prefix {prefix!r}; download the file again."
             )
 
 
-def _obey(backend: Tokenizer, folder: Folder, flags: Mapping[str, bool | None]) -> None:
-    """``add_bos_token`` and ``add_eos_token`` overrule the frame in tokenizer.json, as they do in transformers."""
-    wanted = {role: [folder.token(role)] if flag and role in folder.special else [] for role, flag in flags.items()}
+def _apply_bos_eos_flags(backend: Tokenizer, folder: Folder, flags: Mapping[str, bool | None]) -> None:
+    """``add_bos_token`` and ``add_eos_token`` override the post-processor of tokenizer.json, as in transformers."""
+    tokens = {role: [folder.token(role)] if flag and role in folder.special else [] for role, flag in flags.items()}
     probe = backend.encode("a", add_special_tokens=True)
     framed = [token for token, extra in zip(probe.tokens, probe.special_tokens_mask, strict=True) if extra]
-    if framed != wanted["bos"] + wanted["eos"]:
-        frame(backend, start=wanted["bos"], end=wanted["eos"])
+    if framed != tokens["bos"] + tokens["eos"]:
+        set_template(backend, start=tokens["bos"], end=tokens["eos"])
 
 
 def add_tokens(backend: Tokenizer, folder: Folder) -> None:
-    """Give the folder's own tokens their numbers, and make those with a role special wherever they are in text."""
+    """Add the folder's further tokens with their ids, and make those with a role special tokens."""
     for number, token in sorted(folder.added.items()):
         backend.add_tokens([token])
-        if (got := backend.token_to_id(token.content)) != number:
+        if (actual := backend.token_to_id(token.content)) != number:
             raise TokenizerError(
-                f"{folder.path} says that the added token {token.content!r} is number {number}; after the vocabulary "
-                f"comes number {got}. The vocabulary and the added tokens are not of the same model."
+                f"{folder.path}: the added token {token.content!r} should have the id {number}, but would get {actual}"
+                ". The vocabulary and the added tokens come from different models."
             )
     known = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
     for role, token in folder.special.items():
-        # A token that is only usual is not added to a vocabulary without it: the model has no embedding for it.
-        wanted = role not in folder.assumed or backend.token_to_id(token.content) is not None
-        if wanted and token.content not in known:
+        # A default token is not added to a vocabulary without it: the model has no embedding for it.
+        should_add = role not in folder.assumed or backend.token_to_id(token.content) is not None
+        if should_add and token.content not in known:
             backend.add_special_tokens([token])
     further = [folder.options.get(f"{name}_special_tokens") or () for name in ("additional", "extra")]
-    more = [token for said in further for token in (said.values() if isinstance(said, Mapping) else said)]
+    more = [token for entries in further for token in (entries.values() if isinstance(entries, Mapping) else entries)]
     backend.add_special_tokens([token for token in map(added_token, more) if token.content not in known])

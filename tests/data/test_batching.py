@@ -36,7 +36,7 @@ def test_the_last_small_batch_can_be_dropped() -> None:
     assert (
         len({*together(epoch_of(dropped, 0)), *together(epoch_of(dropped, 1)), *together(epoch_of(dropped, 2))}) == 10
     )
-    with pytest.raises(ValueError, match="leave none"):
+    with pytest.raises(ValueError, match="do not fill a batch of 4"):
         FixedPlan(3, 4, seed=1, drop_last=True)
 
 
@@ -92,9 +92,9 @@ def test_any_batch_can_be_asked_for_in_any_order() -> None:
     lengths = [1 + number % 7 for number in range(90)]
     whole = {epoch: epoch_of(BudgetPlan(lengths, 20, seed=1, window=30), epoch) for epoch in range(4)}
     plan = BudgetPlan(lengths, 20, seed=1, window=30)
-    places = [(epoch, number) for epoch, batches in whole.items() for number in range(len(batches))]
-    for place in np.random.default_rng(0).permutation(len(places)):
-        epoch, number = places[place]
+    positions = [(epoch, number) for epoch, batches in whole.items() for number in range(len(batches))]
+    for index in np.random.default_rng(0).permutation(len(positions)):
+        epoch, number = positions[index]
         assert plan.at(epoch, number) == whole[epoch][number]
 
 

@@ -100,14 +100,14 @@ def test_row_35_stopped_anywhere_a_run_goes_on_as_if_it_had_not(kind: str, worke
 
 @given(steps=st.lists(st.integers(0, 9), max_size=6), kind=st.sampled_from(["fixed", "budget"]))
 def test_row_35_any_number_of_interruptions(steps: list[int], kind: str) -> None:
-    found: list[Batch] = []
+    result: list[Batch] = []
     state = loader(kind).state()
     for count in steps:
         ours = loader(kind)
         ours.resume(state)
-        found += islice(ours, count)
+        result += islice(ours, count)
         state = ours.state()
-    assert found == run(kind, sum(steps))
+    assert result == run(kind, sum(steps))
 
 
 def changed(name: str) -> Loader[Any, Any]:
@@ -124,7 +124,7 @@ def changed(name: str) -> Loader[Any, Any]:
 def test_row_36_another_run_cannot_go_on(name: str) -> None:
     ours = loader()
     next(ours)
-    with pytest.raises(ValueError, match=r"cannot go on with other data or settings: (seed|plan) was"):
+    with pytest.raises(ValueError, match=r"cannot resume: (seed|plan) was .* and is now"):
         changed(name).resume(ours.state())
 
 
@@ -144,14 +144,14 @@ def test_row_36_other_data_of_the_same_size_is_noticed(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"epoch": -1}, "epoch must be"),
-        ({"batch": 6}, "epoch 0 has 6 batches; got 6"),
+        ({"batch": 6}, "points to batch 6 of epoch 0, which has only 6 batches"),
         ({"version": 0}, "version was 0"),
     ],
 )
 def test_a_state_that_cannot_be_is_refused(change: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         loader().resume(loader().state() | change)
-    with pytest.raises(ValueError, match="lacks batch, data, epoch, plan"):
+    with pytest.raises(ValueError, match=r"not a loader state: batch, data, epoch, plan.* missing"):
         loader().resume({"version": 1, "seed": 1})
 
 

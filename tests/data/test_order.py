@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassformer.data.order import Cursor, Order, hashed
+from glassformer.data.batching import Cursor, Order, hashed
 from tests.helpers import types_unchecked
 
 
@@ -58,13 +58,13 @@ def test_epochs_seeds_and_counts_differ() -> None:
     assert len(rows) == 25
     assert Order(51, 0).span(0, 0, 5).tolist() != Order(50, 0).span(0, 0, 5).tolist()
     assert Order(5, 0, shuffle=False).span(7, 1, 4).tolist() == [1, 2, 3]
-    assert [Order(5, 0, shuffle=False).at(7, place) for place in range(5)] == [0, 1, 2, 3, 4]
+    assert [Order(5, 0, shuffle=False).at(7, position) for position in range(5)] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 6])
 def test_all_orders_of_a_few_numbers_are_equally_likely(count: int) -> None:
-    found = Counter(map(tuple, epochs(count, 2000).tolist()))
-    counts = np.array([found[order] for order in itertools.permutations(range(count))])
+    result = Counter(map(tuple, epochs(count, 2000).tolist()))
+    counts = np.array([result[order] for order in itertools.permutations(range(count))])
     assert counts.sum() == 2000
     assert abs(z_of_chi_square(counts, len(counts) - 1)) < 4
 
@@ -72,7 +72,7 @@ def test_all_orders_of_a_few_numbers_are_equally_likely(count: int) -> None:
 @pytest.mark.parametrize("count", [7, 16, 60, 101])
 def test_every_number_is_equally_likely_at_every_place(count: int) -> None:
     rows = epochs(count, 1500)
-    cells = np.stack([np.bincount(rows[:, place], minlength=count) for place in range(count)])
+    cells = np.stack([np.bincount(rows[:, position], minlength=count) for position in range(count)])
     assert abs(z_of_chi_square(cells, (count - 1) ** 2)) < 4
 
 

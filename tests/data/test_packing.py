@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from glassformer.data.packing import BestFitPlan, Packed, PackedRows, Piece, StreamPlan
 from glassformer.data.token_files import write_tokens
+from tests.configs import built, tokens
 from tests.helpers import largest_difference
-from tests.pages import built, tokens
 
 LENGTHS = st.lists(st.integers(1, 20), min_size=1, max_size=30)
 
@@ -51,10 +51,10 @@ def check_rows(rows: list[Packed], documents: list[list[int]], length: int) -> l
 def test_a_stream_keeps_every_token_in_order(lengths: list[int], length: int) -> None:
     documents = numbered(lengths)
     rows = PackedRows(documents, StreamPlan(lengths, length))
-    found = [rows[number] for number in range(len(rows))]
-    pieces = check_rows(found, documents, length)
+    result = [rows[number] for number in range(len(rows))]
+    pieces = check_rows(result, documents, length)
     assert [token for piece in pieces for token in piece] == list(range(1, sum(lengths) + 1))
-    assert all((row.documents > 0).all() for row in found[:-1])
+    assert all((row.documents > 0).all() for row in result[:-1])
     for piece in pieces:  # never two documents in one
         assert sum(set(piece) <= set(document) for document in documents) == 1
 
@@ -64,8 +64,8 @@ def test_best_fit_keeps_documents_whole(lengths: list[int], length: int) -> None
     documents = numbered(lengths)
     rows = PackedRows(documents, BestFitPlan(lengths, length, too_long="split"))
     pieces = check_rows([rows[number] for number in range(len(rows))], documents, length)
-    wanted = [document[start : start + length] for document in documents for start in range(0, len(document), length)]
-    assert sorted(pieces) == sorted(wanted)
+    expected = [document[start : start + length] for document in documents for start in range(0, len(document), length)]
+    assert sorted(pieces) == sorted(expected)
     # Any two rows hold more than one row's worth: else the smaller would have gone where there was room for it.
     filled = sorted(int((rows[number].documents > 0).sum()) for number in range(len(rows)))
     assert len(filled) < 2 or filled[0] + filled[1] > length
@@ -122,10 +122,10 @@ def test_rows_of_a_file_of_tokens(tmp_path: Path) -> None:
     assert PackedRows([[1]], StreamPlan([1], 6)).fingerprint is None
 
 
-@pytest.mark.parametrize("page", ["gpt2", "llama", "roberta"])
+@pytest.mark.parametrize("config", ["gpt2", "llama", "roberta"])
 @pytest.mark.parametrize("kind", [StreamPlan, BestFitPlan])
-def test_row_12_a_model_sees_each_document_of_a_row_as_if_alone(page: str, kind: Any) -> None:
-    model = built(page)
+def test_row_12_a_model_sees_each_document_of_a_row_as_if_alone(config: str, kind: Any) -> None:
+    model = built(config)
     lengths = [5, 3, 9, 2, 7]
     documents = [tokens(length, seed=number).tolist() for number, length in enumerate(lengths)]
     rows = PackedRows(documents, kind(lengths, 10))

@@ -15,14 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassformer.data.readers import delimited
-from glassformer.data.readers.base import Source
+from glassformer.data.readers.base import RowSource
 from glassformer.data.readers.conll import read_conll
 from glassformer.data.readers.datasets import read_dataset
 from glassformer.data.readers.delimited import read_columns
-from glassformer.data.readers.jsonl import read_jsonl
-from glassformer.data.readers.parallel import read_parallel
-from glassformer.data.readers.squad import read_squad
-from glassformer.data.readers.text import read_text
+from glassformer.data.readers.json_files import read_jsonl, read_squad
+from glassformer.data.readers.text import read_parallel, read_text
 from glassformer.data.records import (
     AsLabelled,
     AsPair,
@@ -30,13 +28,13 @@ from glassformer.data.records import (
     AsTagged,
     AsText,
     BadRowError,
-    Labelled,
+    LabelledRecord,
     Origin,
-    Pair,
-    Question,
+    PairRecord,
+    QuestionRecord,
     SourceError,
-    Tagged,
-    Text,
+    TaggedRecord,
+    TextRecord,
 )
 from tests.helpers import types_unchecked
 
@@ -45,10 +43,10 @@ def real(*names: str) -> Path:
     root = os.environ.get("GLASSFORMER_DATA")
     if root is None:
         pytest.skip("GLASSFORMER_DATA does not name a folder with data sets")
-    place = Path(root, *names)
-    if not place.exists():
-        pytest.skip(f"{place} is not there")
-    return place
+    location = Path(root, *names)
+    if not location.exists():
+        pytest.skip(f"{location} is not there")
+    return location
 
 
 def large(test: Callable[..., None]) -> Callable[..., None]:
@@ -63,7 +61,7 @@ def put(folder: Path, name: str, content: str | bytes) -> Path:
     return path
 
 
-def texts(source: Source[Text]) -> list[str]:
+def texts(source: RowSource[TextRecord]) -> list[str]:
     return [row.text for row in source]
 
 
@@ -71,7 +69,7 @@ def where(rows: Sequence[Any]) -> list[int]:
     return [row.origin.line for row in rows]
 
 
-def same_by_number(source: Source[Any]) -> list[Any]:
+def same_by_number(source: RowSource[Any]) -> list[Any]:
     """All rows, after checking that the index gives the same, forwards and backwards, with the same origins."""
     rows, index = list(source), source.index()
     again = [index[number] for number in reversed(range(len(index)))][::-1]
@@ -96,7 +94,7 @@ def test_lines_are_documents(tmp_path: Path, name: str, end: str, start: str, la
 def test_blank_lines_end_documents(tmp_path: Path) -> None:
     path = put(tmp_path, "a.txt", "\n \none\r\ntwo\r\n\r\n\t\r\n\r\nthree\n\n\n")
     rows = same_by_number(read_text(path, documents="blank line"))
-    assert rows == [Text("one\ntwo"), Text("three")]
+    assert rows == [TextRecord("one\ntwo"), TextRecord("three")]
     assert where(rows) == [3, 8]
 
 
@@ -130,9 +128,9 @@ def test_marked_documents_come_out_as_they_went_in(tmp_path_factory: pytest.Temp
 
 def test_the_marker_is_said_exactly_if_it_is_needed(tmp_path: Path) -> None:
     path = put(tmp_path, "a.txt", "a")
-    with pytest.raises(SourceError, match="marker= goes with"):
+    with pytest.raises(SourceError, match="marker goes with documents='marker'"):
         read_text(path, documents="marker")
-    with pytest.raises(SourceError, match="marker= goes with"):
+    with pytest.raises(SourceError, match="marker goes with documents='marker'"):
         read_text(path, documents="line", marker="x")
 
 
@@ -142,11 +140,11 @@ def test_objects_by_line(tmp_path: Path) -> None:
         {"b.c": "y\nz", "a": {"de": "zwei", "en": "two"}, "n": 0},
     ]
     path = put(tmp_path, "a.jsonl", "\n".join(json.dumps(row) for row in rows))
-    assert same_by_number(read_jsonl(path, AsText("b.c"))) == [Text("x"), Text("y\nz")]
+    assert same_by_number(read_jsonl(path, AsText("b.c"))) == [TextRecord("x"), TextRecord("y\nz")]
     pairs = same_by_number(read_jsonl(path, AsPair("a.en", "a.de", "en", "de")))
-    assert pairs == [Pair("one", "eins", "en", "de"), Pair("two", "zwei", "en", "de")]
+    assert pairs == [PairRecord("one", "eins", "en", "de"), PairRecord("two", "zwei", "en", "de")]
     labelled = same_by_number(read_jsonl(path, AsLabelled("b.c", "n", second="a.en", labels=("no", "yes"))))
-    assert labelled == [Labelled("x", "yes", "one"), Labelled("y\nz", "no", "two")]
+    assert labelled == [LabelledRecord("x", "yes", "one"), LabelledRecord("y\nz", "no", "two")]
     assert [row.label for row in read_jsonl(path, AsLabelled("b.c", "n"))] == ["1", "0"]
 
 
@@ -164,14 +162,14 @@ def test_a_bad_object_stops_or_is_counted(tmp_path: Path, reason: str, row: str)
     path = put(tmp_path, "a.jsonl", f'{{"t": "one"}}\n{row}\n{{"t": "three"}}\n')
     stopping = read_jsonl(path, AsText("t"))
     for reading in (lambda: list(stopping), stopping.index):
-        with pytest.raises(BadRowError, match=rf'a\.jsonl:2: {reason}.*on_bad_row="skip"') as caught:
+        with pytest.raises(BadRowError, match=rf"a\.jsonl:2: {reason}.*on_bad_row='skip'") as caught:
             reading()
         assert (caught.value.reason, caught.value.origin) == (reason, Origin(str(path), 2))
     skipping = read_jsonl(path, AsText("t"), on_bad_row="skip")
     rows = same_by_number(skipping)
     assert [row.text for row in rows] == ["one", "three"]
     assert where(rows) == [1, 3]
-    assert (skipping.tally.good, dict(skipping.tally.bad)) == (2, {reason: 1})
+    assert (skipping.stats.good, dict(skipping.stats.bad)) == (2, {reason: 1})
 
 
 def test_the_tally_counts_by_reason_keeps_a_few_and_starts_anew(tmp_path: Path) -> None:
@@ -179,10 +177,10 @@ def test_the_tally_counts_by_reason_keeps_a_few_and_starts_anew(tmp_path: Path) 
     source = read_jsonl(path, AsText("t"), on_bad_row="skip")
     for _ in range(2):
         assert len(list(source)) == 1
-        assert str(source.tally).startswith("1 rows; left out 9: 7 × empty text, 2 × missing field\n")
-        assert [line.split(": ")[0] for line in source.tally.first] == [f"{path}:{n}" for n in range(1, 6)]
-        assert source.tally.first[0].endswith(": empty text: 't' is ''. Fill it in or take the row out.")
-    assert source.index().tally.bad.total() == 9
+        assert str(source.stats).startswith("1 rows; left out 9: 7 × empty text, 2 × missing field\n")
+        assert [line.split(": ")[0] for line in source.stats.first] == [f"{path}:{n}" for n in range(1, 6)]
+        assert source.stats.first[0].endswith(": empty text: 't' is ''. Fill it in or take the row out.")
+    assert source.index().stats.bad.total() == 9
 
 
 def test_what_is_not_utf_8_is_a_bad_row_and_spoils_no_neighbour(tmp_path: Path) -> None:
@@ -198,11 +196,11 @@ def test_what_is_not_utf_8_is_a_bad_row_and_spoils_no_neighbour(tmp_path: Path) 
 
 def test_columns_by_name_and_number(tmp_path: Path) -> None:
     path = put(tmp_path, "a.tsv", 'label\ttext\tmore\nno\t"quoted" it is\tx\nyes\t"\ty\r\n')
-    wanted = [Labelled('"quoted" it is', "no"), Labelled('"', "yes")]
-    assert same_by_number(read_columns(path, AsLabelled(), separator="\t", quoted=False)) == wanted
-    assert same_by_number(read_columns(path, AsLabelled(1, "label"), separator="\t", quoted=False)) == wanted
+    expected = [LabelledRecord('"quoted" it is', "no"), LabelledRecord('"', "yes")]
+    assert same_by_number(read_columns(path, AsLabelled(), separator="\t", quoted=False)) == expected
+    assert same_by_number(read_columns(path, AsLabelled(1, "label"), separator="\t", quoted=False)) == expected
     plain = read_columns(path, AsLabelled(1, 0), separator="\t", quoted=False, header=False)
-    assert same_by_number(plain) == [Labelled("text", "label"), *wanted]
+    assert same_by_number(plain) == [LabelledRecord("text", "label"), *expected]
     with pytest.raises(SourceError, match=r"no column 'txt'; its columns, with '\\t' between them, are label"):
         list(read_columns(path, AsText("txt"), separator="\t", quoted=False))
     with pytest.raises(SourceError, match="no column 3"):
@@ -231,12 +229,12 @@ def test_quoted_columns_come_out_as_they_went_in(
     source = read_columns(
         put(tmp_path_factory.mktemp("csv"), "a.csv", text), AsPair("one", "two"), separator=",", quoted=True
     )
-    found = same_by_number(source)
-    assert [(row.source, row.target) for row in found] == rows
+    result = same_by_number(source)
+    assert [(row.source, row.target) for row in result] == rows
     lines = [1]
     for a, b in [("one", "two"), *rows]:
         lines.append(lines[-1] + 1 + a.count("\n") + b.count("\n"))
-    assert where(found) == lines[1:-1]
+    assert where(result) == lines[1:-1]
 
 
 def test_a_quoted_column_may_be_long(tmp_path: Path) -> None:
@@ -271,13 +269,13 @@ def test_a_quote_that_is_not_closed_soon_does_not_swallow_the_file(
 ) -> None:
     monkeypatch.setattr(delimited, "_LONGEST_QUOTED_ROW", 40)
     good = [("a\n\nb", "x"), *[("c", "y")] * 20, ('d "e"', "z")]
-    text = "".join('"{}",{}\n'.format(one.replace('"', '""'), two) for one, two in good)
+    text = "".join('"{}",{}\n'.format(item.replace('"', '""'), two) for item, two in good)
     path = put(tmp_path, "a.csv", f'text,label\nopen,"x\n{text}')
     source = read_columns(path, AsPair("text", "label"), separator=",", quoted=True, on_bad_row="skip")
     rows = same_by_number(source)
     assert [(row.source, row.target) for row in rows] == good
     assert where(rows) == [3, *range(6, 27)]
-    assert dict(source.tally.bad) == {"bad quotes": 1}
+    assert dict(source.stats.bad) == {"bad quotes": 1}
 
 
 def test_an_unknown_label_is_a_bad_row_that_lists_the_known(tmp_path: Path) -> None:
@@ -306,7 +304,7 @@ def test_labels_without_names_may_be_numbers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", ["\n", "\n\n", "\r\n \r\n\t\r\n"])
 def test_blank_lines_at_the_end_of_a_file_are_passed_over(tmp_path: Path, end: str) -> None:
-    def read(text: str, make: Callable[[Path], Source[Any]]) -> list[Any]:
+    def read(text: str, make: Callable[[Path], RowSource[Any]]) -> list[Any]:
         return same_by_number(make(put(tmp_path, "a", text)))
 
     objects, middle = '{"text": "a"}\n{"text": "b"}', '{"text": "a"}\n\n{"text": "b"}'
@@ -327,7 +325,7 @@ def test_blank_lines_at_the_end_of_a_file_are_passed_over(tmp_path: Path, end: s
 
 def test_what_to_do_about_columns_too_many_depends_on_quotes(tmp_path: Path) -> None:
     path = put(tmp_path, "a.csv", "a,b\nc,d,e\n")
-    for quoted, remedy in ((True, "put quotes around columns"), (False, "say quoted=True for columns")):
+    for quoted, remedy in ((True, "put quotes around columns"), (False, "set quoted=True for columns")):
         with pytest.raises(BadRowError, match=f"Correct the row, or {remedy} that hold the separator"):
             list(read_columns(path, AsPair(0, 1), separator=",", quoted=quoted, header=False))
 
@@ -337,7 +335,7 @@ def test_an_index_may_end_before_the_file(tmp_path: Path) -> None:
     source = read_jsonl(path, AsText(), on_bad_row="skip")
     index = source.index(2)
     assert ([row.text for row in index], where(list(index))) == (["a", "b"], [1, 3])
-    assert (index.tally.good, index.tally.bad.total()) == (2, 1)
+    assert (index.stats.good, index.stats.bad.total()) == (2, 1)
     assert [len(source.index(limit)) for limit in (1, 3, 4, None)] == [1, 3, 3, 3]
     assert len(read_jsonl(path, AsText()).index(1)) == 1
 
@@ -350,7 +348,7 @@ def test_parallel_files(tmp_path: Path, packed: str) -> None:
     source = read_parallel(tmp_path / "*.en", f"{tmp_path}/*.de{packed}", source_language="en", target_language="de")
     rows = same_by_number(source)
     assert rows == [
-        Pair(f"{a} {n}", f"{b} {n}", "en", "de") for n in "12" for a, b in (("one", "eins"), ("two", "zwei"))
+        PairRecord(f"{a} {n}", f"{b} {n}", "en", "de") for n in "12" for a, b in (("one", "eins"), ("two", "zwei"))
     ]
     assert rows[3].origin == Origin(str(tmp_path / "2.en"), 2)
 
@@ -374,10 +372,10 @@ CONLL = "-DOCSTART- O\n\n# a comment\nen:The\tDT\tO\r\nen:EU\tNN\tB-ORG\r\n\r\ne
 def test_conll_sentences(tmp_path: Path) -> None:
     path = put(tmp_path, "a", CONLL)
     source = read_conll(path, prefix="en:", ignored=("#", "-DOCSTART-"))
-    assert same_by_number(source) == [Tagged(("The", "EU"), ("O", "B-ORG")), Tagged((".",), ("O",))]
+    assert same_by_number(source) == [TaggedRecord(("The", "EU"), ("O", "B-ORG")), TaggedRecord((".",), ("O",))]
     assert where(list(source)) == [3, 7]
     source = read_conll(path, words=0, tags=1, separator=None, ignored=("#", "-DOCSTART-"))
-    assert next(iter(source)) == Tagged(("en:The", "en:EU"), ("DT", "NN"))
+    assert next(iter(source)) == TaggedRecord(("en:The", "en:EU"), ("DT", "NN"))
 
 
 @pytest.mark.parametrize(
@@ -407,8 +405,8 @@ def squad(*questions: dict[str, Any]) -> str:
 
 
 def question(name: str, *answers: tuple[str, int], **more: Any) -> dict[str, Any]:
-    found = [{"text": text, "answer_start": start} for text, start in answers]
-    return {"id": name, "question": "Wo?", "answers": found, **more}
+    result = [{"text": text, "answer_start": start} for text, start in answers]
+    return {"id": name, "question": "Wo?", "answers": result, **more}
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.json.gz"])
@@ -417,7 +415,7 @@ def test_questions(tmp_path: Path, name: str) -> None:
     none = question("2", is_impossible=True, plausible_answers=[{"text": "Köln", "answer_start": 0}])
     path = put(tmp_path, name, squad(question("1", *answers), none, question("3", answers[0], is_impossible=False)))
     rows = same_by_number(read_squad(path))
-    assert rows[0] == Question("1", "Wo?", CONTEXT, answers)
+    assert rows[0] == QuestionRecord("1", "Wo?", CONTEXT, answers)
     assert [len(row.answers) for row in rows] == [2, 0, 1]
     assert where(rows) == [1, 2, 3]
 
@@ -425,8 +423,8 @@ def test_questions(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        (question("2", ("Köln", 23)), "answer not at its offset.*but stands at 22"),
-        (question("2", ("Bonn", 22)), "answer not at its offset.*does not stand"),
+        (question("2", ("Köln", 23)), "answer not at its offset.*but occurs at 22"),
+        (question("2", ("Bonn", 22)), "answer not at its offset.*does not occur"),
         (question("2", ("Köln", -5)), "answer not at its offset"),
         (question("2", ("Köln", 2**40)), "answer not at its offset"),
         (question("2"), "answers contradict is_impossible"),
@@ -489,8 +487,8 @@ def test_data_sets(tmp_path: Path, make: Callable[[list[dict[str, Any]], Path], 
     questions = same_by_number(read_dataset(table, AsQuestion()))
     assert [row.answers for row in questions] == [(("answer", 3),), ()]
     tagged = read_dataset(splits, AsTagged(labels=["O", "B"]), split="train", on_bad_row="skip")
-    assert same_by_number(tagged) == [Tagged(("a", "b"), ("O", "B"))]
-    assert dict(tagged.tally.bad) == {"words and tags do not match": 1}
+    assert same_by_number(tagged) == [TaggedRecord(("a", "b"), ("O", "B"))]
+    assert dict(tagged.stats.bad) == {"words and tags do not match": 1}
     with pytest.raises(BadRowError, match=r":2: missing field"):
         list(read_dataset(table, AsPair("translation.en", "translation.fr")))
     with pytest.raises(SourceError, match="has no column 'text'; its columns are tokens, ner_tags"):
@@ -508,19 +506,19 @@ class ClassLabel:
         self.names = list(names)
 
 
-@pytest.mark.parametrize("held", [lambda one: SimpleNamespace(feature=one), lambda one: [one]])
+@pytest.mark.parametrize("held", [lambda item: SimpleNamespace(feature=item), lambda item: [item]])
 def test_numbered_classes_of_data_sets_have_names(held: Callable[[object], object]) -> None:
     rows = [{"words": ["a", "b"], "tags": [0, 1], "in": {"label": 1}, "text": "a", "number": 1}]
     table: Any = Table(rows)
     kinds = {"text": object(), "number": object(), "in": {"label": ClassLabel("no", "yes")}}
     table.features = {**kinds, "words": held(object()), "tags": held(ClassLabel("O", "B"))}
-    assert same_by_number(read_dataset(table, AsTagged("words", "tags"))) == [Tagged(("a", "b"), ("O", "B"))]
+    assert same_by_number(read_dataset(table, AsTagged("words", "tags"))) == [TaggedRecord(("a", "b"), ("O", "B"))]
     for make, label in (
         (AsLabelled("text", "in.label"), "yes"),
         (AsLabelled("text", "number"), "1"),
         (AsLabelled("text", "in.label", labels=("bad", "good")), "good"),
     ):
-        assert same_by_number(read_dataset(table, make)) == [Labelled("a", label)]
+        assert same_by_number(read_dataset(table, make)) == [LabelledRecord("a", label)]
     rows[0]["in"] = {"label": -1}  # how ``datasets`` says that there is none
     with pytest.raises(BadRowError, match=r"mine:1: unknown label: -1; known are no, yes"):
         list(read_dataset(table, AsLabelled("text", "in.label"), name="mine"))
@@ -548,7 +546,7 @@ def test_files_are_found_in_order_and_once(tmp_path: Path) -> None:
     assert len(texts(read_text(tmp_path / "[x].txt", documents="line"))) == 1
     with pytest.raises(SourceError, match=r"a\.txt is named twice"):
         read_text([tmp_path / "a.txt", tmp_path / "inner/../a*"], documents="line")
-    with pytest.raises(SourceError, match=r"z\.txt is no file"):
+    with pytest.raises(SourceError, match=r"z\.txt: no such file"):
         read_text([tmp_path / "a.txt", tmp_path / "z.txt"], documents="line")
     with pytest.raises(SourceError, match="no file is named"):
         read_text([], documents="line")
@@ -570,7 +568,7 @@ def test_damaged_and_misnamed_files(tmp_path: Path) -> None:
 def test_a_file_that_changes_after_it_was_indexed_is_noticed(tmp_path: Path) -> None:
     path = put(tmp_path, "a.txt", "one\ntwo\n")
     index = read_text(path, documents="line").index()
-    assert index[-1] == Text("two")
+    assert index[-1] == TextRecord("two")
     with pytest.raises(IndexError, match="2 rows"):
         index[2]
     put(tmp_path, "a.txt", "and one\ntwo\n")
@@ -601,7 +599,7 @@ def test_real_emotions(name: str, count: int) -> None:
     index = read_columns(real("emotion", f"{name}.txt"), make, separator=";", quoted=False).index()
     assert len(index) == count
     if name == "train":
-        assert index[2] == Labelled("im grabbing a minute to post i feel greedy wrong", "anger")
+        assert index[2] == LabelledRecord("im grabbing a minute to post i feel greedy wrong", "anger")
 
 
 @pytest.mark.parametrize(("name", "count"), [("train", 29_000), ("val", 1_014), ("test_2016_flickr", 1_000)])
@@ -651,4 +649,10 @@ def test_a_word_is_not_its_own_tag(tmp_path: Path) -> None:
     with pytest.raises(BadRowError, match=r"tags\.txt:1: wrong number of columns: 1 columns .* separator"):
         list(read_conll(path))
     (row,) = read_conll(path, separator=None)
-    assert row == Tagged(("EU", "rejects"), ("B-ORG", "O"))
+    assert row == TaggedRecord(("EU", "rejects"), ("B-ORG", "O"))
+
+
+def test_a_squad_file_that_is_nested_too_deeply(tmp_path: Path) -> None:
+    path = put(tmp_path, "a.json", '{"data": ' + "[" * 100_000 + "]" * 100_000 + "}")
+    with pytest.raises(SourceError, match=r"a\.json: its JSON is nested too deeply"):
+        list(read_squad(path))

@@ -46,15 +46,15 @@ def test_what_is_written_is_read(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(token_files, "_BUFFER", buffer)
         path = written(tmp_path_factory.mktemp("tokens"), documents)
-    found = open_tokens(path, tokenizer="abc", vocab_size=10, verify=True)
-    assert [found[number].tolist() for number in range(len(found))] == documents
-    assert found.lengths.tolist() == [len(document) for document in documents]
+    result = open_tokens(path, tokenizer="abc", vocab_size=10, verify=True)
+    assert [result[number].tolist() for number in range(len(result))] == documents
+    assert result.lengths.tolist() == [len(document) for document in documents]
     flat = [token for document in documents for token in document]
-    assert found.tokens.tolist() == flat
+    assert result.tokens.tolist() == flat
     for number, document in enumerate(documents):
         middle = len(document) // 2
-        assert found.part(number, middle, len(document)).tolist() == document[middle:]
-        assert found.part(number, 0, middle).tolist() == document[:middle]
+        assert result.part(number, middle, len(document)).tolist() == document[middle:]
+        assert result.part(number, 0, middle).tolist() == document[:middle]
 
 
 @pytest.mark.parametrize(("vocab_size", "size"), [(2, 2), (65_535, 2), (65_536, 4), (65_537, 4), (250_112, 4)])
@@ -67,7 +67,7 @@ def test_row_25_the_integer_type_fits_the_vocabulary(tmp_path: Path, vocab_size:
 
 @pytest.mark.parametrize("wrong", [10, 65_536, -1, 2**40, 2**70])
 def test_row_25_an_id_outside_the_vocabulary_is_an_error(tmp_path: Path, wrong: int) -> None:
-    with pytest.raises(TokenFileError, match=r"document 1 (has id .* at position 2, outside|must hold whole)"):
+    with pytest.raises(TokenFileError, match=r"document 1 (has id .* at position 2, outside|must hold integers)"):
         written(tmp_path, [[1], [2, 3, wrong]])
     assert list(tmp_path.iterdir()) == []
 
@@ -140,7 +140,7 @@ def test_truncated_foreign_and_changed_files_are_refused(tmp_path: Path) -> None
     refused("written with tokenizer abc, not xyz", tokenizer="xyz")
     refused("written with vocab_size 10, not 11", vocab_size=11)
     path.write_bytes(data[:-1])
-    refused("has 11 bytes where its manifest speaks of 6 numbers of 2 bytes")
+    refused("has 11 bytes where its manifest lists 6 numbers of 2 bytes")
     path.write_bytes(data[:-2] + b"\x01\x00")
     refused("sha256 differs", verify=True)
     path.write_bytes(data)
@@ -158,7 +158,7 @@ def test_truncated_foreign_and_changed_files_are_refused(tmp_path: Path) -> None
     (tmp_path / "corpus.ends.bin").write_bytes(np.array([3, 4, 5], dtype="<u8").tobytes())
     refused("the last document ends at 5, the file at 6")
     (tmp_path / "corpus.ends.bin").unlink()
-    refused("is not there")
+    refused("is missing, but its manifest exists")
     (tmp_path / "corpus.json").unlink()
     refused("has no manifest")
     for name in ("corpus", "corpus.ends.bin"):
@@ -167,25 +167,25 @@ def test_truncated_foreign_and_changed_files_are_refused(tmp_path: Path) -> None
 
 
 def test_arrays_and_tensors_are_documents_too(tmp_path: Path) -> None:
-    found = open_tokens(written(tmp_path, [np.array([1, 2], dtype=np.uint8), torch.tensor([3]), (4, 5)]))
-    assert [found[number].tolist() for number in range(3)] == [[1, 2], [3], [4, 5]]
+    result = open_tokens(written(tmp_path, [np.array([1, 2], dtype=np.uint8), torch.tensor([3]), (4, 5)]))
+    assert [result[number].tolist() for number in range(3)] == [[1, 2], [3], [4, 5]]
 
 
 def test_places_outside_are_refused(tmp_path: Path) -> None:
-    found = open_tokens(written(tmp_path))
+    result = open_tokens(written(tmp_path))
     for number in (3, -1):
         with pytest.raises(IndexError, match="3 documents"):
-            found[number]
+            result[number]
     for start, stop in ((0, 4), (-1, 2), (2, 1)):
         with pytest.raises(IndexError, match="document 0 has 3 tokens"):
-            found.part(0, start, stop)
+            result.part(0, start, stop)
 
 
 def test_progress_is_told_and_ends_with_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_files, "_BUFFER", 4)
-    told: list[tuple[int, int]] = []
-    write_tokens(tmp_path / "a.bin", [[1, 1]] * 5, vocab_size=2, tokenizer="", progress=lambda *now: told.append(now))
-    assert told == [(2, 4), (4, 8), (5, 10)]
+    calls: list[tuple[int, int]] = []
+    write_tokens(tmp_path / "a.bin", [[1, 1]] * 5, vocab_size=2, tokenizer="", progress=lambda *now: calls.append(now))
+    assert calls == [(2, 4), (4, 8), (5, 10)]
 
 
 def test_documents_are_taken_one_at_a_time_and_written_in_between(

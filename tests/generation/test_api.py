@@ -10,20 +10,20 @@ import torch
 from glassformer.config import change
 from glassformer.generation.api import generate, generate_stream
 from glassformer.generation.decoder import Decoder
-from glassformer.generation.record import GenerationOutput, Record
+from glassformer.generation.search import GenerationOutput, Record
 from glassformer.generation.settings import GenerationSettings
 from glassformer.models.transformer import Transformer
+from tests.configs import CONFIGS, built, tokens
 from tests.generation.test_beam import model_of
 from tests.helpers import some_at_once, types_unchecked
-from tests.pages import PAGES, built, tokens
 
 PROMPTS = [[3, 4, 5], [6, 1], [9, 9, 2, 7, 5, 1, 4], [8]]
 LOUD = GenerationSettings(temperature=1.0, max_new_tokens=12, eos=tuple(range(8)), seed=(1, 2, 3, 4))
 
 
-def loud(page: str = "gpt2", seed: int = 0) -> Transformer:
+def loud(config: str = "gpt2", seed: int = 0) -> Transformer:
     """A model with opinions, so that draws differ from prompt to prompt."""
-    model = built(change(PAGES[page], "head.tied", False), seed=seed)
+    model = built(change(CONFIGS[config], "head.tied", False), seed=seed)
     with torch.no_grad():
         model.head.out.weight.mul_(4)
     return model
@@ -54,9 +54,9 @@ def steps_taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 # --- rows that have ended --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", ["gpt2", "t5"])
-def test_ended_rows_cost_nothing(page: str, steps_taken: list[int]) -> None:
-    model = loud(page)
+@pytest.mark.parametrize("config", ["gpt2", "t5"])
+def test_ended_rows_cost_nothing(config: str, steps_taken: list[int]) -> None:
+    model = loud(config)
     texts = generate(model, PROMPTS, LOUD, start=start_of(model))
     lengths = [len(text.ids) for [text] in texts]
     assert len(set(lengths)) > 1
@@ -81,9 +81,9 @@ def test_searches_that_are_over_cost_nothing(steps_taken: list[int]) -> None:
 # --- seeds -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", ["gpt2", "gpt_neo", "bart"])
-def test_a_seed_gives_the_same_text_in_any_company(page: str) -> None:
-    model, seeds = loud(page), (7, 8, 9, 7)
+@pytest.mark.parametrize("config", ["gpt2", "gpt_neo", "bart"])
+def test_a_seed_gives_the_same_text_in_any_company(config: str) -> None:
+    model, seeds = loud(config), (7, 8, 9, 7)
 
     def drawn(order: list[int], **how: Any) -> list[list[int]]:
         asked = GenerationSettings(
@@ -134,9 +134,9 @@ def test_the_state_of_torch_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.7, "top_k": 5}, {"repetition_penalty": 1.5}], ids=str)
-@pytest.mark.parametrize("page", ["llama", "t5"])
-def test_log_probs_and_alternatives_are_the_models_own(page: str, options: dict[str, Any]) -> None:
-    model = loud(page)
+@pytest.mark.parametrize("config", ["llama", "t5"])
+def test_log_probs_and_alternatives_are_the_models_own(config: str, options: dict[str, Any]) -> None:
+    model = loud(config)
     asked = GenerationSettings(max_new_tokens=6, top_alternatives=3, **options)
     start = start_of(model)
     for prompt, [text] in zip(PROMPTS, generate(model, PROMPTS, asked, start=start), strict=True):
@@ -178,27 +178,27 @@ def test_the_record_of_a_beam_search_has_every_continuation_and_its_fate(groups:
         record = texts[0].record
         assert record is not None
         assert all(text.record is record for text in texts)
-        ended = [(path_to(record, n), node.score) for n, node in enumerate(record.nodes) if node.fate == "ended"]
+        ended = [(path_to(record, n), node.score) for n, node in enumerate(record.nodes) if node.status == "ended"]
         for text in texts:  # two groups may end with the same text
             assert pytest.approx(text.score, abs=1e-9) in [score for ids, score in ended if ids == text.ids]
         for group in range(groups):
             for step in range(max(node.step for node in record.nodes) + 1):
                 here = [node for node in record.nodes if (node.step, node.group) == (step, group)]
-                fates = [node.fate for node in here]
-                assert fates.count("kept") <= size // groups
+                statuses = [node.status for node in here]
+                assert statuses.count("kept") <= size // groups
                 assert len(here) <= 2 * size // groups
                 assert [node.score for node in here] == sorted((node.score for node in here), reverse=True)
                 assert all(-inf < node.score <= 0 for node in here)
                 if here and step == 0:
                     assert len(here) == min(2 * size // groups, 6)
-        kept = {n for n, node in enumerate(record.nodes) if node.fate == "kept"}
+        kept = {n for n, node in enumerate(record.nodes) if node.status == "kept"}
         parents = {node.parent for node in record.nodes if node.parent is not None}
         assert parents <= kept  # the dead have no children
         if groups == 1:
             for node in record.nodes:
                 before = 0.0 if node.parent is None else record.nodes[node.parent].score
                 assert node.score == pytest.approx(before + node.log_prob, abs=1e-9)
-        assert {node.fate for node in record.nodes} == {"kept", "ended", "dropped"}
+        assert {node.status for node in record.nodes} == {"kept", "ended", "dropped"}
 
 
 def test_the_record_of_a_text_written_token_by_token() -> None:
@@ -243,7 +243,7 @@ def test_an_end_token_at_the_last_place_is_an_end() -> None:
 
 @pytest.mark.parametrize("words", [30, 1000, 1040])
 def test_of_equals_the_first_is_taken(words: int) -> None:
-    model = built(change(change(PAGES["gpt2"], "head.tied", False), "vocab", words))
+    model = built(change(change(CONFIGS["gpt2"], "head.tied", False), "vocab", words))
     with torch.no_grad():
         model.head.out.weight.mul_(4)
         model.head.out.weight[words // 2 :] = model.head.out.weight[: words // 2].clone()  # each word twice
@@ -333,7 +333,7 @@ def test_masks_belong_to_rectangles() -> None:
 @pytest.mark.parametrize("how", [{}, {"repetition_penalty": 1.2}, {"temperature": 1.0}, {"beam_size": 2}], ids=str)
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_weights_that_are_no_numbers_are_blamed(how: dict[str, Any], value: float) -> None:
-    model = built(change(PAGES["gpt2"], "head.tied", False))
+    model = built(change(CONFIGS["gpt2"], "head.tied", False))
     with torch.no_grad():
         model.head.out.weight[7] = value
         model.decoder.norm.bias.fill_(1.0)
@@ -361,7 +361,7 @@ def test_what_contradicts_is_refused() -> None:
 
 
 def test_two_streams_of_a_model_in_training_leave_it_training_and_write_without_dropout():
-    facts = change(PAGES["gpt2"], "embed.dropout", 0.5)
+    facts = change(CONFIGS["gpt2"], "embed.dropout", 0.5)
     model = Transformer(facts).double().train()
     settings = GenerationSettings(max_new_tokens=6)
     alone = [text[0].log_probs for text in generate(model, [[1, 2]], settings, path="sdpa")]
@@ -385,16 +385,16 @@ SEARCHES = {"greedy": {}, "contrastive": {"contrastive_alpha": 0.5, "top_k": 3},
 
 
 @pytest.mark.parametrize(
-    ("page", "search"),
+    ("config", "search"),
     some_at_once(
         product(("llama", "t5", "2017"), SEARCHES),
         {("llama", "greedy"), ("llama", "contrastive"), ("t5", "beams"), ("2017", "greedy")}.__contains__,
     ),
 )
-def test_texts_longer_than_the_memory_set_aside(page, search, monkeypatch):
+def test_texts_longer_than_the_memory_set_aside(config, search, monkeypatch):
     monkeypatch.setattr("glassformer.generation.decoder.AHEAD", 3)
     monkeypatch.setattr("glassformer.generation.contrastive.AHEAD", 3)
-    model = built(page)
+    model = built(config)
     start = None if model.encoder is None else [1]
     settings = GenerationSettings(max_new_tokens=15, **SEARCHES[search])
     fast, slow = (generate(model, [[1, 2], [3]], settings, start=start, path=path) for path in ("sdpa", "eager"))
@@ -410,13 +410,13 @@ def test_wrapped_models_write_and_others_are_named():
         for wrong, words in (
             (
                 lambda: generate(torch.nn.Linear(2, 2), [[1]], settings),
-                "needed here, and this is a Linear",
+                "got a Linear",
             ),
             (lambda: generate(model, [1, 2, 3], settings), "the ids of each"),
             (lambda: generate(model, ["hi"], settings), "glassformer.generate"),
             (lambda: generate(model, "hi", settings), "the ids of each"),
             (lambda: generate(model, [[1]], settings, draft=model), "ModelDraft"),
-            (lambda: generate(model, [[1, 2.5]], settings), "whole numbers"),
+            (lambda: generate(model, [[1, 2.5]], settings), "integers"),
             (lambda: generate(model, [[1]], {"max_new_tokens": 2}), "settings must be a GenerationSettings"),
         ):
             with pytest.raises(TypeError, match=words):

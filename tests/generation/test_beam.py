@@ -16,10 +16,10 @@ import torch
 
 from glassformer.config import Embed, LMHead, Tokens
 from glassformer.generation.api import generate
-from glassformer.generation.record import GenerationOutput
+from glassformer.generation.search import GenerationOutput
 from glassformer.generation.settings import GenerationSettings
 from glassformer.models.transformer import Transformer
-from tests import pages
+from tests import configs
 from tests.generation.naive import Text, naive_beam, penalised
 from tests.helpers import some_at_once
 
@@ -34,12 +34,12 @@ def model_of(family: str, seed: int, words: int = WORDS) -> Transformer:
     """A tiny model that has opinions: the last map is scaled so that some words are likely and some are not."""
     head = LMHead(tied=False, bias=True)
     facts = {
-        "decoder": pages.model(
-            decoder=pages.stack(causal=True), embed=Embed(position=pages.LEARNED), head=head, vocab=words
+        "decoder": configs.model(
+            decoder=configs.stack(causal=True), embed=Embed(position=configs.LEARNED), head=head, vocab=words
         ),
-        "pair": replace(pages.PAGES["t5"], head=head, vocab=words, tokens=Tokens(start=0)),
+        "pair": replace(configs.CONFIGS["t5"], head=head, vocab=words, tokens=Tokens(start=0)),
     }[family]
-    model = pages.built(facts, seed=seed)
+    model = configs.built(facts, seed=seed)
     with torch.no_grad():
         model.head.out.weight.mul_(6)
     return model
@@ -99,8 +99,9 @@ def every_text(read: Reader, settings: GenerationSettings) -> list[Text]:
 # --- exhaustive search -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("penalty", PENALTIES)
+@pytest.mark.parametrize(
+    ("penalty", "rule"), some_at_once(product(PENALTIES, RULES), lambda given: (given[0] > 0) == (given[1] == "gnmt"))
+)
 @pytest.mark.parametrize("eos", [(3,), (0, 2)], ids=str)
 def test_a_beam_wide_enough_finds_every_text_in_order(penalty: float, rule: Any, eos: tuple[int, ...]) -> None:
     """As many beams as the last step has continuations: nothing can be lost, so the n best are the n best of all."""
@@ -121,8 +122,9 @@ def test_a_beam_wide_enough_finds_every_text_in_order(penalty: float, rule: Any,
 
 
 @pytest.mark.parametrize("early", [False, "never"])
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("penalty", PENALTIES)
+@pytest.mark.parametrize(
+    ("penalty", "rule"), some_at_once(product(PENALTIES, RULES), lambda given: (given[0] > 0) == (given[1] == "power"))
+)
 def test_a_beam_for_every_live_prefix_finds_the_best_text(penalty: float, rule: Any, early: Any) -> None:
     """27 prefixes of three words can live; the longest, the shortest and all between compete."""
     for seed in range(2):
@@ -180,7 +182,10 @@ ALL = list(product(("free", "two ends"), PENALTIES, EARLY))  # the others: every
 ALL += [(name, PENALTIES[i], EARLY[(i + j) % 3]) for j, name in enumerate(list(RESTRAINTS)[2:]) for i in range(4)]
 
 
-@pytest.mark.parametrize(("restraint", "penalty", "early"), ALL)
+AT_ONCE = {*ALL[::6], *ALL[1::11]}
+
+
+@pytest.mark.parametrize(("restraint", "penalty", "early"), some_at_once(ALL, AT_ONCE.__contains__))
 def test_a_narrow_beam_equals_a_naive_one(restraint: str, penalty: float, early: Any) -> None:
     cases = (("decoder", 2, 2, 7, "power"), ("pair", 3, 3, 6, "gnmt"), ("decoder", 0, 4, 6, "power"))
     for family, seed, size, longest, rule in cases:
@@ -226,7 +231,7 @@ def test_the_stopping_rules_disagree() -> None:
             for size, groups in ((4, 2), (4, 4), (6, 3))
             for diversity in (0.7, 5.0)
         ],
-        lambda given: (given[2] == 4) == (given[3] == 5.0),
+        lambda given: given[1:] == (6, 3, 0.7) or given == ("free", 4, 4, 5.0),
     ),
 )
 def test_groups_of_beams_equal_naive_ones(restraint: str, size: int, groups: int, diversity: float) -> None:

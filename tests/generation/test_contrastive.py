@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 
 from glassformer.generation.api import generate, generate_stream
-from glassformer.generation.record import GenerationOutput
+from glassformer.generation.search import GenerationOutput
 from glassformer.generation.settings import GenerationSettings, settings
 from glassformer.models.transformer import Transformer
+from tests.configs import DECODERS, PAIRS, built, tokens
 from tests.helpers import some_at_once
-from tests.pages import DECODERS, PAIRS, built, tokens
 
 START = [3, 8]
 LENGTHS = (6, 2, 9)
@@ -60,7 +60,7 @@ def naive(model: Transformer, prompt: list[int], how: GenerationSettings, forbid
     ("name", "path"),
     some_at_once(
         [*product(DECODERS, ["sdpa"]), ("gpt_neo", "eager")],
-        {("llama", "sdpa"), ("bart", "sdpa"), ("gpt_neo", "eager")}.__contains__,
+        {("llama", "sdpa")}.__contains__,
     ),
 )
 def test_it_is_the_formula(name: str, path: str) -> None:
@@ -70,7 +70,7 @@ def test_it_is_the_formula(name: str, path: str) -> None:
     assert [text.ids for text in written(name, model, rows, how, path=path)] == expected
 
 
-@pytest.mark.parametrize("name", ["gpt_neo", "llama", "bart"])
+@pytest.mark.parametrize("name", some_at_once(["gpt_neo", "llama", "bart"], {"llama"}.__contains__))
 def test_alpha_matters_and_zero_is_greedy(name: str) -> None:
     model, rows = built(name), prompts(*LENGTHS)
     greedy = written(name, model, rows, GenerationSettings(max_new_tokens=10))
@@ -96,7 +96,7 @@ def test_of_equal_chances_the_choice_falls_as_in_greedy_search() -> None:
     assert none[0].ids == greedy[0].ids == [4, 4]
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", some_at_once(DECODERS, {"gpt_neo", "t5"}.__contains__))
 def test_a_row_is_written_as_if_it_were_alone(name: str) -> None:
     """Rows leave the batch at different times: by their stop, by their room (of 24 positions), by their length."""
     model, rows, limits = built(name), prompts(5, 17, 1, 8), (3, 99, 5, 99)
@@ -108,7 +108,7 @@ def test_a_row_is_written_as_if_it_were_alone(name: str) -> None:
         assert (one.ids, one.ended) == (alone.ids, alone.ended)
         assert one.log_probs == pytest.approx(alone.log_probs, abs=1e-10)
     assert [text.ended for text in together[::2]] == ["stop", "stop"]
-    is_limited = name not in PAIRS and model.config.longest is not None
+    is_limited = name not in PAIRS and model.config.max_length is not None
     assert together[1].ended == ("context" if is_limited else "length")
 
 
@@ -191,14 +191,14 @@ def test_the_record_holds_every_candidate() -> None:
     for text in written("gpt2", model, rows, how):
         assert text.record is not None
         nodes = text.record.nodes
-        kept = [number for number, node in enumerate(nodes) if node.fate == "kept"]
+        kept = [number for number, node in enumerate(nodes) if node.status == "kept"]
         assert [nodes[number].token for number in kept] == text.ids
         assert [nodes[number].log_prob for number in kept] == text.log_probs
         for step in range(5):
             level = [node for node in nodes if node.step == step]
             assert len({node.token for node in level}) == 4
             assert {node.parent for node in level} == {kept[step - 1] if step else None}
-            assert max(level, key=lambda node: node.score).fate == "kept"
+            assert max(level, key=lambda node: node.score).status == "kept"
         assert asdict(text)["record"]["nodes"]
 
 

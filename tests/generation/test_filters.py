@@ -11,7 +11,7 @@ from transformers.generation import logits_process as reference
 
 from glassformer.generation import filters
 from glassformer.generation.filters import Filters, check_logits
-from glassformer.generation.sampling import SeededRNG, draw, probs
+from glassformer.generation.search import SeededRNG, draw, probs
 from glassformer.generation.settings import GenerationSettings
 from tests.helpers import FLOATS, largest_difference, normal
 
@@ -91,7 +91,7 @@ def test_bad_words_equal_the_reference() -> None:
 
 def test_a_bias_equals_the_reference() -> None:
     bias = {3: 1.5, 7: -2.0}
-    ours = Filters(GenerationSettings(logit_bias=bias), VOCABULARY).edit(scores(), [], step=0)
+    ours = Filters(GenerationSettings(logit_bias=bias), VOCABULARY).process(scores(), [], step=0)
     theirs = reference.SequenceBiasLogitsProcessor({(token,): value for token, value in bias.items()})
     assert largest_difference(ours, theirs(ids(), scores())) < 1e-12
 
@@ -108,7 +108,7 @@ def test_rules_about_places_equal_the_reference(written: int) -> None:
         (GenerationSettings(suppress=(1, 8)), reference.SuppressTokensLogitsProcessor([1, 8])),
     ]
     for settings, theirs in cases:
-        ours = Filters(settings, VOCABULARY).edit(scores(), history.tolist(), written)
+        ours = Filters(settings, VOCABULARY).process(scores(), history.tolist(), written)
         assert torch.equal(ours, theirs(history, scores())), settings
 
 
@@ -133,7 +133,7 @@ def test_all_rules_together_act_in_the_order_of_the_reference() -> None:
     ours = Filters(settings, VOCABULARY)
     for seed in range(20):
         history, expected = ids(seed=seed, tokens=12), scores(seed=seed)
-        shaped = ours.shape(ours.edit(expected, history.tolist(), step=2))
+        shaped = ours.warp(ours.process(expected, history.tolist(), step=2))
         for rule in theirs:
             expected = rule(history, expected)
         assert_same_distribution(shaped, expected)
@@ -191,7 +191,7 @@ def test_row_42_dropped_tokens_have_chance_zero_exactly() -> None:
 
 
 def test_row_44_temperature_zero_is_greedy_and_below_is_refused() -> None:
-    greedy = Filters(GenerationSettings(), VOCABULARY).shape(scores())
+    greedy = Filters(GenerationSettings(), VOCABULARY).warp(scores())
     assert torch.equal(draw(probs(greedy), torch.full((7,), 0.999, dtype=torch.float64)), scores().argmax(-1))
     with pytest.raises(ValueError, match=r"temperature must be 0 .* got -1"):
         filters.temperature(scores(), -1.0)
@@ -206,7 +206,7 @@ def test_a_tiny_temperature_makes_no_nan_even_beside_forbidden_tokens() -> None:
 
 def test_searches_that_choose_for_themselves_get_their_scores_unshaped() -> None:
     for settings in (GenerationSettings(beam_size=3), GenerationSettings(contrastive_alpha=0.6, top_k=4)):
-        assert torch.equal(Filters(settings, VOCABULARY).shape(scores()), scores())
+        assert torch.equal(Filters(settings, VOCABULARY).warp(scores()), scores())
 
 
 def test_a_token_seen_twice_is_penalised_once() -> None:
@@ -217,9 +217,9 @@ def test_a_token_seen_twice_is_penalised_once() -> None:
 def test_histories_of_different_lengths_do_not_touch_each_other() -> None:
     histories = [[1, 2, 1], [], [3], [2, 1, 2, 1]]
     rule = Filters(GenerationSettings(no_repeat_ngram=2, bad_words=((3, 4),), repetition_penalty=1.2), VOCABULARY)
-    together = rule.edit(scores(4), histories, 0)
+    together = rule.process(scores(4), histories, 0)
     for row, history in enumerate(histories):
-        assert torch.equal(together[row : row + 1], rule.edit(scores(4)[row : row + 1], [history], 0))
+        assert torch.equal(together[row : row + 1], rule.process(scores(4)[row : row + 1], [history], 0))
     assert (together == -INF).nonzero().tolist() == [[0, 2], [2, 4], [3, 2]]
 
 
@@ -229,7 +229,7 @@ def test_histories_of_different_lengths_do_not_touch_each_other() -> None:
 def test_filters_know_whether_they_do_anything() -> None:
     def of(**options: object) -> tuple[bool, bool]:
         rule = Filters(GenerationSettings(**options), VOCABULARY)  # type: ignore[arg-type]
-        return rule.has_edits, rule.needs_histories
+        return rule.has_processors, rule.needs_histories
 
     assert of() == of(temperature=0.5, top_k=3) == of(min_new_tokens=3) == of(eos=(1,)) == (False, False)
     assert of(min_new_tokens=3, eos=(1,)) == of(suppress=(1,)) == of(forced_first=0) == (True, False)
@@ -244,19 +244,19 @@ def test_ids_outside_the_vocabulary_are_named(name: str) -> None:
     assert Filters(GenerationSettings(**{name: value}), VOCABULARY + 1)
 
 
-def test_a_row_with_nothing_left_names_the_rules() -> None:
+def test_a_row_with_nothing_left_names_the_constraints() -> None:
     rule = Filters(GenerationSettings(suppress=tuple(range(20)), no_repeat_ngram=1), VOCABULARY)
     with pytest.raises(ValueError, match=r"no token is left to generate in row 1; .* 40: no_repeat_ngram=1, suppress="):
-        rule.edit(scores(2), [[30], list(range(20, 40))], 0)
+        rule.process(scores(2), [[30], list(range(20, 40))], 0)
     broken = torch.full((1, VOCABULARY), math.nan)
-    assert rule.edit(broken, [[30]], 0)[:, 31:].isnan().all()  # not for the rules to answer for: check_logits does
+    assert rule.process(broken, [[30]], 0)[:, 31:].isnan().all()  # check_logits finds it does
 
 
 def test_scores_and_histories_must_fit() -> None:
-    with pytest.raises(ValueError, match="these filters are for 9 tokens, but the scores are 40"):
-        Filters(GenerationSettings(suppress=(1,)), 9).edit(scores(), [], 0)
+    with pytest.raises(ValueError, match="built for a vocabulary of 9 tokens, but the scores have 40 columns"):
+        Filters(GenerationSettings(suppress=(1,)), 9).process(scores(), [], 0)
     with pytest.raises(ValueError, match="7 rows of scores need as many histories, got 1"):
-        Filters(GenerationSettings(no_repeat_ngram=2), VOCABULARY).edit(scores(), [[1]], 0)
+        Filters(GenerationSettings(no_repeat_ngram=2), VOCABULARY).process(scores(), [[1]], 0)
 
 
 @pytest.mark.parametrize(("value", "word"), [(math.nan, "NaN"), (INF, r"\+inf"), (-INF, "only −inf")])
@@ -278,9 +278,9 @@ def test_edits_leave_the_given_scores_alone_and_work_on_every_device(device: tor
     settings = GenerationSettings(
         logit_bias={1: 2.0}, repetition_penalty=2.0, bad_words=((1,),), forced_last=3, suppress=(2,)
     )
-    edited = Filters(settings, VOCABULARY, device).edit(given_scores, ids().tolist(), 0)
+    edited = Filters(settings, VOCABULARY, device).process(given_scores, ids().tolist(), 0)
     assert torch.equal(given_scores.cpu(), scores())
-    assert torch.equal(edited.cpu(), Filters(settings, VOCABULARY).edit(scores(), ids().tolist(), 0))
+    assert torch.equal(edited.cpu(), Filters(settings, VOCABULARY).process(scores(), ids().tolist(), 0))
 
 
 # --- frequencies -----------------------------------------------------------------------------------------------------
@@ -353,7 +353,7 @@ MIXES: list[dict[str, float]] = [
 @pytest.mark.parametrize("mix", MIXES, ids=str)
 def test_frequencies_are_the_ones_asked_for(mix: dict[str, float]) -> None:
     rule = Filters(GenerationSettings(**{"temperature": 1.0, **mix}), len(LOGITS))  # type: ignore[arg-type]
-    assert p_value(drawn_with(rule.shape), expected_chances(**mix)) > 1e-6  # type: ignore[arg-type]
+    assert p_value(drawn_with(rule.warp), expected_chances(**mix)) > 1e-6  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassformer import TransformerLM
-from glassformer.generation.sampling import SeededRNG, draw, probs, sample_next, write_on
+from glassformer.generation.search import SeededRNG, draw, probs, sample_next, sample_stream
 from tests.helpers import FLOATS
 
 LOGITS = torch.tensor([2.0, 1.0, 0.0, -1.0, 1.5])
 
 
+def uniforms(rows: int) -> torch.Tensor:
+    return torch.rand(rows, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
 def frequencies(draws: int = 20_000, **options: float) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(0)
-    picked = sample_next(LOGITS.expand(draws, 5), generator=generator, **options)
+    picked = sample_next(LOGITS.expand(draws, 5), uniforms(draws), **options)
     return torch.bincount(picked, minlength=5) / draws
 
 
@@ -27,9 +30,9 @@ def test_frequencies_follow_the_softmax(temperature: float) -> None:
 
 
 def test_temperature_zero_takes_the_likeliest_and_below_is_refused() -> None:
-    assert sample_next(LOGITS, temperature=0).item() == 0
+    assert sample_next(LOGITS[None], uniforms(1), temperature=0).item() == 0
     with pytest.raises(ValueError, match=r"temperature must be 0 .* got -0.1"):
-        sample_next(LOGITS, temperature=-0.1)
+        sample_next(LOGITS[None], uniforms(1), temperature=-0.1)
 
 
 @pytest.mark.parametrize("temperature", [1e-40, 1e-310, 1e-6])
@@ -37,8 +40,8 @@ def test_temperature_zero_takes_the_likeliest_and_below_is_refused() -> None:
 @pytest.mark.parametrize("scale", [1.0, 1e4, -1e4])
 def test_a_temperature_near_zero_is_as_good_as_zero(temperature: float, top_k: int | None, scale: float) -> None:
     logits = LOGITS * scale
-    drawn = sample_next(logits.expand(50, 5), temperature=temperature, top_k=top_k)
-    assert (drawn == sample_next(logits, temperature=0)).all()
+    drawn = sample_next(logits.expand(50, 5), uniforms(50), temperature=temperature, top_k=top_k)
+    assert (drawn == sample_next(logits[None], uniforms(1), temperature=0)).all()
 
 
 def test_top_k_leaves_exactly_k() -> None:
@@ -47,21 +50,16 @@ def test_top_k_leaves_exactly_k() -> None:
     assert observed[[1, 2, 3]].tolist() == [0, 0, 0]
     assert (observed[[0, 4]] - expected).abs().max() < 0.015
     assert (frequencies(top_k=99) - torch.softmax(LOGITS, -1)).abs().max() < 0.015
-    ties = sample_next(torch.zeros(5000, 4), top_k=2, generator=torch.Generator().manual_seed(0))
+    ties = sample_next(torch.zeros(5000, 4), uniforms(5000), top_k=2)
     assert len(ties.unique()) == 2
     with pytest.raises(ValueError, match="top_k must be at least 1"):
-        sample_next(LOGITS, top_k=0)
-
-
-def test_any_leading_axes() -> None:
-    assert sample_next(torch.randn(2, 3, 7)).shape == (2, 3)
-    assert sample_next(torch.randn(7)).shape == ()
+        sample_next(LOGITS[None], uniforms(1), top_k=0)
 
 
 def test_writing_on_is_greedy_step_by_step_and_slides_its_window() -> None:
     model = TransformerLM(10, 6, 32, 1, 4, 64, dtype=torch.float64).eval()
     prompt = torch.tensor([1, 2, 3])
-    written = list(itertools.islice(write_on(model, prompt, context_length=6, temperature=0), 8))
+    written = list(itertools.islice(sample_stream(model, prompt, context_length=6, temperature=0), 8))
     tokens = prompt.tolist()
     for token in written:
         assert token == int(model(torch.tensor([tokens[-6:]]))[0, -1].argmax())
@@ -71,7 +69,7 @@ def test_writing_on_is_greedy_step_by_step_and_slides_its_window() -> None:
 def test_the_seed_decides_the_text() -> None:
     model = TransformerLM(50, 8, 32, 1, 4, 64).eval()
     texts = [
-        list(itertools.islice(write_on(model, torch.tensor([1]), context_length=8, seed=seed), 30))
+        list(itertools.islice(sample_stream(model, torch.tensor([1]), context_length=8, seed=seed), 30))
         for seed in (0, 0, 1)
     ]
     assert texts[0] == texts[1] != texts[2]
@@ -80,7 +78,7 @@ def test_the_seed_decides_the_text() -> None:
 def test_an_empty_prompt_is_refused() -> None:
     model = TransformerLM(10, 6, 32, 1, 4, 64)
     with pytest.raises(ValueError, match="no tokens"):
-        next(write_on(model, torch.tensor([], dtype=torch.long), context_length=6))
+        next(sample_stream(model, torch.tensor([], dtype=torch.long), context_length=6))
 
 
 # --- chances and draws -----------------------------------------------------------------------------------------------
@@ -189,8 +187,8 @@ def test_a_stream_that_is_not_there_is_refused() -> None:
             SeededRNG([(0, 0)]).roll([row])
 
 
-def test_a_generator_of_the_cpu_gives_the_same_draws_everywhere(device: torch.device) -> None:
+def test_numbers_of_the_cpu_give_the_same_draws_everywhere(device: torch.device) -> None:
     logits = torch.randn(200, 30, generator=torch.Generator().manual_seed(1))
-    expected = sample_next(logits, generator=torch.Generator().manual_seed(0))
-    found = sample_next(logits.to(device), generator=torch.Generator().manual_seed(0))
+    expected = sample_next(logits, uniforms(200))
+    found = sample_next(logits.to(device), uniforms(200))
     assert torch.equal(found.cpu(), expected)

@@ -13,14 +13,12 @@ from glassformer.generation import speculative
 from glassformer.generation.api import generate, generate_stream
 from glassformer.generation.decoder import Decoder
 from glassformer.generation.filters import Filters
-from glassformer.generation.record import GenerationOutput
-from glassformer.generation.sampling import SeededRNG, draw, probs
-from glassformer.generation.search import Row
+from glassformer.generation.search import GenerationOutput, SearchRow, SeededRNG, draw, probs
 from glassformer.generation.settings import GenerationSettings, settings
 from glassformer.generation.speculative import Draft, DraftStats, ModelDraft, PromptLookup, Proposal, accept
 from glassformer.models.transformer import Transformer
+from tests.configs import CONFIGS, DECODERS, PAIRS, built, tokens
 from tests.helpers import largest_difference, normal, some_at_once, types_unchecked
-from tests.pages import DECODERS, PAGES, PAIRS, built, tokens
 
 Rule = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 START = [3, 8]
@@ -32,12 +30,12 @@ class Parrot:
 
     def __init__(self, *tokens: int, q: torch.Tensor | None = None, obedient: bool = True) -> None:
         self.tokens, self.q, self.obedient = list(tokens), q, obedient
-        self.tally = DraftStats()
+        self.stats = DraftStats()
 
     def begin(self, settings: GenerationSettings, vocab_size: int, source: Sequence[int] | None) -> None:
         pass
 
-    def propose(self, row: Row, max_new: int, rng: SeededRNG) -> Proposal:
+    def propose(self, row: SearchRow, max_new: int, rng: SeededRNG) -> Proposal:
         del row, rng
         return self.tokens[:max_new] if self.obedient else self.tokens, self.q
 
@@ -168,7 +166,7 @@ def test_a_draft_token_of_probability_zero_is_refused() -> None:
 
 # ---- whole texts, drawn
 
-TINY = change(change(PAGES["gptj"], "vocab", 4), "decoder.layers", 1)
+TINY = change(change(CONFIGS["gptj"], "vocab", 4), "decoder.layers", 1)
 LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
     "model": ("model", {}),
     "model, warm, top-k": ("model", {"temperature": 1.7, "top_k": 3}),
@@ -197,7 +195,7 @@ def distribution(model: Transformer, prompt: list[int], how: GenerationSettings)
         for text, chance in open_texts.items():
             history = [*prompt, *text]
             logits = model(torch.tensor([history]))[:, -1]
-            row = probs(rules.shape(rules.edit(logits, [history], written)))[0]
+            row = probs(rules.warp(rules.process(logits, [history], written)))[0]
             longer |= {(*text, token): chance * float(row[token]) for token in range(4)}
         texts |= {text: chance for text, chance in longer.items() if text[-1] in how.eos}
         open_texts = {text: chance for text, chance in longer.items() if text not in texts and chance > 0}
@@ -211,7 +209,7 @@ def loop_improbability(kind: str, options: dict[str, Any], texts: int = 1000) ->
     with types_unchecked():  # checked in the other tests; here it would cost most of the time
         found = Counter(tuple(text.ids) for text in generate(model, [prompt], how, draft=draft)[0])
         expected = distribution(model, prompt, how)
-    assert 0 < draft.tally.accepted < draft.tally.proposed
+    assert 0 < draft.stats.accepted < draft.stats.proposed
     assert set(found) <= set(expected)
     cells = [(found[text], chance * texts) for text, chance in expected.items()]
     return improbability(*(torch.tensor(column, dtype=torch.float64) for column in zip(*cells, strict=True)))
@@ -230,7 +228,7 @@ def test_a_wrong_rule_shows_in_whole_texts(wrong: Rule, monkeypatch: pytest.Monk
     assert loop_improbability("model", {}) < 1e-6
 
 
-@pytest.mark.parametrize("name", ["llama", "t5"])
+@pytest.mark.parametrize("name", some_at_once(["llama", "t5"], {"llama"}.__contains__))
 def test_a_drawn_text_does_not_depend_on_its_neighbours(name: str) -> None:
     model, small, rows = built(name), built(name, seed=1), prompts(5, 2, 9)
     how = settings(temperature=1.0, max_new_tokens=7, samples=2, seed=[4, 5, 6])
@@ -242,7 +240,7 @@ def test_a_drawn_text_does_not_depend_on_its_neighbours(name: str) -> None:
     assert len({tuple(text.ids) for texts in together for text in texts}) == 6
 
 
-@pytest.mark.parametrize("name", ["gpt_neo", "bart"])
+@pytest.mark.parametrize("name", some_at_once(["gpt_neo", "bart"], {"gpt_neo"}.__contains__))
 def test_log_probabilities_are_those_of_the_whole_text_read_anew(name: str) -> None:
     """After every rejection, and from one sample to the next, the cache is as if there had been no draft."""
     model, rows = built(name), prompts(5, 9)
@@ -258,7 +256,7 @@ def test_log_probabilities_are_those_of_the_whole_text_read_anew(name: str) -> N
             expected = logs.gather(-1, torch.tensor(text.ids)[:, None]).flatten()
             assert text.log_probs == pytest.approx(expected.tolist(), abs=1e-12)
             assert [others[0].token for others in text.alternatives] == logs.argmax(-1).tolist()
-    assert draft.tally.accepted < draft.tally.proposed
+    assert draft.stats.accepted < draft.stats.proposed
 
 
 # ---- whole texts, the likeliest
@@ -278,7 +276,7 @@ def drafts(name: str) -> dict[str, Draft]:
     ("name", "path"),
     some_at_once(
         [*product(DECODERS, ["sdpa"]), ("gpt_neo", "eager"), ("t5", "eager")],
-        {("t5", "sdpa"), ("gpt_neo", "eager")}.__contains__,
+        {("gpt_neo", "sdpa")}.__contains__,
     ),
 )
 def test_greedy_texts_are_the_same_whatever_the_draft(name: str, path: str) -> None:
@@ -288,11 +286,11 @@ def test_greedy_texts_are_the_same_whatever_the_draft(name: str, path: str) -> N
     for kind, draft in drafts(name).items():
         found = written(name, model, rows, how, draft=draft, path=path)
         assert equal(found, expected), kind
-        tally = draft.tally
-        assert tally.tokens == sum(len(texts[0].ids) for texts in expected)
+        stats = draft.stats
+        assert stats.tokens == sum(len(texts[0].ids) for texts in expected)
         if kind == "the model itself":
-            assert 0 < tally.accepted == tally.proposed
-            assert tally.passes < tally.tokens / 2
+            assert 0 < stats.accepted == stats.proposed
+            assert stats.passes < stats.tokens / 2
         for text, other in zip(found, expected, strict=True):
             assert [node.token for node in text[0].record.nodes] == [node.token for node in other[0].record.nodes]
 
@@ -308,9 +306,7 @@ RULES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize(
     ("name", "rules"),
-    some_at_once(
-        product(["gpt2", "t5"], RULES), {("gpt2", "ends"), ("gpt2", "bad words"), ("t5", "forced")}.__contains__
-    ),
+    some_at_once(product(["gpt2", "t5"], RULES), {("gpt2", "ends")}.__contains__),
 )
 def test_rules_see_each_draft_token_at_its_own_position(name: str, rules: str) -> None:
     model, rows = built(name), prompts(5, 3)
@@ -319,10 +315,10 @@ def test_rules_see_each_draft_token_at_its_own_position(name: str, rules: str) -
     for kind, draft in drafts(name).items():
         assert equal(written(name, model, rows, how, draft=draft), expected), kind
         if kind == "the model itself":
-            assert 0 < draft.tally.accepted == draft.tally.proposed  # the same rules at the same places
+            assert 0 < draft.stats.accepted == draft.stats.proposed  # the same rules at the same places
 
 
-@pytest.mark.parametrize("name", some_at_once(["gptj", "bart"], {"bart"}.__contains__))
+@pytest.mark.parametrize("name", some_at_once(["gptj", "bart"], {"gptj"}.__contains__))
 def test_a_text_ends_within_the_draft_where_it_would_have_ended(name: str) -> None:
     model, rows = built(name), prompts(5, 17)
     free = written(name, model, rows, GenerationSettings(max_new_tokens=12))
@@ -357,7 +353,7 @@ def test_a_text_ends_where_the_positions_of_the_model_do() -> None:
 
 def test_a_draft_model_proposes_nothing_past_its_positions() -> None:
     model, rows = built("gpt2"), prompts(3, 9, 8)
-    short = built(change(PAGES["gpt2"], "embed.position.length", 8))
+    short = built(change(CONFIGS["gpt2"], "embed.position.length", 8))
     draft = ModelDraft(short, 4)
     assert equal(
         generate(model, rows, GenerationSettings(max_new_tokens=9), draft=draft),
@@ -365,7 +361,7 @@ def test_a_draft_model_proposes_nothing_past_its_positions() -> None:
     )
     long_alone = ModelDraft(short, 4)
     generate(model, rows[1:2], GenerationSettings(max_new_tokens=9), draft=long_alone)
-    assert draft.tally.proposed > long_alone.tally.proposed == 0
+    assert draft.stats.proposed > long_alone.stats.proposed == 0
 
 
 def test_rules_about_a_draft_token_count_only_if_it_is_accepted() -> None:
@@ -378,20 +374,20 @@ def test_rules_about_a_draft_token_count_only_if_it_is_accepted() -> None:
     expected = generate(model, [[1, 2, 3]], how)
     for draft in (ModelDraft(wild, 3), Parrot(5, 6, 7), Parrot(expected[0][0].ids[0], 5, 6)):
         assert equal(generate(model, [[1, 2, 3]], how, draft=draft), expected)
-        assert draft.tally.proposed > draft.tally.accepted
+        assert draft.stats.proposed > draft.stats.accepted
     with pytest.raises(ValueError, match="no token is left to generate"):
         generate(wild, [[1, 2, 3]], how, draft=ModelDraft(wild, 3))
 
 
 def test_a_draft_in_training_mode_drops_nothing_and_stays_in_it() -> None:
-    model = built(change(PAGES["gpt2"], "decoder.dropout", 0.5))
-    small = built(change(PAGES["gpt2"], "decoder.dropout", 0.5)).train()
+    model = built(change(CONFIGS["gpt2"], "decoder.dropout", 0.5))
+    small = built(change(CONFIGS["gpt2"], "decoder.dropout", 0.5)).train()
     draft = ModelDraft(small, 4)
     assert equal(
         generate(model, [[1, 2]], GenerationSettings(max_new_tokens=9), draft=draft),
         generate(model, [[1, 2]], GenerationSettings(max_new_tokens=9)),
     )
-    assert draft.tally.accepted == draft.tally.proposed > 0
+    assert draft.stats.accepted == draft.stats.proposed > 0
     assert small.training
     assert not model.training
 
@@ -403,7 +399,7 @@ def test_an_encoder_decoder_takes_a_draft_of_either_kind(kind: str) -> None:
     how = GenerationSettings(max_new_tokens=8)
     draft = ModelDraft(small, 3)
     assert equal(generate(model, rows, how, start=START, draft=draft), generate(model, rows, how, start=START))
-    assert draft.tally.proposed > 0
+    assert draft.stats.proposed > 0
 
 
 def test_tokens_come_as_they_are_written() -> None:
@@ -440,8 +436,9 @@ def test_a_stream_leaves_the_modes_of_its_caller_alone(kind: str) -> None:
 # ---- caches that are taken back
 
 
-@pytest.mark.parametrize("path", ["sdpa", "eager"])
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize(
+    ("name", "path"), some_at_once(product(DECODERS, ("sdpa", "eager")), lambda given: given[1] == "sdpa")
+)
 def test_a_cropped_cache_is_as_good_as_a_fresh_one(name: str, path: str) -> None:
     model = built(name)
     source = tokens(1, 6, seed=3) if name in PAIRS else None
@@ -450,7 +447,7 @@ def test_a_cropped_cache_is_as_good_as_a_fresh_one(name: str, path: str) -> None
         answers = []
         for has_draft in (True, False):
             steps = Decoder(model, source, path=path)
-            cache, _ = steps.read(ids[:, :5], None, 12, forgets=False)
+            cache, _ = steps.read(ids[:, :5], None, 12, evicts=False)
             if has_draft:
                 steps.step(junk, cache)
                 cache.crop(5)
@@ -461,7 +458,7 @@ def test_a_cropped_cache_is_as_good_as_a_fresh_one(name: str, path: str) -> None
         assert largest_difference(*answers) < 1e-12
 
 
-@pytest.mark.parametrize("name", ["gpt_neo", "llama", "t5"])
+@pytest.mark.parametrize("name", some_at_once(["gpt_neo", "llama", "t5"], {"t5"}.__contains__))
 def test_a_draft_after_a_rejection_proposes_like_a_new_one(name: str) -> None:
     source = [4, 5, 6, 7] if name in PAIRS else None
     how = GenerationSettings(temperature=1.0, max_new_tokens=20)
@@ -472,7 +469,7 @@ def test_a_draft_after_a_rejection_proposes_like_a_new_one(name: str) -> None:
         return draft
 
     with torch.inference_mode():
-        used, row = begun(), Row(0, 0, [3, 8, 2], 21)
+        used, row = begun(), SearchRow(0, 0, [3, 8, 2], 21)
         for kept in (0, 2, 4, 1, 0):
             drafts, _ = used.propose(row, 4, SeededRNG([(1, 0)]))
             for token in [*drafts[:kept], 30]:
@@ -490,7 +487,7 @@ def test_a_draft_after_a_rejection_proposes_like_a_new_one(name: str) -> None:
 def proposed(history: list[int], ngram: int = 3, length: int = 4, most: int = 99, source: Any = None) -> list[int]:
     draft = PromptLookup(ngram, length)
     draft.begin(GenerationSettings(), 100, source)
-    drafts, q = draft.propose(Row(0, 0, history, 99), most, SeededRNG([(0, 0)]))
+    drafts, q = draft.propose(SearchRow(0, 0, history, 99), most, SeededRNG([(0, 0)]))
     assert q is None
     return drafts
 
@@ -522,7 +519,7 @@ def test_lookup_saves_passes_where_a_text_repeats_itself() -> None:
     assert equal(found, generate(model, [[5, 6, 7]], how, start=START))
     ids = found[0][0].ids
     assert ids[-10:-5] == ids[-5:] or len(set(ids)) < 8, "the tiny model runs in circles"
-    assert draft.tally.passes < draft.tally.tokens / 2
+    assert draft.stats.passes < draft.stats.tokens / 2
 
 
 # ---- what is refused
@@ -530,7 +527,7 @@ def test_lookup_saves_passes_where_a_text_repeats_itself() -> None:
 
 def test_what_cannot_be_is_refused() -> None:
     model, how = built("llama"), GenerationSettings(max_new_tokens=5)
-    other = ModelDraft(built(change(PAGES["llama"], "vocab", 29)))
+    other = ModelDraft(built(change(CONFIGS["llama"], "vocab", 29)))
     with pytest.raises(ValueError, match=r"share the vocabulary .* it has 29 tokens, the model 31"):
         generate(model, [[1]], how, draft=other)
     with pytest.raises(ValueError, match="draft is an encoder-decoder and the model a decoder"):

@@ -13,13 +13,22 @@ from hypothesis import strategies as st
 from tokenizers import decoders
 from tokenizers.models import BPE
 
-from glassformer import hub
+import glassformer
+from glassformer import TransformerLM, hub
 from glassformer.generation import text as text_module
 from glassformer.generation.defaults import notes_for, settings_for
 from glassformer.generation.prompts import Example, FewShot, read_examples, read_prompt
+from glassformer.generation.settings import GenerationSettings
 from glassformer.generation.stops import BYTE_OF, StopFilter, WholeCharacters, Wording, cut_at
-from glassformer.generation.text import answer_like, generate_text, reply, stream_reply, stream_text
-from glassformer.generation.translation import prepare_translation, translate_text
+from glassformer.generation.text import (
+    answer_like,
+    generate_text,
+    prepare_translation,
+    reply,
+    stream_reply,
+    stream_text,
+    translate_text,
+)
 from glassformer.text.tokenizer import Tokenizer, TokenizerError
 from tests.generation.scripted import LENGTH, scripted, scripted_with
 from tests.helpers import some_at_once, types_unchecked
@@ -300,7 +309,8 @@ def test_without_bos_an_empty_text_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"beam_size": 3, "top_beams": 2}, {"temperature": 1.5, "samples": 2, "seed": 7}]
+    "options",
+    some_at_once([{}, {"beam_size": 3, "top_beams": 2}, {"temperature": 1.5, "samples": 2, "seed": 7}], bool),
 )
 def test_answers_do_not_depend_on_the_batch_and_keep_their_order(decoder: hub.Loaded, options: dict[str, Any]) -> None:
     prompts = ["The value of the function", "a", "Python has lists and", "None", "日本語 and 😀"]
@@ -384,6 +394,14 @@ def test_what_is_not_a_loaded_model(decoder: hub.Loaded, call: Any) -> None:
             call(wrong, ["a"])
 
 
+def test_the_model_of_the_course_is_sent_to_the_function_for_token_ids() -> None:
+    model = TransformerLM(vocab_size=20, context_length=8, d_model=8, num_layers=1, num_heads=2, d_ff=16)
+    with types_unchecked(), pytest.raises(TypeError, match=r"token ids .*generation\.generate\(model, ids\)"):
+        glassformer.generate(model, [[1, 2]])  # type: ignore[arg-type]
+    [[text]] = glassformer.generation.generate(model, [[1, 2]], GenerationSettings(max_new_tokens=3))
+    assert len(text.ids) == 3
+
+
 # ---- too long
 
 
@@ -404,7 +422,7 @@ def test_cutting_keeps_bos_and_leaves_room_for_the_answer(tmp_path: Path, side: 
     body = tokenizer.encode("".join(f" {number}" for number in range(60)), special=False)
     text = tokenizer.decode(body)
     found = generate_text(loaded, [text], truncate=side, max_new_tokens=10)[0][0]
-    longest = loaded.config.longest
+    longest = loaded.config.max_length
     assert longest == 40
     assert found.prompt_tokens == longest - 10
     assert found.cut_tokens == len(body) - (longest - 11)
@@ -418,14 +436,12 @@ def test_cutting_keeps_bos_and_leaves_room_for_the_answer(tmp_path: Path, side: 
 
 def test_cutting_a_source_keeps_both_ends_of_its_frame(seq2seq: tuple[hub.Loaded, Any]) -> None:
     loaded, _ = seq2seq
-    found = (
-        text_module._TextJob(loaded, "generate", {"truncate": "left", "max_new_tokens": 3}).row("word " * 90, 0).prompt
-    )
-    assert (found.ids[0], found.ids[-1], len(found.ids)) == (0, 2, loaded.config.longest)
+    found = text_module._TextJob(loaded, {"truncate": "left", "max_new_tokens": 3}).row("word " * 90, 0).prompt
+    assert (found.ids[0], found.ids[-1], len(found.ids)) == (0, 2, loaded.config.max_length)
 
 
 def test_no_room_for_a_prompt_is_an_error(decoder: hub.Loaded) -> None:
-    with pytest.raises(ValueError, match="max_new_tokens=40 leave no room for a prompt"):
+    with pytest.raises(ValueError, match="max_new_tokens=40 leaves no tokens for a prompt"):
         generate_text(decoder, ["a b c"], truncate="left", max_new_tokens=40)
     with pytest.raises(ValueError, match="truncate must be one of left, right"), types_unchecked():
         generate_text(decoder, ["a b c"], truncate="middle")
@@ -434,7 +450,7 @@ def test_no_room_for_a_prompt_is_an_error(decoder: hub.Loaded) -> None:
 def test_a_text_may_run_to_the_end_of_the_positions(decoder: hub.Loaded) -> None:
     found = generate_text(decoder, ["a b c"], max_new_tokens=100, eos=[])[0][0]
     assert found.written.ended == "context"
-    assert found.prompt_tokens + len(found.written.ids) == decoder.config.longest
+    assert found.prompt_tokens + len(found.written.ids) == decoder.config.max_length
 
 
 # ---- tokens named by their text
@@ -517,7 +533,7 @@ def test_what_cannot_be_streamed_is_refused_at_once(decoder: hub.Loaded) -> None
 
 def test_a_source_is_answered_as_the_reference_answers_it(seq2seq: tuple[hub.Loaded, Any]) -> None:
     loaded, theirs = seq2seq
-    tokenizer = transformers.AutoTokenizer.from_pretrained(loaded.place)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(loaded.path)
     for text in ("The value of the function", "Python has lists"):
         ids = torch.tensor([loaded.tokenizer.encode(text)])
         for ours, options in (({}, {}), ({"beam_size": 3}, {"num_beams": 3})):
@@ -549,7 +565,7 @@ def test_generation_config_says_how_to_write(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{"beam_size": 4}, {"contrastive_alpha": 0.6, "top_k": 4}, {"temperature": 0.0}])
-def test_another_kind_of_search_drops_the_recommended_one_and_keeps_the_rules(
+def test_another_kind_of_search_drops_the_recommended_one_and_keeps_the_constraints(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:
     advice = {"do_sample": True, "top_k": 20, "top_p": 0.9, "no_repeat_ngram_size": 3, "bad_words_ids": [[4, 5]]}
@@ -624,6 +640,15 @@ def test_a_contradiction_names_the_recommendation(tmp_path: Path) -> None:
     loaded = scripted(tmp_path, "x", after=1, generation_config={"num_beams": 3})
     with pytest.raises(ValueError, match=r"top_beams=5 .*generation_config.json of the model recommends beam_size=3"):
         settings_for(loaded, top_beams=5)
+
+
+def test_tokens_of_the_folder_outside_the_vocabulary_are_not_options_of_the_user(tmp_path: Path) -> None:
+    loaded = scripted(tmp_path, "x", after=1, generation_config={"eos_token_id": 50256})
+    with pytest.raises(ValueError, match=r"the model's files set eos to 50256, but its vocabulary has \d+ tokens"):
+        settings_for(loaded)
+    assert settings_for(loaded, eos=(0,))[0].eos == (0,)
+    with pytest.raises(ValueError, match=r"^eos names 50257, but the vocabulary has"):
+        generate_text(loaded, ["a"], eos=[50257])
 
 
 def test_one_stop_string_may_stand_without_brackets(tmp_path: Path) -> None:
@@ -707,7 +732,7 @@ def test_a_bad_example_is_named_by_file_and_line(tmp_path: Path, row: str) -> No
 
 def with_languages(loaded: hub.Loaded, codes: list[str]) -> hub.Loaded:
     """Turn ordinary tokens of a vocabulary into special ones, saved anew."""
-    folder = loaded.place
+    folder = loaded.path
     loaded.tokenizer.backend.add_special_tokens(codes)
     loaded.tokenizer.save(folder)
     return hub.load(folder)
@@ -728,7 +753,7 @@ def test_languages_by_tokens(tmp_path: Path) -> None:
     assert found.written.ids[0] == tokenizer.id_of("__de__") == options["forced_first"]
     assert "__de__" not in found.text
     for source, target in ((None, "de"), ("en", None), ("en", "xx")):
-        with pytest.raises(ValueError, match=r"say which|'xx' is not one of"):
+        with pytest.raises(ValueError, match=r"set the (source|target) language|'xx' is not one of"):
             translate_text(loaded, ["Hello"], source=source, target=target)
 
 
@@ -759,7 +784,7 @@ def test_languages_by_words(tmp_path: Path) -> None:
     assert options["task"]["num_beams"] == 2
     with pytest.raises(ValueError, match="no 'translate English to French: '"):
         translate_text(loaded, ["Hi"], source="en", target="fr")
-    with pytest.raises(ValueError, match="say both languages"):
+    with pytest.raises(ValueError, match="set both languages"):
         translate_text(loaded, ["Hi"], target="de")
 
 
@@ -768,5 +793,5 @@ def test_a_model_for_one_pair_is_told_nothing(seq2seq: tuple[hub.Loaded, Any], d
     assert translate_text(loaded, ["Hi"], max_new_tokens=3) == generate_text(loaded, ["Hi"], max_new_tokens=3)
     with pytest.raises(ValueError, match="takes no languages"):
         translate_text(loaded, ["Hi"], target="de")
-    with pytest.raises(ValueError, match="family encoder-decoder; this one is of the family decoder"):
+    with pytest.raises(ValueError, match="needs an encoder-decoder; this model is a decoder"):
         translate_text(decoder, ["Hi"])

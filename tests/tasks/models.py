@@ -8,7 +8,7 @@ import transformers
 
 from glassformer import hub
 from glassformer.text.tokenizer import Tokenizer
-from glassformer.text.vocabularies import frame
+from glassformer.text.vocabularies import set_template
 from tests.helpers import randomise
 from tests.text.test_tokenizer import ANGLED, trained_merges, write_merges, write_words
 
@@ -66,7 +66,7 @@ def save_tokenizer(kind: str, folder: Path) -> Tokenizer:
     else:
         tokenizer = Tokenizer.load(write_merges(parts, *_merges(("<|endoftext|>",))), kind="gpt2")
         if kind == "bytes with bos":
-            frame(tokenizer.backend, start=["<|endoftext|>"])
+            set_template(tokenizer.backend, start=["<|endoftext|>"])
     tokenizer.save(folder)
     return tokenizer
 

@@ -30,10 +30,10 @@ def both(request, tmp_path_factory):
 
 
 def their_logits(loaded, theirs, text: str, pair: str | None = None) -> torch.Tensor:
-    found = loaded.tokenizer.analyse(text, pair)
-    inputs = {"input_ids": torch.tensor([found.ids])}
+    result = loaded.tokenizer.analyse(text, pair)
+    inputs = {"input_ids": torch.tensor([result.ids])}
     if loaded.config.embed.segments > 1:
-        inputs["token_type_ids"] = torch.tensor([found.segments])
+        inputs["token_type_ids"] = torch.tensor([result.segments])
     with torch.no_grad():
         return theirs(**inputs).logits[0]
 
@@ -41,44 +41,44 @@ def their_logits(loaded, theirs, text: str, pair: str | None = None) -> torch.Te
 @pytest.mark.parametrize("several", [False, True])
 def test_probabilities_are_the_references(both, several) -> None:
     loaded, theirs = both
-    given = [*SHORT, *PAIRS]
-    for text, found in zip(given, classify(loaded, given, several=several, batch_size=3), strict=True):
+    examples = [*SHORT, *PAIRS]
+    for text, result in zip(examples, classify(loaded, examples, several=several, batch_size=3), strict=True):
         logits = their_logits(loaded, theirs, *((text,) if isinstance(text, str) else text))
         expected = logits.sigmoid() if several else logits.softmax(-1)
-        by_name = {label.name: label for label in found.labels}
+        by_name = {label.name: label for label in result.labels}
         assert [by_name[n].probability for n in ("bad", "good", "odd")] == pytest.approx(expected.tolist(), abs=1e-9)
         assert [by_name[n].score for n in ("bad", "good", "odd")] == pytest.approx(logits.tolist(), abs=1e-9)
-        probs = [label.probability for label in found.labels]
+        probs = [label.probability for label in result.labels]
         assert probs == sorted(probs, reverse=True)
-        assert (found.text, found.pair) == ((text, None) if isinstance(text, str) else text)
+        assert (result.text, result.pair) == ((text, None) if isinstance(text, str) else text)
 
 
 def test_labels_equal_the_pipeline(tmp_path) -> None:
     loaded, theirs = make(tmp_path, "BertForSequenceClassification", "words", **NAMES)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(loaded.place)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(loaded.path)
     pipeline = transformers.pipeline("text-classification", model=theirs, tokenizer=tokenizer)
-    for text, found in zip(SHORT, classify(loaded, SHORT), strict=True):
+    for text, result in zip(SHORT, classify(loaded, SHORT), strict=True):
         expected = pipeline(text, top_k=None)
-        assert [label.name for label in found.labels] == [one["label"] for one in expected]
-        assert [label.probability for label in found.labels] == pytest.approx(
-            [one["score"] for one in expected], abs=1e-6
+        assert [label.name for label in result.labels] == [single["label"] for single in expected]
+        assert [label.probability for label in result.labels] == pytest.approx(
+            [single["score"] for single in expected], abs=1e-6
         )
 
 
 def test_order_and_batches_do_not_matter(both) -> None:
     loaded, _ = both
-    one = classify(loaded, SHORT, batch_size=1)
+    single = classify(loaded, SHORT, batch_size=1)
     for other in (classify(loaded, SHORT), classify(loaded, SHORT[::-1], batch_size=2)[::-1]):
-        for a, b in zip(one, other, strict=True):
+        for a, b in zip(single, other, strict=True):
             assert [label.name for label in a.labels] == [label.name for label in b.labels]
             assert [x.score for x in a.labels] == pytest.approx([x.score for x in b.labels], abs=1e-9)
 
 
 def test_pairs_need_pairs(tmp_path) -> None:
     loaded, theirs = make(tmp_path, "BertForNextSentencePrediction", "words")
-    for pair, found in zip(PAIRS, classify(loaded, PAIRS), strict=True):
+    for pair, result in zip(PAIRS, classify(loaded, PAIRS), strict=True):
         expected = their_logits(loaded, theirs, *pair).softmax(-1).tolist()
-        by_name = {label.name: label.probability for label in found.labels}
+        by_name = {label.name: label.probability for label in result.labels}
         assert [by_name["next"], by_name["random"]] == pytest.approx(expected, abs=1e-9)
     with pytest.raises(ValueError, match=r"text 0 is a single text: pass \(text, text\)"):
         classify(loaded, SHORT)
@@ -88,7 +88,7 @@ def test_one_label_is_a_question_of_yes_or_no(tmp_path) -> None:
     loaded, theirs = make(tmp_path, "BertForSequenceClassification", "words", num_labels=1)
     with pytest.raises(ValueError, match="several=True"):
         classify(loaded, SHORT)
-    ((label,),) = (found.labels for found in classify(loaded, SHORT[:1], several=True))
+    ((label,),) = (result.labels for result in classify(loaded, SHORT[:1], several=True))
     logit = their_logits(loaded, theirs, SHORT[0])
     assert label.probability == pytest.approx(float(logit.sigmoid()), abs=1e-9)
 
@@ -101,10 +101,12 @@ def test_errors(both, tmp_path) -> None:
     with types_unchecked(), pytest.raises(ValueError, match="truncate must be one of left, right"):
         classify(loaded, ["a"], truncate="middle")
     other, _ = make(tmp_path / "lm", "GPT2LMHeadModel", "bytes")
-    with pytest.raises(ValueError, match=r"classify needs .* pair; this one has a language-model head"):
+    with pytest.raises(
+        ValueError, match=r"classify needs a classification head \('classify' or 'pair'\); this model has an 'lm' head"
+    ):
         classify(other, ["a"])
     bare, _ = make(tmp_path / "bare", "BertForSequenceClassification", "words", num_labels=2)
     for name in ("tokenizer.json", "tokenizer_config.json"):
-        (bare.place / name).unlink()
+        (bare.path / name).unlink()
     with pytest.raises(TokenizerError):
         classify(bare, ["a"])

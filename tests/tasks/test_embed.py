@@ -28,21 +28,21 @@ def both(request, tmp_path_factory):
 
 
 def their_vectors(theirs, ids: list[int]) -> torch.Tensor:
-    given = torch.tensor([ids])
+    inputs = torch.tensor([ids])
     with torch.no_grad():
         body = theirs.base_model
         if body.config.is_encoder_decoder:
-            return body.encoder(given).last_hidden_state[0]
-        return body(given).last_hidden_state[0]
+            return body.encoder(inputs).last_hidden_state[0]
+        return body(inputs).last_hidden_state[0]
 
 
 @pytest.mark.parametrize("pool", ["mean", "first", "last"])
 @pytest.mark.parametrize("normalise", [True, False])
 def test_vectors_are_the_references_pooled(both, pool, normalise) -> None:
     loaded, theirs = both
-    found = embed(loaded, SHORT, pool=pool, normalise=normalise, batch_size=3)
-    assert found.dtype == torch.float32
-    for text, vector in zip(SHORT, found, strict=True):
+    vectors = embed(loaded, SHORT, pool=pool, normalise=normalise, batch_size=3)
+    assert vectors.dtype == torch.float32
+    for text, vector in zip(SHORT, vectors, strict=True):
         hidden = their_vectors(theirs, loaded.tokenizer.encode(text))
         expected = {"mean": hidden.mean(0), "first": hidden[0], "last": hidden[-1]}[pool]
         expected = expected / expected.norm() if normalise else expected
@@ -51,17 +51,26 @@ def test_vectors_are_the_references_pooled(both, pool, normalise) -> None:
 
 def test_order_and_batches_do_not_matter(both) -> None:
     loaded, _ = both
-    one = embed(loaded, SHORT, batch_size=1)
-    assert largest_difference(embed(loaded, SHORT), one) < 1e-6
-    assert largest_difference(embed(loaded, SHORT[::-1], batch_size=2).flip(0), one) < 1e-6
+    single = embed(loaded, SHORT, batch_size=1)
+    assert largest_difference(embed(loaded, SHORT), single) < 1e-6
+    assert largest_difference(embed(loaded, SHORT[::-1], batch_size=2).flip(0), single) < 1e-6
     assert embed(loaded, []).shape == (0, 24)
+
+
+def test_a_text_does_not_depend_on_its_neighbours(both) -> None:
+    """Alone it is a few rows of a product, with others hundreds of them: another kernel, the same vector."""
+    loaded, _ = both
+    texts = [" ".join(SHORT[number % len(SHORT)].split()[: 1 + number % 7]) for number in range(90)]
+    together = embed(loaded, texts)
+    assert largest_difference(together, embed(loaded, texts, batch_size=1)) < 1e-6
+    assert largest_difference(together.flip(0), embed(loaded, texts[::-1])) < 1e-6
 
 
 def test_an_embedding_head_says_how(both) -> None:
     loaded, _ = both
     if loaded.config.family == "encoder-decoder":
         return
-    with_head = load(loaded.place, head=EmbeddingHead(pool="first", normalise=False))
+    with_head = load(loaded.path, head=EmbeddingHead(pool="first", normalise=False))
     expected = embed(loaded, SHORT, pool="first", normalise=False)
     assert largest_difference(embed(with_head, SHORT), expected) < 1e-6
     ids, mask = loaded.tokenizer.batch(SHORT, pad=0)
@@ -96,9 +105,9 @@ def test_a_real_sentence_encoder() -> None:
     loaded = load(folder, head=EmbeddingHead(), dtype=torch.float32)
     sentences = ["Time flies like an arrow.", "東京 🙂", "The fox rests after a long jump over the lazy dog."]
     reference = transformers.AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
-    given = transformers.AutoTokenizer.from_pretrained(folder)(sentences, padding=True, return_tensors="pt")
+    inputs = transformers.AutoTokenizer.from_pretrained(folder)(sentences, padding=True, return_tensors="pt")
     with torch.no_grad():
-        hidden = reference(**given).last_hidden_state
-    real = given["attention_mask"].unsqueeze(-1).float()
+        hidden = reference(**inputs).last_hidden_state
+    real = inputs["attention_mask"].unsqueeze(-1).float()
     expected = torch.nn.functional.normalize((hidden * real).sum(1) / real.sum(1), dim=-1)
     assert largest_difference(embed(loaded, sentences, batch_size=2), expected) < 1e-5

@@ -14,7 +14,7 @@ from tokenizers import models, pre_tokenizers
 from glassformer import load
 from glassformer.tasks.fill import best_products, fill
 from glassformer.text.tokenizer import Tokenizer
-from glassformer.text.vocabularies import Vocabulary, frame
+from glassformer.text.vocabularies import Vocabulary, set_template
 from tests.real.places import data
 from tests.tasks.models import make
 
@@ -39,16 +39,16 @@ def spelt(loaded, texts):
 
 def test_guesses_are_the_references(both) -> None:
     loaded, theirs = both
-    tokenizer = transformers.AutoTokenizer.from_pretrained(loaded.place)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(loaded.path)
     texts = spelt(loaded, BLANKS)
     for text, filled in zip(texts, fill(loaded, texts, top=7), strict=True):
         inputs = tokenizer(text, return_tensors="pt")
         with torch.no_grad():
             out = theirs(**inputs)
         logits = out.prediction_logits if "prediction_logits" in out else out.logits
-        places = (inputs["input_ids"][0] == tokenizer.mask_token_id).nonzero()[:, 0]
-        best = logits[0, places].softmax(-1).topk(7)
-        assert len(places) == len(filled.blanks) == text.count(tokenizer.mask_token)
+        indices = (inputs["input_ids"][0] == tokenizer.mask_token_id).nonzero()[:, 0]
+        best = logits[0, indices].softmax(-1).topk(7)
+        assert len(indices) == len(filled.blanks) == text.count(tokenizer.mask_token)
         for values, indices, blank in zip(*best, filled.blanks, strict=True):
             assert [guess.id for guess in blank.guesses] == indices.tolist()
             assert [guess.probability for guess in blank.guesses] == pytest.approx(values.tolist(), abs=1e-9)
@@ -58,14 +58,14 @@ def test_guesses_are_the_references(both) -> None:
 
 def test_one_blank_equals_the_pipeline(tmp_path) -> None:
     loaded, theirs = make(tmp_path, "BertForMaskedLM", "words")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(loaded.place)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(loaded.path)
     pipeline = transformers.pipeline("fill-mask", model=theirs, tokenizer=tokenizer)
     for text, filled in zip(BLANKS[:3], fill(loaded, BLANKS[:3], top=4), strict=True):
         expected = pipeline(text, top_k=4)
         (blank,) = filled.blanks
-        assert [guess.id for guess in blank.guesses] == [one["token"] for one in expected]
+        assert [guess.id for guess in blank.guesses] == [item["token"] for item in expected]
         assert [guess.probability for guess in blank.guesses] == pytest.approx([e["score"] for e in expected], abs=1e-6)
-        assert [guess.text for guess in blank.guesses] == [one["sequence"] for one in expected]
+        assert [guess.text for guess in blank.guesses] == [item["sequence"] for item in expected]
 
 
 def test_several_blanks_alone_and_together(both) -> None:
@@ -73,7 +73,7 @@ def test_several_blanks_alone_and_together(both) -> None:
     (filled,) = fill(loaded, spelt(loaded, ["the [MASK] of a [MASK] is [MASK]"]), top=6)
     probs = [[guess.probability for guess in blank.guesses] for blank in filled.blanks]
     expected = sorted((prod(chosen) for chosen in product(*probs)), reverse=True)[:6]
-    assert [one.probability for one in filled.fillings] == pytest.approx(expected, rel=1e-9)
+    assert [item.probability for item in filled.fillings] == pytest.approx(expected, rel=1e-9)
     mask = loaded.tokenizer.special["mask"]
     assert all(guess.text.count(mask) == 2 for blank in filled.blanks for guess in blank.guesses if guess.token != mask)
     best = filled.fillings[0]
@@ -85,9 +85,9 @@ def test_several_blanks_alone_and_together(both) -> None:
 @given(st.lists(st.lists(st.floats(0.001, 1), min_size=1, max_size=4), min_size=1, max_size=4))
 def test_best_products_come_once_and_in_order(lists) -> None:
     lists = [sorted(values, reverse=True) for values in lists]
-    found = list(best_products(lists))
-    assert sorted(found) == sorted(product(*(range(len(values)) for values in lists)))
-    values = [prod(one[index] for one, index in zip(lists, chosen, strict=True)) for chosen in found]
+    choices = list(best_products(lists))
+    assert sorted(choices) == sorted(product(*(range(len(values)) for values in lists)))
+    values = [prod(item[index] for item, index in zip(lists, chosen, strict=True)) for chosen in choices]
     assert values == pytest.approx(sorted(values, reverse=True), rel=1e-9)
 
 
@@ -99,9 +99,9 @@ def test_best_products_do_not_try_them_all() -> None:
 def test_order_and_batches_do_not_matter(both) -> None:
     loaded, _ = both
     texts = spelt(loaded, BLANKS)
-    one = fill(loaded, texts, batch_size=1)
+    item = fill(loaded, texts, batch_size=1)
     for many in (fill(loaded, texts), fill(loaded, texts[::-1], batch_size=3)[::-1]):
-        for a, b in zip(one, many, strict=True):
+        for a, b in zip(item, many, strict=True):
             assert a.text == b.text
             assert [[g.id for g in blank.guesses] for blank in a.blanks] == [
                 [g.id for g in blank.guesses] for blank in b.blanks
@@ -131,22 +131,22 @@ def test_another_string_for_the_blank(both) -> None:
 def test_errors(both, tmp_path) -> None:
     loaded, _ = both
     mask = loaded.tokenizer.special["mask"]
-    with pytest.raises(ValueError, match=rf"text 1 has no blank. This model's is written '{mask}'".replace("[", r"\[")):
+    with pytest.raises(ValueError, match=rf"text 1 has no blank. Write '{mask}'".replace("[", r"\[")):
         fill(loaded, [f"a {mask}", "a b"])
     with pytest.raises(ValueError, match="takes 40"):
         fill(loaded, [f"{mask} " + "a " * 60])
     assert len(fill(loaded, [f"{mask} " + "a " * 60], truncate="right")[0].blanks) == 1
     with pytest.raises(ValueError, match="1 of the 1 blanks of text 0 would be cut off"):
         fill(loaded, [f"{mask} " + "a " * 60], truncate="left")
-    with pytest.raises(TypeError, match="brackets"):
-        fill(loaded, mask)
+    with pytest.raises(ValueError, match="text 0 has no blank"):
+        fill(loaded, "a b")
     with pytest.raises(ValueError, match="top must be at least 1"):
         fill(loaded, [mask], top=0)
     other, _ = make(tmp_path / "tag", "BertForTokenClassification", "words")
-    with pytest.raises(ValueError, match=r"kind pretraining; this one has a head of the kind tag.*head='lm'"):
+    with pytest.raises(ValueError, match=r"\('lm' or 'pretraining'\); this model has a 'tag' head.*head='lm'"):
         fill(other, ["[MASK]"])
     decoder, _ = make(tmp_path / "decoder", "GPT2LMHeadModel", "bytes")
-    with pytest.raises(ValueError, match="family encoder; this one is of the family decoder"):
+    with pytest.raises(ValueError, match="needs an encoder; this model is a decoder"):
         fill(decoder, ["[MASK]"])
 
 
@@ -157,7 +157,7 @@ def test_a_real_model_of_chemistry() -> None:
     backend = tokenizers.Tokenizer(models.WordLevel({token: n for n, token in enumerate(vocabulary)}, "[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     backend.add_special_tokens(["[CLS]", "[SEP]", "[MASK]"])
-    frame(backend, ["[CLS]"], ["[SEP]"])
+    set_template(backend, ["[CLS]"], ["[SEP]"])
     loaded.tokenizer = Tokenizer(Vocabulary(backend, {"mask": "[MASK]"}))  # its own cuts formulas, not words
     tokens = ["C", "C", "(", "=", "O", ")", "O", ".", "C", "O", ">>", "C", "C", "(", "=", "O", ")", "O", "C"]
     texts = [" ".join("[MASK]" if n == hidden else token for n, token in enumerate(tokens)) for hidden in range(19)]

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from glassformer.cli.errors import message
 from glassformer.tasks.entities import Word, join_entities
 from glassformer.tasks.tag import tag
 from tests.helpers import types_unchecked
@@ -28,20 +29,20 @@ def both(request, tmp_path_factory):
     return make(tmp_path_factory.mktemp("tag"), request.param, kind, **NAMES, **extra)
 
 
-def their_chances(loaded, theirs, text: str) -> list[tuple[int, int, torch.Tensor]]:
+def their_probs(loaded, theirs, text: str) -> list[tuple[int, int, torch.Tensor]]:
     """(start, end, probabilities) of each token of the text itself."""
-    found = loaded.tokenizer.backend.encode(text)
+    tagged = loaded.tokenizer.backend.encode(text)
     with torch.no_grad():
-        probs = theirs(torch.tensor([found.ids])).logits[0].softmax(-1)
-    tokens = zip(found.sequence_ids, found.offsets, probs, strict=True)
+        probs = theirs(torch.tensor([tagged.ids])).logits[0].softmax(-1)
+    tokens = zip(tagged.sequence_ids, tagged.offsets, probs, strict=True)
     return [(*offset, row) for source, offset, row in tokens if source is not None]
 
 
 def test_a_word_has_the_label_of_its_first_token(both) -> None:
     loaded, theirs = both
-    for text, found in zip(SHORT, tag(loaded, SHORT, batch_size=3), strict=True):
-        tokens, reached = their_chances(loaded, theirs, text), 0
-        for word in found.words:
+    for text, tagged in zip(SHORT, tag(loaded, SHORT, batch_size=3), strict=True):
+        tokens, reached = their_probs(loaded, theirs, text), 0
+        for word in tagged.words:
             assert word.text == text[word.start : word.end]
             first = next(row for start, _, row in tokens if start >= reached)
             reached = word.end
@@ -51,9 +52,9 @@ def test_a_word_has_the_label_of_its_first_token(both) -> None:
 
 def test_words_of_a_text(tmp_path) -> None:
     loaded, _ = make(tmp_path, "BertForTokenClassification", "words", **NAMES)
-    (found,) = tag(loaded, ["日本語 and 😀, déjà  vu (unbelievably)!"])
+    (tagged,) = tag(loaded, ["日本語 and 😀, déjà  vu (unbelievably)!"])
     expected = ["日", "本", "語", "and", "😀", ",", "déjà", "vu", "(", "unbelievably", ")", "!"]
-    assert [word.text for word in found.words] == expected
+    assert [word.text for word in tagged.words] == expected
 
 
 def test_characters_are_exact_in_all_texts(both) -> None:
@@ -61,62 +62,63 @@ def test_characters_are_exact_in_all_texts(both) -> None:
     texts = [text for text in HOSTILE if text.strip("\n\r\t \x01\x1b") and len(loaded.tokenizer.encode(text)) < 38]
     texts = [text for text in texts if any(a != b for a, b in loaded.tokenizer.offsets(text))]
     assert len(texts) > 30
-    for text, found in zip(texts, tag(loaded, texts), strict=True):
+    for text, tagged in zip(texts, tag(loaded, texts), strict=True):
         end = 0
-        for word in found.words:
+        for word in tagged.words:
             assert end <= word.start < word.end <= len(text)
             assert word.text == text[word.start : word.end]
             assert not word.text[0].isspace()
             assert not word.text[-1].isspace()
             end = word.end
-        for entity in found.entities:
+        for entity in tagged.entities:
             assert entity.text == text[entity.start : entity.end]
 
 
 def test_a_word_is_never_split_by_its_tokens(both) -> None:
     loaded, _ = both
-    (found,) = tag(loaded, ["an unbelievably longwinded 😀 antidisestablishment"])
-    assert [word.text for word in found.words] == ["an", "unbelievably", "longwinded", "😀", "antidisestablishment"]
+    (tagged,) = tag(loaded, ["an unbelievably longwinded 😀 antidisestablishment"])
+    assert [word.text for word in tagged.words] == ["an", "unbelievably", "longwinded", "😀", "antidisestablishment"]
 
 
 def test_given_words_keep_their_number(both) -> None:
     loaded, theirs = both
     words = ["Don't", "U.S.", "日本語", "😀", "vu!"]
-    (found,) = tag(loaded, [words])
-    assert [word.text for word in found.words] == words
-    assert found.text == "Don't U.S. 日本語 😀 vu!"
-    assert [(word.start, word.end) for word in found.words] == [(0, 5), (6, 10), (11, 14), (15, 16), (17, 20)]
-    tokens, reached = their_chances(loaded, theirs, found.text), 0
-    for word in found.words:  # a token of the space before a word is the first of the word
+    (tagged,) = tag(loaded, [words])
+    assert [word.text for word in tagged.words] == words
+    assert tagged.text == "Don't U.S. 日本語 😀 vu!"
+    assert [(word.start, word.end) for word in tagged.words] == [(0, 5), (6, 10), (11, 14), (15, 16), (17, 20)]
+    tokens, reached = their_probs(loaded, theirs, tagged.text), 0
+    for word in tagged.words:  # a token of the space before a word is the first of the word
         first = next(row for start, _, row in tokens if start >= reached)
         reached = word.end
         assert (word.label, word.probability) == (
             LABELS[int(first.argmax())],
             pytest.approx(float(first.max()), abs=1e-9),
         )
-    with pytest.raises(ValueError, match="word 1 of text 0, '', gives no token"):
+    with pytest.raises(ValueError, match="word 1 of text 0, '', gives no token") as caught:
         tag(loaded, [["a", "", "b"]])
+    assert message(caught.value).startswith("word 2 of text 1, '', gives no token")
 
 
 def test_long_texts_are_read_in_windows(both) -> None:
     loaded, theirs = both
     words = " ".join(TEXTS * 2).split()
-    (found,) = tag(loaded, [words], overlap=12)
-    assert [word.text for word in found.words] == words  # no word is lost or doubled
-    start = their_chances(loaded, theirs, " ".join(words[:6]))[0][2]
+    (tagged,) = tag(loaded, [words], overlap=12)
+    assert [word.text for word in tagged.words] == words  # no word is lost or doubled
+    start = their_probs(loaded, theirs, " ".join(words[:6]))[0][2]
     causal = loaded.config.family == "decoder"
     if causal:  # the first word sees nothing but itself
-        assert found.words[0].probability == pytest.approx(float(start.max()), abs=1e-9)
+        assert tagged.words[0].probability == pytest.approx(float(start.max()), abs=1e-9)
     for size in (1, 4):
         (again,) = tag(loaded, [words], overlap=12, batch_size=size)
-        assert [w.label for w in again.words] == [w.label for w in found.words]
-        assert [w.probability for w in again.words] == pytest.approx([w.probability for w in found.words], abs=1e-9)
+        assert [w.label for w in again.words] == [w.label for w in tagged.words]
+        assert [w.probability for w in again.words] == pytest.approx([w.probability for w in tagged.words], abs=1e-9)
 
 
 def test_a_word_in_two_windows_is_judged_where_it_has_more_beside_it(tmp_path) -> None:
     loaded, theirs = make(tmp_path, "BertForTokenClassification", "words", **NAMES)
     words = [chr(ord("a") + n % 26) for n in range(60)]  # one token each; 38 fit beside the frame
-    (found,) = tag(loaded, [words], overlap=20)
+    (tagged,) = tag(loaded, [words], overlap=20)
     # Windows: words 0 to 37 and 18 to 59 less what does not fit: 18 to 55, then 36 to 59.
     for word, (first, last) in {
         0: (0, 38),
@@ -126,8 +128,8 @@ def test_a_word_in_two_windows_is_judged_where_it_has_more_beside_it(tmp_path) -
         47: (36, 60),
         59: (36, 60),
     }.items():
-        row = their_chances(loaded, theirs, " ".join(words[first:last]))[word - first][2]
-        assert found.words[word].probability == pytest.approx(float(row.max()), abs=1e-9), word
+        row = their_probs(loaded, theirs, " ".join(words[first:last]))[word - first][2]
+        assert tagged.words[word].probability == pytest.approx(float(row.max()), abs=1e-9), word
 
 
 def test_order_does_not_matter(both) -> None:
@@ -146,17 +148,19 @@ def test_errors(both, tmp_path) -> None:
         tag(loaded, ["  "])
     with types_unchecked(), pytest.raises(TypeError, match=r"word 1 of text 0 must be a text, got 3"):
         tag(loaded, [["a", 3]])
-    room = 40 - len(loaded.tokenizer.encode("a")) + len(loaded.tokenizer.encode("a", special=False))
+    available = 40 - len(loaded.tokenizer.encode("a")) + len(loaded.tokenizer.encode("a", special=False))
     long = " ".join(TEXTS)
-    for overlap in (room, 500):
-        said = rf"overlap={overlap} leaves .*this model takes 40 tokens, {room} of .*Set overlap to {room - 1} at most"
-        with pytest.raises(ValueError, match=said):
+    for overlap in (available, 500):
+        message = rf"overlap={overlap} leaves .*takes 40 tokens, {available} .*Set overlap to {available - 1} at most"
+        with pytest.raises(ValueError, match=message):
             tag(loaded, [long], overlap=overlap)
-    assert [word.text for word in tag(loaded, [long], overlap=room - 1)[0].words] == [
+    assert [word.text for word in tag(loaded, [long], overlap=available - 1)[0].words] == [
         word.text for word in tag(loaded, [long])[0].words
     ]
     other, _ = make(tmp_path / "span", "BertForQuestionAnswering", "words")
-    with pytest.raises(ValueError, match=r"tag needs .* kind tag; this one has a head of the kind span"):
+    with pytest.raises(
+        ValueError, match=r"tag needs a token-classification head \('tag'\); this model has a 'span' head"
+    ):
         tag(other, ["a"])
 
 
@@ -191,8 +195,8 @@ def test_entities(labels, expected) -> None:
 
 @given(st.lists(st.sampled_from(["O", *(f"{letter}-{kind}" for letter in "BIES" for kind in "XY")]), max_size=12))
 def test_every_word_that_is_not_outside_is_in_one_entity(labels) -> None:
-    covered = [place for _, start, end in joined(*labels) for place in range(start, end)]
-    assert covered == [place for place, label in enumerate(labels) if label != "O"]
+    covered = [index for _, start, end in joined(*labels) for index in range(start, end)]
+    assert covered == [index for index, label in enumerate(labels) if label != "O"]
     for kind, start, end in joined(*labels):
         assert {label[2:] for label in labels[start:end]} == {kind}
         assert all(label[0] in "IE" for label in labels[start + 1 : end])

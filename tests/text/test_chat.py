@@ -44,10 +44,10 @@ def test_it_renders_what_transformers_renders(template, prompt) -> None:
     backend = tokenizers.Tokenizer(models.BPE({"<s>": 0, "</s>": 1}, []))
     theirs = PreTrainedTokenizerFast(tokenizer_object=backend, chat_template=template, **special)
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"<x>": ["é"]}}}]
-    for given in (None, tools):
-        expected = theirs.apply_chat_template(MESSAGES, tools=given, tokenize=False, add_generation_prompt=prompt)
-        found = chat.render(template, MESSAGES, add_generation_prompt=prompt, tools=given, **special)
-        assert found == expected
+    for own_tools in (None, tools):
+        expected = theirs.apply_chat_template(MESSAGES, tools=own_tools, tokenize=False, add_generation_prompt=prompt)
+        rendered = chat.render(template, MESSAGES, add_generation_prompt=prompt, tools=own_tools, **special)
+        assert rendered == expected
     assert expected
 
 

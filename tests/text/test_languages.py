@@ -7,11 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.text.language_codes import M2M100, NLLB
-from glassformer.text.languages import KINDS, Languages, embedded_languages, languages_of
+from glassformer.config.checks import SettingError
+from glassformer.text.languages import (
+    KINDS,
+    NAMES,
+    Languages,
+    Task,
+    embedded_languages,
+    find_task,
+    find_translation,
+    languages_of,
+    tasks_of,
+    translation_prefix,
+)
 from glassformer.text.pieces import PieceModel
-from glassformer.text.prefixes import NAMES, Task, find_task, find_translation, tasks_of, translation_prefix
 from glassformer.text.tokenizer import Tokenizer, TokenizerError
+from glassformer.text.tokenizer_kinds import M2M100, NLLB
 from tests.text.test_tokenizer import HOSTILE, LINES, plain, train_pieces, wire_model, write_words
 
 TEXTS = [text for text in [*HOSTILE, *LINES[:100]] if plain(text)]
@@ -142,7 +153,7 @@ def test_m2m100_files_that_do_not_fit_are_refused(tmp_path) -> None:
     folder = write_m2m100(tmp_path)
     whole = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
     (folder / "vocab.json").write_text(json.dumps({**whole, "♥": 9999}))
-    with pytest.raises(TokenizerError, match=f"{len(whole)} tokens of a vocabulary must be numbered from 0 to"):
+    with pytest.raises(TokenizerError, match=f"{len(whole)} tokens of a vocabulary must have the ids 0 to"):
         Tokenizer.load(folder)
     (folder / "vocab.json").write_text(json.dumps({text if text != "<unk>" else "<?>": i for text, i in whole.items()}))
     with pytest.raises(TokenizerError, match="has no <unk>"):
@@ -202,10 +213,10 @@ def test_mbart_source_equals_transformers(tmp_path, kind) -> None:
     assert languages.ids == theirs.lang_code_to_id
     assert languages.source("x", "ro_RO") == theirs("x")["input_ids"]
     assert languages_of(ours, kind=kind) == languages
-    with pytest.raises(TokenizerError, match="may be those of mbart50 or mbart, which put them in different places"):
+    with pytest.raises(TokenizerError, match="may be those of mbart50 or mbart, which put them at different ends"):
         languages_of(ours)
     if kind == "mbart":
-        with pytest.raises(TokenizerError, match=r"starts with the language itself.*resolve\('ro_RO'\)"):
+        with pytest.raises(TokenizerError, match=r"starts with the language token.*resolve\('ro_RO'\)"):
             languages.forced_first("ro_RO")
     else:
         assert languages.forced_first("ro_RO") == theirs.lang_code_to_id["ro_RO"]
@@ -222,7 +233,9 @@ def test_a_frame_is_never_doubled(tmp_path, kind) -> None:
         assert languages.source(ids, "eng_Latn") == wanted
     assert sorted(languages.source("", "eng_Latn")) == sorted([languages.resolve("eng_Latn"), ours.eos])
     for text in ("fra_Latn the class", "the class</s>fra_Latn"):
-        with pytest.raises(TokenizerError, match="said to be 'eng_Latn', but the text itself says 'fra_Latn'"):
+        with pytest.raises(
+            TokenizerError, match="source language is 'eng_Latn', but the text has the token of 'fra_Latn'"
+        ):
             languages.source(text, "eng_Latn")
     shut = languages.source("fra_Latn the class", "eng_Latn", allow_special=False)
     assert languages.resolve("fra_Latn") not in shut
@@ -238,17 +251,23 @@ def test_languages_are_found_under_both_spellings(m2m100) -> None:
     assert (len(languages.ids), languages.kind) == (100, "m2m100")
     assert languages.resolve("en") == languages.resolve("__en__") == m2m100.id_of("__en__")
     assert languages.forced_first("de") == languages.forced_first("__de__") == m2m100.id_of("__de__")
-    for wrong, hint in (("eng", "Nearest: 'en'"), ("EN", "They begin af"), ("__eng__", "Nearest"), ("", "They begin")):
+    for wrong, hint in (
+        ("eng", "nearest: en"),
+        ("EN", "the first: af, "),
+        ("__eng__", "nearest: "),
+        ("", "the first: af, "),
+    ):
         with pytest.raises(TokenizerError, match=f"language {wrong!r} is not one of the 100 .* {hint}"):
             languages.resolve(wrong)
 
 
 def test_both_languages_must_be_said(m2m100) -> None:
     languages = languages_of(m2m100)
-    with pytest.raises(TokenizerError, match=r"knows 100 languages \(af, am, ar …\); say which the source is"):
+    with pytest.raises(TokenizerError, match=r"has 100 languages \(af, am, ar …\); set the source language"):
         languages.source("the class", None)
-    with pytest.raises(TokenizerError, match="say which the target is"):
+    with pytest.raises(TokenizerError, match="set the target language") as caught:
         languages.forced_first(None)
+    assert caught.value.spell(lambda value: f"--{value.outside}").endswith("; set --target.")
 
 
 def test_a_vocabulary_without_languages_refuses_one(tmp_path) -> None:
@@ -258,7 +277,7 @@ def test_a_vocabulary_without_languages_refuses_one(tmp_path) -> None:
     assert languages.source([7, 8], None) == [7, 8]
     assert languages.forced_first(None) is None
     for call in (lambda: languages.source("the class", "en"), lambda: languages.forced_first("en")):
-        with pytest.raises(TokenizerError, match="no tokens for languages, so 'en' cannot be said"):
+        with pytest.raises(TokenizerError, match="no language tokens, so 'en' cannot be set"):
             call()
 
 
@@ -279,16 +298,16 @@ def test_a_vocabulary_with_languages_needs_eos(tmp_path) -> None:
     words = write_words(tmp_path / "bert", additional_special_tokens=["__en__", "__de__"])
     languages = languages_of(Tokenizer.load(words))
     assert list(languages.ids) == ["en", "de"]
-    with pytest.raises(TokenizerError, match="languages but no EOS"):
+    with pytest.raises(TokenizerError, match="language tokens but no EOS"):
         languages.source("the class", "en")
 
 
 @pytest.mark.parametrize("name", ["special_tokens_map.json", "tokenizer_config.json"])
-@pytest.mark.parametrize("said", [["__en__"], {"english": "__en__"}, [{"content": "__en__"}]], ids=str)
-def test_further_special_tokens_are_known_however_they_are_said(tmp_path, name, said) -> None:
+@pytest.mark.parametrize("params", [["__en__"], {"english": "__en__"}, [{"content": "__en__"}]], ids=str)
+def test_further_special_tokens_are_known_however_they_are_listed(tmp_path, name, params) -> None:
     folder = write_words(tmp_path / "bert")
     key = "extra_special_tokens" if name == "tokenizer_config.json" else "additional_special_tokens"
-    (folder / name).write_text(json.dumps({key: said}))
+    (folder / name).write_text(json.dumps({key: params}))
     assert list(languages_of(Tokenizer.load(folder)).ids) == ["en"]
 
 
@@ -297,13 +316,13 @@ def test_xlm_languages_are_numbers(tmp_path) -> None:
     languages = embedded_languages(tmp_path)
     assert isinstance(languages, Languages)
     assert (languages.resolve("de"), languages.resolve("en")) == (0, 1)
-    with pytest.raises(TokenizerError, match="language 'fr' is not one of the 2 "):
+    with pytest.raises(TokenizerError, match="language 'fr' is not one of the 2 of this model; all: "):
         languages.resolve("fr")
     for call in (lambda: languages.source("x", "en"), lambda: languages.forced_first("en")):
-        with pytest.raises(TokenizerError, match="by a number per token, languages=, not by a token"):
+        with pytest.raises(TokenizerError, match="reads a language id per token, languages="):
             call()
     (tmp_path / "config.json").write_text('{"model_type": "xlm"}')
-    with pytest.raises(TokenizerError, match="names no languages: lang2id"):
+    with pytest.raises(TokenizerError, match="has no languages: lang2id"):
         embedded_languages(tmp_path)
 
 
@@ -315,15 +334,15 @@ def test_the_codes_are_those_of_the_reference() -> None:
     assert NLLB.split() == NLLB_CODES
 
 
-# ---- tasks told in words
+# ---- task prefixes
 
 
 @pytest.fixture
 def tasks(tmp_path) -> dict[str, Task]:
     german = {"early_stopping": True, "max_length": 300, "num_beams": 4, "prefix": "translate English to German: "}
-    said = {"summarization": {"length_penalty": 2.0, "prefix": "summarize: "}, "translation_en_to_de": german}
-    said["plain"] = {"min_length": 3}
-    (tmp_path / "config.json").write_text(json.dumps({"task_specific_params": said}))
+    params = {"summarization": {"length_penalty": 2.0, "prefix": "summarize: "}, "translation_en_to_de": german}
+    params["plain"] = {"min_length": 3}
+    (tmp_path / "config.json").write_text(json.dumps({"task_specific_params": params}))
     return tasks_of(tmp_path)
 
 
@@ -337,10 +356,11 @@ def test_tasks_are_read_with_their_options(tasks) -> None:
 
 
 def test_tasks_that_are_not_stated_are_errors(tasks) -> None:
-    with pytest.raises(ValueError, match=r"no task 'sum'\. It states summarization, translation_en_to_de, plain"):
+    with pytest.raises(ValueError, match=r"no task 'sum'\. It has summarization, translation_en_to_de, plain"):
         find_task(tasks, "sum")
-    with pytest.raises(ValueError, match="It states none"):
+    with pytest.raises(SettingError, match=r'It has none\. Another prefix is set with Task\("words: "\)\.') as caught:
         find_task({}, "sum")
+    assert caught.value.spell(lambda value: f"--{value.outside}").endswith("Another prefix is set with --prefix.")
     with pytest.raises(ValueError, match="no 'translate German to English: '; its translations: 'translate English to"):
         find_translation(tasks, "de", "en")
     with pytest.raises(ValueError, match="its translations: none"):
@@ -349,14 +369,14 @@ def test_tasks_that_are_not_stated_are_errors(tasks) -> None:
 
 def test_broken_tasks_are_named(tmp_path) -> None:
     assert tasks_of(tmp_path) == {}
-    for said, says in (
+    for params, says in (
         ([], None),
         (None, None),
         (["summarize"], "must be an object with an object per task"),
         ({"summarization": "summarize: "}, "must be an object with an object per task"),
         ({"summarization": {"prefix": 3}}, "prefix of the task 'summarization' must be text, got 3"),
     ):
-        (tmp_path / "config.json").write_text(json.dumps({"task_specific_params": said}))
+        (tmp_path / "config.json").write_text(json.dumps({"task_specific_params": params}))
         if says is None:
             assert tasks_of(tmp_path) == {}
         else:
@@ -368,9 +388,9 @@ def test_translations_are_written_from_names_and_codes() -> None:
     wanted = "translate English to Romanian: "
     assert translation_prefix("en", "ro") == translation_prefix("english", "RO") == wanted
     assert len(NAMES) == len(set(NAMES.values())) == 45
-    with pytest.raises(ValueError, match=r"'Germen' is not one of the 45 languages .* Nearest: 'German'"):
+    with pytest.raises(ValueError, match=r"'Germen' is not one of the 45 known languages .* Nearest: 'German'"):
         translation_prefix("en", "Germen")
-    with pytest.raises(ValueError, match=r"'xq' is not one of the 45 languages that are known by name or code\.$"):
+    with pytest.raises(ValueError, match=r"'xq' is not one of the 45 known languages \(names or codes\)\.$"):
         translation_prefix("xq", "en")
     with pytest.raises(ValueError, match="both 'de' and 'German' are German"):
         translation_prefix("de", "German")

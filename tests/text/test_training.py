@@ -16,10 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassformer.text import training
-from glassformer.text.corpora import python_documentation
-from glassformer.text.special_tokens import STYLES, Special, sentinels, style
+from glassformer.text.plain_text import python_documentation
 from glassformer.text.tokenizer import Tokenizer
-from glassformer.text.training import KINDS, train_tokenizer
+from glassformer.text.training import KINDS, STYLES, Special, sentinels, style, train_tokenizer
 from tests.helpers import some_at_once
 from tests.text.test_tokenizer import HOSTILE
 
@@ -75,7 +74,9 @@ def test_too_small_a_corpus_is_told_by_the_size_and_too_small_a_size_is_refused(
     made = train_tokenizer(words, kind=kind, vocab_size=5000)
     assert made.vocab_size < 400
     assert made.backend.get_vocab_size() == made.vocab_size  # no gaps, nothing made up
-    with pytest.raises(ValueError, match=r"vocab_size must be at least (\d+) here: \d+ for single letters") as caught:
+    with pytest.raises(
+        ValueError, match=r"vocab_size must be at least (\d+) here: \d+ for single characters"
+    ) as caught:
         train_tokenizer(words, kind=kind, vocab_size=3)
     least = int(str(caught.value).split("at least ")[1].split()[0])
     assert train_tokenizer(words, kind=kind, vocab_size=least).vocab_size == least
@@ -147,8 +148,8 @@ def test_hostile_texts_come_back_whatever_the_style(kind: str, name: str) -> Non
 
 def test_offsets_count_letters() -> None:
     text = "naïve 日本 😀"
-    each = [[(place, place + 1)] * len(letter.encode()) for place, letter in enumerate(text)]
-    assert trained("bytes").offsets(text) == [place for places in each for place in places]
+    each = [[(index, index + 1)] * len(character.encode()) for index, character in enumerate(text)]
+    assert trained("bytes").offsets(text) == [span for spans in each for span in spans]
     for kind in LEARNING:
         ours = trained(kind, "bert")
         (_, _), *inside, (_, _) = ours.offsets("The function returns")
@@ -214,8 +215,8 @@ def test_languages_and_other_numbers_of_sentinels(kind: str) -> None:
 def test_frames(name: str, text: str, pair: str, segments: list[int]) -> None:
     ours = train_tokenizer([], kind="bytes", special=name)
     assert " ".join(ours.tokens(ours.encode("A"))) == text
-    ids, found = ours.encode_pair("A", "B")
-    assert (" ".join(ours.tokens(ids)), found) == (pair, segments)
+    ids, actual = ours.encode_pair("A", "B")
+    assert (" ".join(ours.tokens(ids)), actual) == (pair, segments)
     framed = ours.decode(ours.encode("A"))
     assert ours.encode(framed) == ours.encode("A")  # never doubled
 
@@ -230,8 +231,8 @@ def test_transformers_reads_the_folder_and_gives_the_same_numbers(tmp_path: Path
     theirs, again = AutoTokenizer.from_pretrained(tmp_path), Tokenizer.load(tmp_path)
     for text in HOSTILE:
         assert ours.encode(text) == again.encode(text) == theirs(text)["input_ids"], ascii(text)
-        found = theirs(text, "second <mask> text", return_token_type_ids=True)
-        assert ours.encode_pair(text, "second <mask> text") == (found["input_ids"], found["token_type_ids"])
+        expected = theirs(text, "second <mask> text", return_token_type_ids=True)
+        assert ours.encode_pair(text, "second <mask> text") == (expected["input_ids"], expected["token_type_ids"])
     assert len(theirs) == ours.vocab_size == again.vocab_size
     for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"):
         assert getattr(theirs, f"{role}_token_id") == getattr(ours, role) == getattr(again, role)
@@ -242,6 +243,7 @@ def test_transformers_reads_the_folder_and_gives_the_same_numbers(tmp_path: Path
 # ---- the same on every machine
 
 
+@pytest.mark.slow
 def test_the_same_texts_give_the_same_bytes_on_any_number_of_threads(tmp_path: Path) -> None:
     code = (
         "import json, sys\nfrom glassformer.text.training import train_tokenizer\n"
@@ -250,13 +252,13 @@ def test_the_same_texts_give_the_same_bytes_on_any_number_of_threads(tmp_path: P
         "    train_tokenizer(lines, kind=kind, vocab_size=700, special='t5').save(f'{sys.argv[1]}/{kind}')\n"
     )
     for threads in (1, 2):
-        place = {**os.environ, "RAYON_NUM_THREADS": str(threads), "PYTHONHASHSEED": str(threads)}
+        environment = {**os.environ, "RAYON_NUM_THREADS": str(threads), "PYTHONHASHSEED": str(threads)}
         command = [sys.executable, "-c", code, tmp_path / str(threads)]
-        subprocess.run(command, input=json.dumps(LINES), text=True, check=True, env=place)
+        subprocess.run(command, input=json.dumps(LINES), text=True, check=True, env=environment)
     for kind in LEARNING:
-        one, two = ((tmp_path / threads / kind / "tokenizer.json").read_bytes() for threads in "12")
-        assert one == two
-        assert len(json.loads(one)["model"]["vocab"]) == 600
+        first, second = ((tmp_path / threads / kind / "tokenizer.json").read_bytes() for threads in "12")
+        assert first == second
+        assert len(json.loads(first)["model"]["vocab"]) == 600
 
 
 # ---- bounded memory
@@ -266,23 +268,23 @@ def stream(texts: int) -> Iterator[str]:
     """Texts of 4,039 letters, in a few long words: it is the letters that take memory, and the words that take time."""
     words = [letter * 100 for letter in "abcdefg"]
     for number in range(texts):
-        yield " ".join(words[(number + place) % 7] for place in range(40))
+        yield " ".join(words[(number + offset) % 7] for offset in range(40))
 
 
 @pytest.mark.parametrize("kind", some_at_once(LEARNING, lambda kind: kind != "unigram"))  # read as wordpiece is
 def test_texts_are_never_held(kind: str) -> None:
     texts = 5000 if kind == "bpe" else 1500  # 20 MB, 6 MB
-    told: list[int] = []
+    bytes_read: list[int] = []
     tracemalloc.start()
     try:
-        train_tokenizer(stream(texts), kind=kind, vocab_size=400, progress=told.append)
+        train_tokenizer(stream(texts), kind=kind, vocab_size=400, progress=bytes_read.append)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert told == sorted(told)
-    assert len(told) == texts
-    assert told[-1] == texts * 4039
-    assert peak < told[-1] / 5
+    assert bytes_read == sorted(bytes_read)
+    assert len(bytes_read) == texts
+    assert bytes_read[-1] == texts * 4039
+    assert peak < bytes_read[-1] / 5
 
 
 @pytest.mark.parametrize("kind", LEARNING)
@@ -291,8 +293,8 @@ def test_a_long_text_is_learnt_from_in_parts_cut_at_white_space(kind: str, monke
     whole = train_tokenizer([text], kind=kind, vocab_size=400).backend.to_str()
     monkeypatch.setattr(training, "LONGEST", 100)
     assert train_tokenizer([text], kind=kind, vocab_size=400).backend.to_str() == whole
-    assert "".join(training._cut(text)) == text
-    assert {len(part) for part in training._cut("x" * 250)} == {100, 50}
+    assert "".join(training._limited(text)) == text
+    assert {len(part) for part in training._limited("x" * 250)} == {100, 50}
     assert train_tokenizer(["ab" * 500], kind=kind, vocab_size=400).vocab_size > 4
 
 
@@ -302,7 +304,7 @@ def test_a_long_text_is_learnt_from_in_parts_cut_at_white_space(kind: str, monke
 @pytest.mark.parametrize("kind", LEARNING)
 @pytest.mark.parametrize("texts", [[], [""], ["<|endoftext|>"]], ids=str)
 def test_no_text_is_an_error(kind: str, texts: list[str]) -> None:
-    with pytest.raises(ValueError, match="no text to learn from"):
+    with pytest.raises(ValueError, match="no text to train on"):
         train_tokenizer(texts, kind=kind, vocab_size=1000)
 
 
@@ -310,7 +312,7 @@ def test_no_text_is_an_error(kind: str, texts: list[str]) -> None:
     ("wrong", "message"),
     [
         ({"kind": "bpee"}, "Did you mean 'bpe'"),
-        ({"kind": "bpe", "vocab_size": None}, "vocab_size must be said"),
+        ({"kind": "bpe", "vocab_size": None}, "vocab_size must be set"),
         ({"kind": "bpe", "vocab_size": 0}, "vocab_size must be at least 1"),
         ({"kind": "bytes", "vocab_size": 999}, "must be 257 for bytes"),
         ({"min_frequency": 0}, "min_frequency must be at least 1"),
@@ -329,11 +331,11 @@ def test_nonsense_is_refused(wrong: dict, message: str) -> None:
     ("make", "message"),
     [
         (lambda: Special(roles={"bso": "<s>"}), "Did you mean 'bos'"),
-        (lambda: Special(further=("x",)), "'x' cannot be told from text"),
-        (lambda: Special(further=(" <x>",)), "cannot be told from text"),
-        (lambda: Special(further=("",)), "cannot be told from text"),
-        (lambda: Special(roles={"bos": "<s>"}, last=("<s>",)), "'<s>' is there twice"),
-        (lambda: Special(roles={"bos": "<s>"}, start=("<b>",)), "framed by '<b>'"),
+        (lambda: Special(further=("x",)), "'x' must have at least two characters"),
+        (lambda: Special(further=(" <x>",)), "must have at least two characters"),
+        (lambda: Special(further=("",)), "must have at least two characters"),
+        (lambda: Special(roles={"bos": "<s>"}, last=("<s>",)), "'<s>' is listed twice"),
+        (lambda: Special(roles={"bos": "<s>"}, start=("<b>",)), "start, between and end have '<b>'"),
         (lambda: Special(second=2), "must be 0 or 1"),
     ],
 )

@@ -13,7 +13,7 @@ import torch
 from tokenizers import models, pre_tokenizers, trainers
 
 from glassformer.text import unigram_training
-from glassformer.text.unigram_training import _build, _cut, _digamma, _parts, learn_unigram
+from glassformer.text.unigram_training import _build, _digamma, _parts, _segment, learn_unigram
 from tests.text.test_tokenizer import LINES
 
 WORDS = {"abab": 3, "ab": 2, "bab": 4, "c": 1, "cabc": 2}
@@ -31,7 +31,7 @@ def cuts(word: str, known: set[str]) -> Iterator[list[str]]:
 
 def counted(counts: dict[str, int], score: dict[str, float], *, best: bool) -> Counter[str]:
     """How often each piece is expected, by listing all cuts of all words."""
-    found = Counter[str]()
+    expected = Counter[str]()
     for word, count in counts.items():
         ways = list(cuts(word, set(score)))
         probs = [exp(sum(score[piece] for piece in way)) for way in ways]
@@ -39,8 +39,8 @@ def counted(counts: dict[str, int], score: dict[str, float], *, best: bool) -> C
             probs = [float(chance == max(probs)) for chance in probs]
         for way, chance in zip(ways, probs, strict=True):
             for piece in way:
-                found[piece] += count * chance / sum(probs)
-    return found
+                expected[piece] += count * chance / sum(probs)
+    return expected
 
 
 @pytest.mark.parametrize("best", [False, True])
@@ -50,8 +50,8 @@ def test_expectations_equal_those_over_all_cuts(best: bool) -> None:
     assert dict(zip(texts, covered, strict=True))["bab"] == 3 * (3 + 4)
     scores = np.random.default_rng(0).normal(-2, 1, len(texts))
     wanted = counted(WORDS, dict(zip(texts, scores, strict=True)), best=best)
-    found = lattice.flow(scores, best=best)
-    assert found == pytest.approx([wanted[text] for text in texts])
+    counts = lattice.flow(scores, best=best)
+    assert counts == pytest.approx([wanted[text] for text in texts])
     keep = np.array([len(text) < 3 for text in texts])
     lattice.keep(keep)
     left = [text for text, kept in zip(texts, keep, strict=True) if kept]
@@ -62,10 +62,10 @@ def test_expectations_equal_those_over_all_cuts(best: bool) -> None:
 def test_without_itself_a_piece_is_cut_at_best() -> None:
     texts = ["abab", "ab", "a", "b", "aba"]
     scores = [-1.0, -4.0, -1.5, -2.0, -5.5]
-    parts = _cut("abab", {text: i for i, text in enumerate(texts)}, scores)
+    parts = _segment("abab", {text: i for i, text in enumerate(texts)}, scores)
     assert sorted(texts[part] for part in parts) == ["a", "a", "b", "b"]
     scores[1] = -2.0
-    assert [texts[part] for part in _cut("abab", {text: i for i, text in enumerate(texts)}, scores)] == ["ab", "ab"]
+    assert [texts[part] for part in _segment("abab", {text: i for i, text in enumerate(texts)}, scores)] == ["ab", "ab"]
 
 
 def test_digamma_equals_torch() -> None:
@@ -74,27 +74,27 @@ def test_digamma_equals_torch() -> None:
 
 
 def test_likely_pieces_win_and_letters_stay() -> None:
-    found = dict(learn_unigram({"▁hug": 30, "▁hugs": 20, "▁pug": 10, "▁z": 1}, 10))
-    assert {"▁", "h", "u", "g", "s", "p", "z"} <= set(found)
-    assert len(found) == 10
-    assert max(found, key=found.__getitem__) == "▁hug"
+    pieces = dict(learn_unigram({"▁hug": 30, "▁hugs": 20, "▁pug": 10, "▁z": 1}, 10))
+    assert {"▁", "h", "u", "g", "s", "p", "z"} <= set(pieces)
+    assert len(pieces) == 10
+    assert max(pieces, key=pieces.__getitem__) == "▁hug"
     assert set(learn_unigram({"ab": 5}, 2)) == set(learn_unigram({"ab": 5}, 2))
     assert [text for text, _ in learn_unigram({"ab": 5}, 2)] == ["a", "b"]
 
 
 def test_scores_fall_and_do_not_depend_on_the_order_of_words() -> None:
     counts = Counter(word for line in LINES[:200] for word in line.split())
-    found = learn_unigram(counts, 300, progress=(left := []).append)
-    assert all(a >= b for (_, a), (_, b) in pairwise(found))
+    pieces = learn_unigram(counts, 300, progress=(left := []).append)
+    assert all(a >= b for (_, a), (_, b) in pairwise(pieces))
     assert left == sorted(left, reverse=True)
     mixed = list(counts.items())
     random.Random(0).shuffle(mixed)
-    assert learn_unigram(dict(mixed), 300) == found
+    assert learn_unigram(dict(mixed), 300) == pieces
     assert not [text for text, _ in learn_unigram(counts, 300, 10**6) if len(text) > 1]
 
 
 def test_too_many_words_leave_out_the_rare_ones_but_none_of_their_letters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unigram_training, "MOST_LETTERS", 8)
+    monkeypatch.setattr(unigram_training, "MOST_CHARACTERS", 8)
     monkeypatch.setattr(unigram_training, "LONGEST_WORD", 4)
     assert _parts({"abcd": 5, "efgh": 4, "aéz": 1}) == [("abcd", 5), ("efgh", 4), ("z", 1), ("é", 1)]
     assert _parts({"abcdabcdab": 2, "ab": 1}) == [("abcd", 4), ("ab", 3)]
@@ -114,5 +114,5 @@ def test_pieces_are_as_good_as_the_library_s() -> None:
     ours = tokenizers.Tokenizer(models.Unigram([("<unk>", 0.0), *learn_unigram(counts, 799)], 0))
     ours.pre_tokenizer = words
     assert ours.get_vocab_size() == theirs.get_vocab_size() == 800
-    lengths = [sum(len(found.ids) for found in one.encode_batch(LINES)) for one in (ours, theirs)]
+    lengths = [sum(len(encoding.ids) for encoding in tokenizer.encode_batch(LINES)) for tokenizer in (ours, theirs)]
     assert lengths[0] < 1.02 * lengths[1]

@@ -1,8 +1,8 @@
 """What all readers share: files and their lines, rows one after the other or by number, and what happens to bad rows.
 
 A row takes this way: ``read_lines`` yields the lines of a file as bytes, a ``Format`` (one module each, beside this
-one) groups lines into rows and parses a row into a record of ``data.records``. ``Source`` iterates over the rows and
-keeps nothing; ``Indexed`` has read all files once, knows the position of each good row and reads any of them again.
+one) groups lines into rows and parses a row into a record of ``data.records``. ``RowSource`` iterates over the rows and
+keeps nothing; ``Indexed`` has read all files once, has the position of each good row and reads any of them again.
 
 Files are split into rows as bytes, and each row is decoded by itself: a row that is not UTF-8 must not spoil the
 others.
@@ -62,19 +62,19 @@ class RowStats:
 class Reader(Protocol[R_co]):
     """Reads files once from start to end, and afterwards any row of them again."""
 
-    codes: str  # the type code (see ``array.array``) of each number of a key
+    key_typecodes: str  # the type code (see ``array.array``) of each number of a key
 
     def rows(self) -> Iterator[tuple[Key, Callable[[], R_co]]]:
-        """Each row's key, and a function that returns the record or raises BadRowError."""
+        """Return each row's key, and a function that returns the record or raises BadRowError."""
 
     def get(self, key: Key) -> R_co:
-        """The row with this key; several threads may call this at once."""
+        """Return the row with this key; several threads may call this at once."""
 
 
-class Source(Generic[R]):
+class RowSource(Generic[R]):
     """An iterable over rows in the order of the files; each iteration reads the files again.
 
-    ``open_reader(by_number)`` starts a pass over the files; ``tally`` counts the rows of the latest pass. A bad row
+    ``open_reader(by_number)`` starts a pass over the files; ``stats`` counts the rows of the latest pass. A bad row
     raises BadRowError, or is counted and skipped with ``on_bad_row="skip"``.
     """
 
@@ -82,7 +82,7 @@ class Source(Generic[R]):
         check_choice("on_bad_row", on_bad_row, ("stop", "skip"))
         self._open = open_reader
         self._skips = on_bad_row == "skip"
-        self.tally = RowStats()
+        self.stats = RowStats()
 
     def __iter__(self) -> Iterator[R]:
         for _, row in self._read(self._open(False)):
@@ -94,39 +94,39 @@ class Source(Generic[R]):
         With a ``limit`` reading stops after so many good rows; later rows are not checked.
         """
         reader = self._open(True)
-        columns = [array(code) for code in reader.codes]
+        columns = [array(code) for code in reader.key_typecodes]
         digest = hashlib.sha256()
         for key, row in islice(self._read(reader), limit):
             digest.update(ascii(row).encode())  # repr depends on Python's table of printable characters
             for column, value in zip(columns, key, strict=True):
                 column.append(value)
-        return Indexed(reader, columns, digest.hexdigest(), self.tally)
+        return Indexed(reader, columns, digest.hexdigest(), self.stats)
 
     def _read(self, reader: Reader[R]) -> Iterator[tuple[Key, R]]:
-        tally = self.tally = RowStats()
+        stats = self.stats = RowStats()
         for key, make in reader.rows():
             try:
                 row = make()
             except BadRowError as error:
                 if not self._skips:
                     raise
-                tally.count(error)
+                stats.count(error)
                 continue
-            tally.good += 1
+            stats.good += 1
             yield key, row
 
 
 class Indexed(Generic[R]):
     """Rows by number, read from their files on access.
 
-    ``fingerprint`` is a SHA-256 of the records, independent of file names; ``tally`` counts the skipped rows.
+    ``fingerprint`` is a SHA-256 of the records, independent of file names; ``stats`` counts the skipped rows.
     """
 
-    def __init__(self, reader: Reader[R], columns: "list[array[int]]", fingerprint: str, tally: RowStats) -> None:
+    def __init__(self, reader: Reader[R], columns: "list[array[int]]", fingerprint: str, stats: RowStats) -> None:
         self._reader = reader
         self._columns = columns
         self.fingerprint = fingerprint
-        self.tally = tally
+        self.stats = stats
 
     def __len__(self) -> int:
         return len(self._columns[0])
@@ -149,9 +149,10 @@ class Chunk(NamedTuple):
 
 
 def find_files(paths: Paths) -> list[Path]:
-    """All files that ``paths`` names, each once: a file, a folder (the files in it), a glob pattern, or several."""
+    """Return all files that ``paths`` names, each once: a file, a folder (its files), a glob pattern, or several."""
     files: list[Path] = []
     for name in [paths] if isinstance(paths, str | Path) else paths:
+        # A folder, a file or a glob pattern.
         path = Path(name)
         if path.is_dir():
             matches = [file for file in path.iterdir() if file.is_file() and not file.name.startswith(".")]
@@ -160,10 +161,11 @@ def find_files(paths: Paths) -> list[Path]:
         else:
             matches = [Path(file) for file in glob.glob(str(name), recursive=True) if Path(file).is_file()]
         if not matches:
-            raise SourceError(f"{name} is no file, and no folder or pattern with files, seen from {Path.cwd()}.")
+            raise SourceError(f"{name}: no such file, and no folder or pattern with files (relative to {Path.cwd()}).")
         files += sorted(matches)
     if not files:
         raise SourceError("no file is named; give a file, a folder, a pattern such as data/*.txt, or a list of these.")
+    # A file that is named twice would count twice.
     twice = [path for path, count in Counter(path.resolve() for path in files).items() if count > 1]
     if twice:
         raise SourceError(f"{twice[0]} is named twice, so its rows would count twice; name each file once.")
@@ -171,16 +173,16 @@ def find_files(paths: Paths) -> list[Path]:
 
 
 def is_gzip(path: Path) -> bool:
-    """Whether a file is compressed, by its first bytes; a file named .gz that is not compressed is an error."""
+    """Whether a file is compressed, by its first bytes; raise if a file named .gz is not."""
     with path.open("rb") as file:
         compressed = file.read(2) == b"\x1f\x8b"
     if path.suffix == ".gz" and not compressed:
-        raise SourceError(f"{path} is named .gz but is not a gzip file; rename it, or fetch it again.")
+        raise SourceError(f"{path} is named .gz but is not a gzip file; rename it, or download it again.")
     return compressed
 
 
 def read_lines(path: Path, name: Path) -> Iterator[Chunk]:
-    """The lines of a file, compressed or not, each with its line end; errors name the file ``name``."""
+    """Yield the lines of a file, compressed or not, each with its line end; errors name the file ``name``."""
     number = start = 0
     try:
         with gzip.open(path) if is_gzip(path) else path.open("rb") as file:
@@ -191,12 +193,12 @@ def read_lines(path: Path, name: Path) -> Iterator[Chunk]:
                 start += len(data)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise SourceError(
-            f"{name}: the compressed file is damaged after line {number} ({error}); fetch it again."
+            f"{name}: the compressed file is damaged after line {number} ({error}); download it again."
         ) from error
 
 
 def decode(data: bytes, origin: Origin) -> str:
-    """The bytes of a row as text with ``\\n`` as line end; a row that is not UTF-8 is a bad row."""
+    """Return the bytes of a row as text with ``\\n`` as line end; a row that is not UTF-8 is a bad row."""
     try:
         return data.decode("utf-8").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
@@ -206,13 +208,16 @@ def decode(data: bytes, origin: Origin) -> str:
 
 
 def by_line(lines: Iterable[Chunk]) -> Iterator[Chunk]:
-    """Each line is a row."""
+    """Make each line a row."""
     for line in lines:
         yield Chunk(line.line, line.start, strip_line_end(line.data))
 
 
 def without_blank_end(rows: Iterable[Chunk], separator: str = "") -> Iterator[Chunk]:
-    """The rows of a file without blank rows at its end; a row of separators has empty columns and is not blank."""
+    """Yield the rows of a file without blank rows at its end.
+
+    A row of separators has empty columns and is not blank.
+    """
     blank = b" \t\r\n".replace(separator.encode(), b"")
     held: list[Chunk] = []
     for row in rows:
@@ -223,7 +228,7 @@ def without_blank_end(rows: Iterable[Chunk], separator: str = "") -> Iterator[Ch
 
 
 def by_blank_line(lines: Iterable[Chunk], ignored: tuple[bytes, ...] = ()) -> Iterator[Chunk]:
-    """Lines up to a blank line are a row; several blank lines count as one.
+    """Make a row of the lines up to a blank line; several blank lines count as one.
 
     Lines that begin with one of ``ignored`` stay in the row, but a row needs at least one other line.
     """
@@ -242,12 +247,12 @@ def by_blank_line(lines: Iterable[Chunk], ignored: tuple[bytes, ...] = ()) -> It
 
 
 def join_lines(lines: Sequence[Chunk]) -> Chunk:
-    """Lines as one row, without the last line end."""
+    """Return lines as one row, without the last line end."""
     return Chunk(lines[0].line, lines[0].start, strip_line_end(b"".join(line.data for line in lines)))
 
 
 def strip_line_end(data: bytes) -> bytes:
-    """A line without its line end."""
+    """Return a line without its line end."""
     return data.removesuffix(b"\n").removesuffix(b"\r")
 
 
@@ -256,10 +261,10 @@ class Format(Protocol[R_co]):
     """How a file is split into rows, and how a row is parsed."""
 
     def split(self, lines: Iterable[Chunk]) -> Iterator[Chunk]:
-        """The rows of a file, a header included."""
+        """Return the rows of a file, a header included."""
 
     def begin(self, rows: Iterator[Chunk], file: str) -> Callable[[str, Origin], R_co]:
-        """The function that parses the rows of this file; consumes the header from ``rows`` if there is one."""
+        """Return the function that parses the rows of this file; consumes the header from ``rows`` if there is one."""
 
 
 class Files:
@@ -277,11 +282,11 @@ class Files:
         self._stamps = [_stamp(path) for path in self.paths]
 
     def lines(self, number: int) -> Iterator[Chunk]:
-        """The lines of one file."""
+        """Return the lines of one file."""
         return read_lines(self.paths[number], self.names[number])
 
     def text(self, number: int, line: int, start: int, size: int) -> tuple[str, Origin]:
-        """The text of a row and its origin; a file that has changed since it was opened is an error."""
+        """Return the text of a row and its origin; raise if the file has changed since it was opened."""
         with self.paths[number].open("rb") as file:  # opened each time: threads share no file position
             file.seek(start)
             data = file.read(size)
@@ -294,7 +299,7 @@ class Files:
 class FileReader(Generic[R]):
     """Rows of files, one file after the other. Keys: file, line, start, size."""
 
-    codes = "IQQI"
+    key_typecodes = "IQQI"
 
     def __init__(self, files: Sequence[Path], file_format: Format[R], by_number: bool) -> None:
         self._files = Files(files, by_number)
@@ -302,7 +307,7 @@ class FileReader(Generic[R]):
         self._parse: list[Parse[R]] = []
 
     def rows(self) -> Iterator[tuple[Key, Callable[[], R]]]:
-        """Each row's key, and a function that parses it."""
+        """Yield each row's key, and a function that parses it."""
         for number, name in enumerate(self._files.names):
             chunks = self._format.split(self._files.lines(number))
             parse = self._format.begin(chunks, str(name))
@@ -311,7 +316,7 @@ class FileReader(Generic[R]):
                 yield (number, chunk.line, chunk.start, len(chunk.data)), partial(_parse_chunk, parse, chunk, str(name))
 
     def get(self, key: Key) -> R:
-        """The row with this key."""
+        """Return the row with this key."""
         number, line, start, size = key
         return self._parse[number](*self._files.text(number, line, start, size))
 
@@ -332,7 +337,7 @@ def _stamp(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def from_files(paths: Paths, file_format: Format[R], on_bad_row: OnBadRow) -> Source[R]:
-    """A source of the rows of files of one format."""
+def from_files(paths: Paths, file_format: Format[R], on_bad_row: OnBadRow) -> RowSource[R]:
+    """Return a source of the rows of files of one format."""
     files = find_files(paths)
-    return Source(lambda by_number: FileReader(files, file_format, by_number), on_bad_row)
+    return RowSource(lambda by_number: FileReader(files, file_format, by_number), on_bad_row)

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from glassformer.data.readers.base import Chunk, OnBadRow, Parse, Paths, Source, by_blank_line, from_files
-from glassformer.data.records import BadRowError, Origin, SourceError, Tagged
+from glassformer.data.readers.base import Chunk, OnBadRow, Parse, Paths, RowSource, by_blank_line, from_files
+from glassformer.data.records import BadRowError, Origin, SourceError, TaggedRecord
 
 
 def read_conll(
@@ -16,8 +16,8 @@ def read_conll(
     prefix: str = "",
     ignored: tuple[str, ...] = (),
     on_bad_row: OnBadRow = "stop",
-) -> Source[Tagged]:
-    """Tagged words, one per line, a blank line after each sentence.
+) -> RowSource[TaggedRecord]:
+    """Return tagged words, one per line, a blank line after each sentence.
 
     ``words`` and ``tags`` are numbers of columns (−1 is the last), ``separator=None`` is any white space. ``prefix``
     (``en:``) is removed from each word; lines that begin with one of ``ignored`` (``#``, ``-DOCSTART-``) are skipped.
@@ -38,14 +38,14 @@ class Conll:
     ignored: tuple[str, ...]
 
     def split(self, lines: Iterable[Chunk]) -> Iterator[Chunk]:
-        """The sentences."""
+        """Return the sentences."""
         return by_blank_line(lines, tuple(mark.encode() for mark in self.ignored))
 
-    def begin(self, rows: Iterator[Chunk], file: str) -> Parse[Tagged]:  # noqa: ARG002
-        """Each row is a tagged sentence."""
+    def begin(self, rows: Iterator[Chunk], file: str) -> Parse[TaggedRecord]:  # noqa: ARG002
+        """Return the function that parses a row into a tagged sentence."""
         return self._sentence
 
-    def _sentence(self, text: str, origin: Origin) -> Tagged:
+    def _sentence(self, text: str, origin: Origin) -> TaggedRecord:
         words, tags = [], []
         for number, line in enumerate(text.split("\n"), start=origin.line):
             if line.startswith(self.ignored):
@@ -61,7 +61,7 @@ class Conll:
                 raise self._error(line, cells, Origin(origin.file, number))
             words.append(word.removeprefix(self.prefix))
             tags.append(tag)
-        return Tagged(tuple(words), tuple(tags), origin)
+        return TaggedRecord(tuple(words), tuple(tags), origin)
 
     def _error(self, line: str, cells: list[str], origin: Origin) -> BadRowError:
         problem = f"{len(cells)} columns in {line[:60]!r}; the word is column {self.words}, the tag {self.tags}"

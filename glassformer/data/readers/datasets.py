@@ -7,7 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
-from glassformer.data.readers.base import Key, OnBadRow, Source
+from glassformer.config.checks import Setting
+from glassformer.data.readers.base import Key, OnBadRow, RowSource
 from glassformer.data.records import AsLabelled, AsTagged, Field, Origin, RecordMaker, SourceError
 
 R = TypeVar("R")
@@ -20,11 +21,11 @@ def read_dataset(
     split: str | None = None,
     name: str = "dataset",
     on_bad_row: OnBadRow = "stop",
-) -> Source[R]:
-    """A ``Dataset`` of Hugging Face's ``datasets``, one ``split`` of a ``DatasetDict``, or a folder of either.
+) -> RowSource[R]:
+    """Return a ``Dataset`` of Hugging Face's ``datasets``, one ``split`` of a ``DatasetDict``, or a folder of either.
 
     ``make`` (AsText, AsPair, …) names the columns; numbered classes get the names that the data set has for them.
-    ``name`` stands in the origins of rows if the data set is not a folder.
+    ``name`` is the file name in the origins of rows if the data set is not a folder.
     """
     if isinstance(dataset, str | Path):
         dataset, name = load_folder(Path(dataset)), str(dataset)
@@ -35,7 +36,7 @@ def read_dataset(
     def open_reader(by_number: bool) -> TableReader[R]:  # noqa: ARG001
         return TableReader(table, named_make, name)
 
-    return Source(open_reader, on_bad_row)
+    return RowSource(open_reader, on_bad_row)
 
 
 @runtime_checkable
@@ -45,16 +46,16 @@ class Table(Protocol):
     column_names: Any
 
     def __len__(self) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
 
     def __getitem__(self, number: int, /) -> Any:
-        """One row, as a mapping."""
+        """Return one row, as a mapping."""
 
 
 class TableReader(Generic[R]):
     """Rows of a ``datasets.Dataset``; the line of an origin is the number of the row, from 1. Keys: row."""
 
-    codes = "Q"
+    key_typecodes = "Q"
 
     def __init__(self, table: Table, make: RecordMaker[R], name: str) -> None:
         self._table = table
@@ -62,23 +63,28 @@ class TableReader(Generic[R]):
         self._name = name
 
     def rows(self) -> Iterator[tuple[Key, Callable[[], R]]]:
-        """Each row's key, and a function that makes the record."""
+        """Yield each row's key, and a function that makes the record."""
         for number in range(len(self._table)):
             yield (number,), partial(self.get, (number,))
 
     def get(self, key: Key) -> R:
-        """The row with this key."""
+        """Return the row with this key."""
         return self._make(self._table[key[0]], Origin(self._name, key[0] + 1))
 
 
 def find_table(dataset: object, split: str | None, name: str) -> tuple[Table, str]:
-    """A data set, or one split of several, and its name for messages."""
+    """Return a data set, or one split of several, and its name for messages."""
     if isinstance(dataset, Mapping):
         if split not in dataset:
-            raise SourceError(f"{name} has the splits {', '.join(map(str, dataset))}; say split=, got {split!r}.")
+            splits = ", ".join(map(str, dataset))
+            setting = Setting("split", outside="data.split")
+            raise SourceError(
+                "{} has the splits {}; set {} to one of them, got {}.", name, splits, setting, repr(split)
+            )
         dataset, name = dataset[split], f"{name}[{split}]"
     elif split is not None:
-        raise SourceError(f"{name} has no splits, so split={split!r} names none; leave it out.")
+        setting = Setting("split", split, outside="data.split")
+        raise SourceError("{} has no splits, so {} names none; leave it out.", name, setting)
     if not isinstance(dataset, Table):
         raise SourceError(
             f"{name} is a {type(dataset).__name__}; expected a datasets.Dataset or DatasetDict, or the folder of one. "
@@ -104,7 +110,7 @@ def with_class_names(make: RecordMaker[R], table: Table) -> RecordMaker[R]:
 
 
 def _class_names(table: Table, field: Field) -> tuple[str, ...] | None:
-    """The class names of a column of numbers, or of lists of numbers; None if it has none."""
+    """Return the class names of a column of numbers, or of lists of numbers; None if it has none."""
     kind: Any = getattr(table, "features", None) or {}
     for part in [field] if field in kind else str(field).split("."):
         kind = kind.get(part) if isinstance(kind, Mapping) else None
@@ -114,7 +120,7 @@ def _class_names(table: Table, field: Field) -> tuple[str, ...] | None:
 
 
 def load_folder(folder: Path) -> object:
-    """The data set, or the data sets by split, that a folder contains."""
+    """Return the data set, or the data sets by split, that a folder contains."""
     if not folder.is_dir():
         raise SourceError(f"{folder} is no folder; expected one that a data set was saved to with save_to_disk.")
     try:

@@ -1,17 +1,34 @@
-"""Texts as framed tokens: the ids are those of the tokenizer, and cutting spares the frame."""
+"""Texts as encoded tokens: the ids are those of the tokenizer, and cutting spares the frame."""
 
+from collections.abc import Sequence
 from itertools import pairwise
+from random import Random
 
 import pytest
 
+from glassformer.config.checks import Item
+from glassformer.tasks import batches
 from glassformer.tasks.answer import answer
-from glassformer.tasks.batches import Batch, Row, run_in_batches
+from glassformer.tasks.batches import (
+    BATCH_PADDING,
+    BATCH_TOKENS,
+    TaskBatch,
+    TaskRow,
+    all_text_tokens,
+    check_windows,
+    fit,
+    overlapping,
+    plan_batches,
+    run_in_batches,
+    sliding,
+    text_tokens,
+    trim,
+)
 from glassformer.tasks.classify import classify
 from glassformer.tasks.embed import embed
 from glassformer.tasks.fill import fill
 from glassformer.tasks.score import score, score_file, score_masked
 from glassformer.tasks.tag import tag
-from glassformer.tasks.texts import check_windows, fit, frame, overlapping, sliding, trim
 from tests.helpers import types_unchecked
 from tests.tasks.models import TEXTS, make, save_tokenizer
 from tests.text.test_tokenizer import HOSTILE
@@ -31,20 +48,20 @@ def test_ids_and_segments_are_those_of_the_tokenizer(tokenizer) -> None:
     texts = [text for text in texts if tokenizer.encode(text, special=False)]
     assert len(texts) > 60
     for text in texts:
-        assert frame(tokenizer, text, name="it").row.ids == tokenizer.encode(text)
-        both = frame(tokenizer, text, "and more", name="it").row
+        assert text_tokens(tokenizer, text, name="it").row.ids == tokenizer.encode(text)
+        both = text_tokens(tokenizer, text, "and more", name="it").row
         assert (both.ids, both.segments) == tokenizer.encode_pair(text, "and more")
-        other = frame(tokenizer, "and more", text, name="it")
+        other = text_tokens(tokenizer, "and more", text, name="it")
         assert other.row.ids == tokenizer.encode_pair("and more", text)[0]
         assert [token.id for token in other.first] == tokenizer.encode("and more", special=False)
 
 
 def test_a_framing_token_in_the_text_counts_as_the_frame(tmp_path) -> None:
     tokenizer = save_tokenizer("words", tmp_path)
-    framed = frame(tokenizer, "[CLS] a b [SEP]", name="it")
-    assert [len(part) for part in (framed.before, framed.first, framed.after)] == [1, 2, 1]
+    encoded = text_tokens(tokenizer, "[CLS] a b [SEP]", name="it")
+    assert [len(part) for part in (encoded.before, encoded.first, encoded.after)] == [1, 2, 1]
     with pytest.raises(ValueError, match=r"it gives no token: '\[CLS\]'"):
-        frame(tokenizer, "[CLS]", name="it")
+        text_tokens(tokenizer, "[CLS]", name="it")
 
 
 @pytest.mark.parametrize("empty", ["", "   "])
@@ -52,12 +69,12 @@ def test_a_text_without_tokens_is_named(tmp_path, empty) -> None:
     tokenizer = save_tokenizer("words", tmp_path)
     for pair in ((empty, None), (empty, "a"), ("a", empty)):
         with pytest.raises(ValueError, match=f"text 7 gives no token: {empty!r}. Leave it out"):
-            frame(tokenizer, *pair, name="text 7")
+            text_tokens(tokenizer, *pair, name="text 7")
 
 
 def test_cutting_spares_the_frame(tmp_path) -> None:
     tokenizer = save_tokenizer("words", tmp_path)
-    whole = frame(tokenizer, "a b c d e f g", name="text 0")
+    whole = text_tokens(tokenizer, "a b c d e f g", name="text 0")
     right, left = (tokenizer.tokens(fit(whole, 5, side).row.ids) for side in ("right", "left"))
     assert right == ["[CLS]", "a", "b", "c", "[SEP]"]
     assert left == ["[CLS]", "e", "f", "g", "[SEP]"]
@@ -73,7 +90,7 @@ def test_cutting_spares_the_frame(tmp_path) -> None:
 )
 def test_of_a_pair_the_longer_text_is_cut(tmp_path, first, second, kept) -> None:
     tokenizer = save_tokenizer("words", tmp_path)
-    cut = fit(frame(tokenizer, "a " * first, "b " * second, name="it"), 8, "right")
+    cut = fit(text_tokens(tokenizer, "a " * first, "b " * second, name="it"), 8, "right")
     assert (len(cut.first), len(cut.second)) == kept
 
 
@@ -82,12 +99,28 @@ def decoder(tmp_path_factory):
     return make(tmp_path_factory.mktemp("decoder"), "GPT2LMHeadModel", "bytes")[0]
 
 
-@pytest.mark.parametrize("task", TASKS)
+ABLE = {  # a model that can, of each task
+    fill: ("BertForMaskedLM", "words"),
+    score: ("GPT2LMHeadModel", "bytes"),
+    score_masked: ("BertForMaskedLM", "words"),
+    embed: ("GPT2LMHeadModel", "bytes"),
+    classify: ("BertForSequenceClassification", "words"),
+    tag: ("BertForTokenClassification", "words"),
+    answer: ("BertForQuestionAnswering", "words"),
+}
+
+
+@pytest.fixture(scope="module")
+def able(tmp_path_factory):
+    made = {kind: make(tmp_path_factory.mktemp(kind[0]), *kind)[0] for kind in set(ABLE.values())}
+    return {task: made[kind] for task, kind in ABLE.items()}
+
+
+@pytest.mark.parametrize("task", ABLE)
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
         (None, r"(texts|questions) must be a list, got None"),
-        ("ada", r"must be a list of texts, got one text, 'ada'\. Put it in brackets"),
         (b"ada", "must be a list of texts, got one text, b'ada'"),
         ({"ada"}, r"must be a list, got \{'ada'\} \(set\)"),
         ([None], r"(text|question) 0 must be a .*, got None"),
@@ -95,33 +128,38 @@ def decoder(tmp_path_factory):
         ([b"ada"], "(text|question) 0 must be a .*, got b"),
     ],
 )
-def test_what_is_no_list_of_texts(decoder, task, texts, message) -> None:
+def test_what_is_no_list_of_texts(able, task, texts, message) -> None:
     with types_unchecked(), pytest.raises(TypeError, match=message):
-        task(decoder, texts)
+        task(able[task], texts)
 
 
-@pytest.mark.parametrize("task", [fill, score, score_masked, embed, classify, tag])
-def test_bytes_are_to_be_decoded(decoder, task) -> None:
+def test_a_question_alone_has_no_context(able) -> None:
+    with types_unchecked(), pytest.raises(TypeError, match=r"got one text, '(ada ){10}' …\."):
+        answer(able[answer], "ada " * 20)
+
+
+@pytest.mark.parametrize("task", [task for task in ABLE if task is not answer])
+def test_bytes_are_to_be_decoded(able, task) -> None:
     with types_unchecked(), pytest.raises(TypeError, match=r"text 1 must be a .*Decode them: .decode\('utf-8'\)"):
-        task(decoder, ["a", b"a"])
+        task(able[task], ["a", b"a"])
 
 
 @pytest.mark.parametrize("task", [*TASKS, score_file])
 def test_what_is_not_a_loaded_model(decoder, task) -> None:
-    for wrong, told in ((decoder.model, r"\(Transformer\)"), ("folder", "'folder'"), (None, "None")):
-        with types_unchecked(), pytest.raises(TypeError, match=rf"(?s)got .*{told}.*Pass what glassformer.load"):
+    for wrong, message in ((decoder.model, r"\(Transformer\)"), ("folder", "'folder'"), (None, "None")):
+        with types_unchecked(), pytest.raises(TypeError, match=rf"(?s)got .*{message}.*Pass what glassformer.load"):
             task(wrong, ["a"])
 
 
 @pytest.mark.parametrize("task", [classify, score])
-def test_a_pair_is_two_texts(decoder, task) -> None:
+def test_a_pair_is_two_texts(able, task) -> None:
     with (
         types_unchecked(),
         pytest.raises(ValueError, match=r"text 0 must be a text or a pair \(text, text\), got 3 parts"),
     ):
-        task(decoder, [("a", "b", "c")])
+        task(able[task], [("a", "b", "c")])
     with types_unchecked(), pytest.raises(TypeError, match="the second part of text 1 must be a text, got None"):
-        task(decoder, ["a", ("a", None)])
+        task(able[task], ["a", ("a", None)])
 
 
 def test_trim() -> None:
@@ -133,18 +171,18 @@ def test_trim() -> None:
 
 @pytest.mark.parametrize(("length", "window", "stride"), [(1, 4, 2), (4, 4, 2), (5, 4, 3), (17, 4, 1), (23, 7, 5)])
 def test_sliding_windows_cover_every_token_once_with_all_they_can_hold(length, window, stride) -> None:
-    found = sliding(length, window, stride)
-    assert [place for one in found for place in range(one.new, one.end)] == list(range(length))
-    assert all(one.end - one.start == min(window, length) for one in found)
-    assert all(one.end - one.new <= stride for one in found[1:])
+    windows = sliding(length, window, stride)
+    assert [index for span in windows for index in range(span.new, span.end)] == list(range(length))
+    assert all(span.end - span.start == min(window, length) for span in windows)
+    assert all(span.end - span.new <= stride for span in windows[1:])
 
 
 @pytest.mark.parametrize(
-    ("window", "stride", "longest", "said"),
+    ("window", "stride", "longest", "message"),
     [(50, None, 40, "window=50"), (8, 8, 40, "stride=8"), (1, None, 40, "window=1"), (8, 0, 40, "at least 1")],
 )
-def test_wrong_windows(window, stride, longest, said) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_wrong_windows(window, stride, longest, message) -> None:
+    with pytest.raises(ValueError, match=message):
         check_windows(window, stride, longest, 100)
 
 
@@ -167,20 +205,72 @@ def test_overlapping_words() -> None:
 
 def test_rows_are_sorted_by_length_and_put_back(tmp_path) -> None:
     loaded, _ = make(tmp_path, "GPT2Model", "bytes")
-    rows = [Row(list(range(length)), [0] * length) for length in (3, 9, 1, 7, 7, 2)]
+    rows = [TaskRow(list(range(length)), [0] * length) for length in (3, 9, 1, 7, 7, 2)]
     shapes = []
 
-    def ask(_, batch: Batch) -> list[tuple[int, int]]:
+    def ask(_, batch: TaskBatch) -> list[tuple[int, int]]:
         shapes.append(tuple(batch.ids.shape))
         assert batch.segments is None
         return [(int(real.sum()), int(ids[real].sum())) for ids, real in zip(batch.ids, batch.mask, strict=True)]
 
-    found = run_in_batches(loaded.model, rows, ask, 2)
-    assert found == [(length, sum(range(length))) for length in (3, 9, 1, 7, 7, 2)]
+    results = run_in_batches(loaded.model, rows, ask, 2)
+    assert results == [(length, sum(range(length))) for length in (3, 9, 1, 7, 7, 2)]
     assert shapes == [(2, 9), (2, 7), (2, 2)]
     assert run_in_batches(loaded.model, [], ask, 2) == []
     with pytest.raises(ValueError, match="batch_size must be at least 1"):
         run_in_batches(loaded.model, rows, ask, 0)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_batches_are_planned_by_tokens_with_little_padding(seed) -> None:
+    """Every row once, the longest first; a batch within the budget, and too large with the next row."""
+    draw = Random(seed)
+    lengths = [min(3000, max(8, round(draw.lognormvariate(4.1, 0.85)))) for _ in range(draw.choice([1, 60, 900]))]
+    lengths += [3000] if seed % 2 else []
+    plan = list(plan_batches(lengths))
+    assert sorted(number for batch in plan for number in batch) == list(range(len(lengths)))
+    firsts = [lengths[batch[0]] for batch in plan]
+    assert firsts == sorted(firsts, reverse=True)
+    for batch, following in pairwise([*plan, ()]):
+        assert _padding(lengths, batch) <= BATCH_PADDING
+        assert len(batch) * lengths[batch[0]] <= BATCH_TOKENS or len(batch) == 1
+        if following:
+            larger = (*batch, following[0])
+            assert len(larger) * lengths[batch[0]] > BATCH_TOKENS or _padding(lengths, larger) > BATCH_PADDING
+    assert list(plan_batches([])) == []
+    assert list(plan_batches([5] * 5, 2)) == [(0, 1), (2, 3), (4,)]
+
+
+def _padding(lengths: Sequence[int], batch: Sequence[int]) -> int:
+    longest = max(lengths[number] for number in batch)
+    return sum(longest - lengths[number] for number in batch)
+
+
+def test_the_longer_side_of_a_row_counts(tmp_path) -> None:
+    """A short source with a long target would otherwise be put into a batch with many others."""
+    loaded, _ = make(tmp_path, "GPT2Model", "bytes")
+    rows = [TaskRow([1], [0], target=[2] * length) for length in (1500, 3, 1500)]
+    shapes = []
+
+    def ask(_, batch: TaskBatch) -> list[int]:
+        shapes.append(tuple(batch.target.shape))
+        return list(batch.numbers)
+
+    assert run_in_batches(loaded.model, rows, ask) == [0, 1, 2]
+    assert shapes == [(1, 1500), (1, 1500), (1, 3)]
+
+
+def test_many_texts_are_encoded_as_each_of_them(tmp_path, monkeypatch) -> None:
+    loaded, _ = make(tmp_path, "BertModel", "words")
+    monkeypatch.setattr(batches, "ENCODED_TEXTS", 2)
+    texts = [*TEXTS[:3], (TEXTS[0], TEXTS[1]), [TEXTS[1], TEXTS[2]]]
+    with types_unchecked():  # a list of two texts is a pair, too
+        found = all_text_tokens(loaded.tokenizer, texts)
+    for number, (text, tokens) in enumerate(zip(texts, found, strict=True)):
+        pair = (text,) if isinstance(text, str) else text
+        assert tokens == text_tokens(loaded.tokenizer, *pair, name=Item("text", number))
+    with pytest.raises(ValueError, match=r"question 2 .*gives no token"):
+        all_text_tokens(loaded.tokenizer, [*TEXTS[:2], "", TEXTS[0]], "question")
 
 
 @pytest.mark.parametrize("architecture", ["GPT2LMHeadModel", "LlamaForCausalLM"])

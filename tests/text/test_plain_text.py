@@ -1,10 +1,12 @@
-"""Sentences are where a reader would cut, and nothing is lost between them."""
+"""Sentences end where a reader would split the text, and no character is lost; the corpus of Python's help()."""
+
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassformer.text.sentences import cut_sentences
+from glassformer.text.plain_text import cut_sentences, python_documentation
 
 CASES = [
     ("One. Two! Three? Four", ["One.", " Two!", " Three?", " Four"]),
@@ -37,11 +39,25 @@ def test_lines_are_sentences_where_the_text_is_written_so() -> None:
 @pytest.mark.parametrize("by", ["marks", "lines"])
 @given(text=st.text(st.sampled_from("ab.!?。 \n\"')"), max_size=40))
 def test_nothing_is_lost_and_no_sentence_is_white_space(by: str, text: str) -> None:
-    found = cut_sentences(text, by)
-    assert "".join(found) == (text if text.strip() else "")
-    assert all(sentence.strip() for sentence in found)
+    sentences = cut_sentences(text, by)
+    assert "".join(sentences) == (text if text.strip() else "")
+    assert all(sentence.strip() for sentence in sentences)
 
 
 def test_another_way_to_cut_is_refused() -> None:
     with pytest.raises(ValueError, match="by must be one of"):
         cut_sentences("text", by="words")
+
+
+def test_pythons_documentation_is_half_a_megabyte_of_readable_text() -> None:
+    text = python_documentation().decode()
+    assert 300_000 < len(text) < 1_000_000
+    assert 'The "assert" statement' in text
+    assert not any(line.startswith(("+-", "|", "==")) for line in text.splitlines())
+    assert python_documentation() == python_documentation()
+
+
+def test_without_the_documentation_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
+    with pytest.raises(RuntimeError, match="comes without pydoc_data"):
+        python_documentation()
