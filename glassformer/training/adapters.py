@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA; Hu et al., 2021): a frozen model learns by small additions to some of its linear maps.
+"""Low-rank adapters (LoRA; Hu et al., 2021): a frozen model learns by small additions to some of its linear layers.
 
 W x becomes W x + (alpha / rank) · B A x with A ``(rank, d_in)`` and B ``(d_out, rank)``; only A and B are trained. B
 starts at zero, so that training starts from the model as it was. ``merge`` adds the product to W and removes A and B.
@@ -6,8 +6,8 @@ starts at zero, so that training starts from the model as it was. ``merge`` adds
 Names: ``decoder.blocks.0.attention.q`` keeps its ``weight`` and ``bias`` and gets ``lora_a`` and ``lora_b``.
 
 On disk a folder holds ``adapters.safetensors`` (A and B, and what else was trained) and ``adapters.json``: rank, alpha,
-dropout, the names of the maps, and a fingerprint of the frozen weights, without which A and B mean nothing. The names
-are ours, and maps that other libraries keep as one matrix (queries, keys and values, say) are adapted one by one; so
+dropout, the names of the layers, and a fingerprint of the frozen weights, without which A and B mean nothing. The names
+are ours, and layers that other libraries keep as one matrix (queries, keys and values, say) are adapted one by one; so
 these are not PEFT's files, and no renaming would make them so. For other libraries, merge first.
 
 Shapes: ``...`` any leading axes, ``d_in`` and ``d_out`` vector widths.
@@ -40,9 +40,9 @@ TARGETS = ("attention.q", "attention.v")  # what the paper adapts
 
 
 class AdaptedLinear(Linear):
-    """A linear map with an adapter; it shares the parameters of the map that it replaces.
+    """A linear layer with an adapter; it shares the parameters of the layer that it replaces.
 
-    The adapter is in at least float32, whatever the type of the map: its updates are small.
+    The adapter is in at least float32, whatever the type of the layer: its updates are small.
     """
 
     def __init__(self, linear: Linear, rank: int, alpha: float, dropout: float = 0.0) -> None:
@@ -67,7 +67,7 @@ class AdaptedLinear(Linear):
 
     @torch.no_grad()
     def merged(self) -> Linear:
-        """The plain map W + (alpha / rank) · B A, in the memory of W."""
+        """Return the plain layer W + (alpha / rank) · B A, in the memory of W."""
         added = self.lora_b @ self.lora_a * (self.alpha / self.rank)
         self.weight.copy_(self.weight.to(added.dtype) + added)
         with torch.device("meta"):  # no memory: both parameters are there already
@@ -76,7 +76,7 @@ class AdaptedLinear(Linear):
         return plain.train(self.training)
 
     def extra_repr(self) -> str:
-        """What print(model) shows in the brackets."""
+        """Return what print(model) shows in the brackets."""
         return f"{super().extra_repr()}, rank={self.rank}, alpha={self.alpha:g}"
 
 
@@ -89,7 +89,7 @@ def add_adapters(
     targets: Collection[str] = TARGETS,
     also: Collection[str] = (),
 ) -> list[str]:
-    """Add adapters to linear maps of a model and freeze everything else; return the names of the maps.
+    """Add adapters to linear layers of a model and freeze everything else; return their names.
 
     Make optimizers and averages afterwards. ``A`` is drawn from torch's default generator.
 
@@ -98,7 +98,7 @@ def add_adapters(
         rank: of the product B A.
         alpha: the product is scaled by alpha / rank, so that learning rates carry over to other ranks.
         dropout: share of the adapters' inputs set to zero while training.
-        targets: names of linear maps, or the ends of names, as ``attention.q``; ``*`` matches anything.
+        targets: names of linear layers, or the ends of names, as ``attention.q``; ``*`` matches anything.
         also: other parameters to train, as ``head.*``: a new head must not be frozen.
     """
     check_positive(rank=rank)
@@ -106,33 +106,34 @@ def add_adapters(
     check_probability(dropout=dropout)
     if adapted(model):
         raise ValueError("this model has adapters already; merge them before others are added.")
-    maps = {name: part for name, part in model.named_modules() if isinstance(part, Linear)}
-    chosen = _choose("linear map", targets, maps)
+    # Freeze all parameters but ``also``, then replace the chosen layers.
+    layers = {name: part for name, part in model.named_modules() if isinstance(part, Linear)}
+    chosen = _choose("linear layer", targets, layers)
     trained = set(_choose("parameter", also, [name for name, _ in model.named_parameters()]))
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in trained)
     for name in chosen:
-        _replace(model, name, AdaptedLinear(maps[name], rank, alpha, dropout))
+        _replace(model, name, AdaptedLinear(layers[name], rank, alpha, dropout))
     return chosen
 
 
 def adapted(model: nn.Module) -> dict[str, AdaptedLinear]:
-    """The linear maps with adapters, by name."""
+    """Return the linear layers with adapters, by name."""
     return {name: part for name, part in model.named_modules() if isinstance(part, AdaptedLinear)}
 
 
 def merge(model: nn.Module) -> None:
     """Merge the adapters into the weights, in place: the model is a plain one again, and all of it is trainable."""
-    maps = adapted(model)
-    if not maps:
+    layers = adapted(model)
+    if not layers:
         raise ValueError("this model has no adapters to merge.")
-    for name, part in maps.items():
+    for name, part in layers.items():
         _replace(model, name, part.merged())
     model.requires_grad_(True)
 
 
 def merged(model: AnyModel) -> AnyModel:
-    """A copy with its adapters merged, to be saved while the model itself trains on."""
+    """Return a copy with its adapters merged, to be saved while the model itself trains on."""
     duplicate = copy.deepcopy(model)
     merge(duplicate)
     return duplicate
@@ -144,7 +145,7 @@ def _replace(model: nn.Module, name: str, part: nn.Module) -> None:
 
 
 def _choose(kind: str, patterns: Collection[str], names: Iterable[str]) -> list[str]:
-    """The names that any pattern matches, in the model's order; a pattern that matches none is an error."""
+    """Return the names that any pattern matches, in the model's order; raise if a pattern matches none."""
     if isinstance(patterns, str):
         raise TypeError(f"patterns are a collection of names; for a single one write ({patterns!r},).")
     names = list(names)
@@ -153,7 +154,7 @@ def _choose(kind: str, patterns: Collection[str], names: Iterable[str]) -> list[
         if not any(map(matches, names)):
             kinds = sorted({_kind(name) for name in names})
             near = get_close_matches(_kind(pattern), kinds, n=3, cutoff=0.4) or kinds
-            raise ValueError(f"no {kind} of this model is called {pattern!r}. Near it: {', '.join(near[:30])}.")
+            raise ValueError(f"no {kind} of this model is called {pattern!r}. Similar names: {', '.join(near[:30])}.")
     return [name for name in names if any(matches(name) for matches in tests.values())]
 
 
@@ -164,7 +165,7 @@ def _matcher(pattern: str) -> Callable[[str], bool]:
 
 
 def _kind(name: str) -> str:
-    """A name without its block number and what precedes it: the same for all layers."""
+    """Return the part of a name after its block number, which is the same for all layers."""
     return re.sub(r"^.*\.\d+\.", "", name)
 
 
@@ -173,7 +174,7 @@ KEYS = {"format", "rank", "alpha", "dropout", "targets", "also", "base"}
 
 
 def adapter_state(model: nn.Module) -> dict[str, Tensor]:
-    """What is trained of an adapted model, by name: A and B of every adapter, and other parameters that were chosen."""
+    """Return the trained parameters of an adapted model, by name: A and B of every adapter, and those of ``also``."""
     inner = unwrapped(model)
     if not adapted(inner):
         raise ValueError("this model has no adapters; add_adapters gives it some.")
@@ -190,7 +191,7 @@ def restore_adapters(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def fingerprint(model: nn.Module, exclude: Collection[str] = ()) -> str:
-    """SHA-256 over the facts of a model and over its weights, trainable or not, without those named in ``exclude``."""
+    """Return SHA-256 over the facts of a model and all of its weights, without those named in ``exclude``."""
     inner = unwrapped(model)
     facts = replace(inner.config, init=Init())  # the initialisation is not part of what was trained
     digest = hashlib.sha256(json.dumps(_non_defaults(facts), sort_keys=True).encode())
@@ -203,7 +204,7 @@ def fingerprint(model: nn.Module, exclude: Collection[str] = ()) -> str:
 
 
 def _non_defaults(facts: Any) -> Any:
-    """Facts as plain data, without those at their defaults: a fact that is added later changes no fingerprint."""
+    """Return facts as plain data, without those at their defaults: facts that are added later change no fingerprint."""
     if isinstance(facts, tuple):
         return [_non_defaults(item) for item in facts]
     if not is_dataclass(facts):
@@ -237,7 +238,7 @@ def save_adapters(model: nn.Module, folder: Path, *, base: str | None = None) ->
 
 
 def load_adapters(model: nn.Module, folder: Path, *, any_base: bool = False) -> list[str]:
-    """Add the adapters in a folder to a plain model; return the names of the maps that have them now.
+    """Add the adapters in a folder to a plain model; return the names of the layers that have them now.
 
     The model must be the one they were trained on, bit for bit; ``any_base`` accepts another, such as the same in half
     precision. Nothing is changed unless everything fits.
@@ -262,7 +263,7 @@ def load_adapters(model: nn.Module, folder: Path, *, any_base: bool = False) -> 
 
 @torch.no_grad()
 def merged_with(model: nn.Module, folders: Sequence[Path]) -> Transformer:
-    """A plain copy of an adapted model, with the adapters of a folder merged instead of its own.
+    """Return a plain copy of an adapted model, with the adapters of a folder merged instead of the current ones.
 
     With several folders, the mean of the merged models, summed in float64 as in ``averaging``.
     """

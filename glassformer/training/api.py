@@ -28,7 +28,7 @@ class Changes(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A finished run: its folder, its metrics and, read when first asked for, its model and loss curves."""
+    """A finished run: its folder, its metrics and, read on first access, its model and loss curves."""
 
     folder: Path
     steps: int
@@ -60,9 +60,9 @@ def train(
 
     Args:
         recipe: the name of a recipe (``training.recipe_files.recipe_names``) or the path of a YAML file.
-        out: the folder of the run; ``runs/RECIPE`` unless given.
+        out: the folder of the run; ``runs/RECIPE`` by default.
         resume: continue the run in ``out``, to the bit as if it had never stopped.
-        progress: show a progress bar on standard error.
+        progress: show a progress bar and the estimated cost on standard error; warnings are printed there in any case.
         changes: to the recipe, section by section: ``data={"train": "reviews.jsonl"}, run={"steps": 500}``; see
             ``Changes``.
     """
@@ -73,6 +73,7 @@ def train(
     from glassformer.training.recipe_files import read_recipe
     from glassformer.training.session import Session
 
+    # Nested changes as dotted keys: {"run": {"steps": 9}} becomes run.steps=9.
     values: dict[str, Any] = {}
     for name, change in changes.items():
         check_choice("a section of a recipe", name, Changes.__annotations__)
@@ -80,9 +81,11 @@ def train(
             values |= {f"{name}.{key}": value for key, value in change.items()}
         else:
             values[name] = change
+    # Read the recipe and run it.
     settings = read_recipe(recipe, **values)
     folder = settings.default_folder if out is None else Path(out)
     with parallel.start(settings.run.chosen_device) as process:
-        console = Console(stderr=True) if progress and process.is_first else None
-        outcome = Session(settings, folder, process, Monitor(console, settings.name), resume=resume).train()
+        console = Console(stderr=True) if process.is_first else None
+        monitor = Monitor(console, settings.name, only_warnings=not progress)
+        outcome = Session(settings, folder, process, monitor, resume=resume).train()
     return TrainedRun(folder, outcome.step, outcome.results)

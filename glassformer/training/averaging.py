@@ -17,9 +17,9 @@ from glassformer.config.checks import check_probability
 from glassformer.models.transformer import unwrapped
 from glassformer.training.checkpoint import CheckpointError, check
 from glassformer.training.optim import parameter_names
-from glassformer.training.resume import differences
+from glassformer.training.run_state import differences
 from glassformer.weights.files import some
-from glassformer.weights.source import Source, open_source
+from glassformer.weights.source import ModelSource, open_source
 
 
 class MovingAverage:
@@ -58,7 +58,7 @@ class MovingAverage:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Inside it the model has the averaged weights, for evaluation and saving; afterwards its own, bit for bit."""
+        """Apply the averaged weights inside the ``with`` block; afterwards, restore the model's own bit for bit."""
         if self._is_applied:
             raise RuntimeError("the averaged weights are applied already.")
         own = {name: weight.detach().clone() for name, weight in self._weights.items()}
@@ -76,23 +76,23 @@ class MovingAverage:
             weight.copy_(values[name])
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The averages by the names of their parameters, and how many updates were made."""
+        """Return the averages by the names of their parameters, and how many updates were made."""
         return dict(self._averages), {"updates": self.updates, "decay": self.decay}
 
     @torch.no_grad()
-    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    def restore(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         """Restore what ``state`` gave."""
         if unmatched := tensors.keys() ^ self._averages.keys():
             raise ValueError(f"another set of weights was averaged: {some(unmatched)} are on one side only.")
-        if facts["decay"] != self.decay:
-            raise ValueError(f"these averages were made with decay={facts['decay']}, and this run has {self.decay}.")
+        if values["decay"] != self.decay:
+            raise ValueError(f"these averages were made with decay={values['decay']}, and this run has {self.decay}.")
         for name, average in self._averages.items():
             if tensors[name].shape != average.shape:
                 shapes = f"{tuple(tensors[name].shape)} were saved, and the model has {tuple(average.shape)}"
                 raise ValueError(f"the averages of {name} do not fit: {shapes}.")
         for name, average in self._averages.items():
             average.copy_(tensors[name])
-        self.updates = facts["updates"]
+        self.updates = values["updates"]
 
 
 def _float32(weight: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ def _float32(weight: Tensor) -> Tensor:
 
 
 def average_checkpoints(folders: Sequence[Path]) -> dict[str, Tensor]:
-    """The mean of the weights of several checkpoints of one model, by name and in the type they are stored in.
+    """Return the mean of the weights of several checkpoints of one model, by name and in the type they are stored in.
 
     Every file is verified by its checksum first. Sums are in float64; besides the result only one tensor is in memory
     at a time.
@@ -110,10 +110,11 @@ def average_checkpoints(folders: Sequence[Path]) -> dict[str, Tensor]:
     for folder in folders:
         check(folder)
     with ExitStack() as opened:
-        sources = [opened.enter_context(open_source(folder, finite=True)) for folder in folders]
+        # All must be of the same model; then average tensor by tensor.
+        sources = [opened.enter_context(open_source(folder, check_finite=True)) for folder in folders]
         for source in sources:
             _check_same(sources[0], source)
-        return {name: _mean(name, sources) for name in sources[0].shapes}
+        return {name: _mean(name, sources) for name in sources[0].weights.shapes}
 
 
 def load_average(model: nn.Module, folders: Sequence[Path]) -> None:
@@ -125,25 +126,28 @@ def load_average(model: nn.Module, folders: Sequence[Path]) -> None:
     inner.load_state_dict(weights)
 
 
-def _mean(name: str, sources: Sequence[Source]) -> Tensor:
-    total = sources[0].read(name).double()
+def _mean(name: str, sources: Sequence[ModelSource]) -> Tensor:
+    total = sources[0].weights.read(name).double()
     for source in sources[1:]:
-        total += source.read(name)
-    return (total / len(sources)).to(sources[0].dtypes[name])
+        total += source.weights.read(name)
+    return (total / len(sources)).to(sources[0].weights.dtypes[name])
 
 
-def _check_same(first: Source, other: Source) -> None:
+def _check_same(first: ModelSource, other: ModelSource) -> None:
     """Raise unless both are checkpoints in our format, of the same facts, with the same tensors."""
     if not other.is_ours:
-        raise CheckpointError(f"{other.place} is not a checkpoint of a run; only those are averaged.")
-    _check_facts(first.place, first.config["model"], str(other.place), other.config["model"])
-    for kind, ours, theirs in (("shape", first.shapes, other.shapes), ("type", first.dtypes, other.dtypes)):
+        raise CheckpointError(f"{other.path} is not a checkpoint of a run; only those are averaged.")
+    _check_facts(first.path, first.config["model"], str(other.path), other.config["model"])
+    for kind, ours, theirs in (
+        ("shape", first.weights.shapes, other.weights.shapes),
+        ("type", first.weights.dtypes, other.weights.dtypes),
+    ):
         if names := ours.keys() ^ theirs.keys():
-            raise CheckpointError(f"{some(names)} are in only one of {first.place} and {other.place}.")
+            raise CheckpointError(f"{some(names)} are in only one of {first.path} and {other.path}.")
         for name in ours:
             if ours[name] != theirs[name]:
                 raise CheckpointError(
-                    f"{name} has the {kind} {ours[name]} in {first.place}, but {theirs[name]} in {other.place}."
+                    f"{name} has the {kind} {ours[name]} in {first.path}, but {theirs[name]} in {other.path}."
                 )
 
 

@@ -17,22 +17,20 @@ from glassformer.data.batching import BatchPlan, BudgetPlan, FixedPlan
 from glassformer.data.loader import Dataset, Loader
 from glassformer.data.token_files import tokenizer_fingerprint
 from glassformer.training import parallel
-from glassformer.training.activation_checkpointing import checkpoint_blocks
 from glassformer.training.adapters import adapter_state, fingerprint
+from glassformer.training.block_calls import checkpoint_blocks, compile_model
 from glassformer.training.build_model import StartModel, check_new, make_facts, make_model, make_tokenizer, start_model
 from glassformer.training.checkpoint import CheckpointError, check
-from glassformer.training.compiling import compile_model
-from glassformer.training.loop import Settings, Trainer
+from glassformer.training.loop import Schedule, Settings, Trainer, schedule
 from glassformer.training.objectives.base import Batch, Objective
-from glassformer.training.objectives.job import Job, Measured, RunContext, job_of, without_smoothing
+from glassformer.training.objectives.job import HasLengths, Job, RunContext, job_of, without_smoothing
 from glassformer.training.optim import adamw, muon_and_adamw
 from glassformer.training.parallel import all_gather, on_rank_zero, rank_zero_first
-from glassformer.training.reading import PARTS, Records, read_parts
-from glassformer.training.recipe import Aligned, Files, Optimisation, Recipe, StartOptions
-from glassformer.training.resume import compare, identity_of, needs_base
-from glassformer.training.schedules import Schedule, schedule
+from glassformer.training.recipe import Aligned, Files, Optimisation, Recipe, RecipeLoadOptions
+from glassformer.training.recipe_data import PARTS, Records, read_parts
+from glassformer.training.run_state import compare, fingerprint_of, needs_base
 from glassformer.weights.files import WeightsError
-from glassformer.weights.source import find_place
+from glassformer.weights.source import find_model
 
 # Settings that may change when a run is resumed, because the result does not depend on them (or only in the last
 # digits). Of files and folders the contents are compared, not the paths.
@@ -48,7 +46,7 @@ FREE = {
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Run:
-    """Everything that a run is made of."""
+    """A run that is ready to train, with its parts."""
 
     recipe: Recipe
     job: Job[Any]
@@ -60,12 +58,12 @@ class Run:
     parts: dict[str, Records[Any]]
     examples: dict[str, Dataset[Any]]
     trainer: Trainer
-    identity: dict[str, Any]
+    fingerprint: dict[str, Any]
     base: str | None  # the fingerprint of frozen weights that are not in its checkpoints; None: all are
     start_notes: list[str]  # on the model that it starts from
 
     def batches(self, part: str, *, whole: bool = False) -> Iterator[Batch]:
-        """The batches of a part to evaluate on, always the same: as many as the recipe says, or the ``whole`` part."""
+        """Yield the evaluation batches of a part, always the same: as many as the recipe sets, or all (``whole``)."""
         count = None if whole else self.recipe.evaluation.batches
         shuffle = count is not None  # else they would be the shortest rows
         plan = batch_plan(self.recipe, self.examples[part], shuffle=shuffle)
@@ -80,12 +78,12 @@ class Run:
         return loader.cursor.epoch + 1
 
     def notes(self) -> list[str]:
-        """Notes on the data: rows that were left out, or cut."""
+        """Return notes on the data: rows that were left out, or cut."""
         notes = []
         for part, rows in self.parts.items():
-            tally = rows.tally
-            if tally is not None and tally.bad:
-                notes.append(f"{part}: {tally}")
+            stats = rows.stats
+            if stats is not None and stats.bad:
+                notes.append(f"{part}: {stats}")
             cut = getattr(self.examples.get(part), "cut", 0)
             notes += [f"{part}: {note}" for note in getattr(self.examples.get(part), "notes", ())]
             if cut:
@@ -105,7 +103,7 @@ def build_run(
     Args:
         recipe: of the run.
         folder: for the tokenizer and the token files.
-        process: this one, of those that train together.
+        process: the current process.
         checkpoint: of a run to resume; compared before anything is trained or written.
         begin: called, by the first process, when all is in order, before anything is written.
     """
@@ -117,16 +115,16 @@ def build_run(
     parts: dict[str, Records[Any]] = read_parts(recipe.data, job.record, hold_out=job.holds_out_rows)
     labels = job.labels(parts["train"])
     start = _start(recipe, job, labels, checkpoint)
-    identity = _identity(recipe, parts, start) | job.identity()
-    _compare(checkpoint, identity, recipe)
+    run_fingerprint = _run_fingerprint(recipe, parts, start) | job.fingerprint()
+    _compare(checkpoint, run_fingerprint, recipe)
     # Tokenizer, facts of the model, tokenised examples.
     on_rank_zero(begin)
     tokenizer = rank_zero_first(lambda: make_tokenizer(recipe, job, parts["train"], folder / "tokenizer", start))
-    identity["tokenizer"] = tokenizer_fingerprint(tokenizer)
-    _compare(checkpoint, identity, recipe)
+    run_fingerprint["tokenizer"] = tokenizer_fingerprint(tokenizer)
+    _compare(checkpoint, run_fingerprint, recipe)
     context = RunContext(recipe, tokenizer, make_facts(recipe, job, tokenizer, labels, start), folder / "tokens")
     examples = rank_zero_first(lambda: job.examples(context, parts))  # token files are written once
-    identity["examples"] = {part: getattr(rows, "fingerprint", None) for part, rows in examples.items()}
+    run_fingerprint["examples"] = {part: getattr(rows, "fingerprint", None) for part, rows in examples.items()}
     # The model, initialised from the run's seed.
     torch.manual_seed(recipe.run.seed)
     random.seed(recipe.run.seed)  # saved in checkpoints, whether or not it is used
@@ -144,14 +142,14 @@ def build_run(
         parts=parts,
         examples=examples,
         trainer=_trainer(recipe, model, objective, examples["train"], process),
-        identity=identity,
+        fingerprint=run_fingerprint,
         base=fingerprint(model, adapter_state(model)) if is_adapted else None,
         start_notes=[] if start is None else start.notes,
     )
 
 
 def _with_existing_start(recipe: Recipe, checkpoint: Path) -> Recipe:
-    """The recipe of a run that is resumed, with its checkpoint in place of a start model or tokenizer that is gone.
+    """Return the recipe of a resumed run, with its checkpoint in place of a start model or tokenizer that is gone.
 
     A checkpoint of adapters does not contain their base weights; without these it is an error.
     """
@@ -161,8 +159,8 @@ def _with_existing_start(recipe: Recipe, checkpoint: Path) -> Recipe:
     if gone[0] and needs_base(checkpoint):
         raise CheckpointError(
             f"model.start={recipe.model.start} does not exist, and {checkpoint} holds only adapters, which need its "
-            f"weights (SHA-256 {identity_of(checkpoint)['recipe']['model']['start']}). Put it back, or say where it is "
-            f"now: model.start=FOLDER."
+            f"weights (SHA-256 {fingerprint_of(checkpoint)['recipe']['model']['start']}). Put it back, or set its "
+            f"new path: model.start=FOLDER."
         )
     if any(gone):
         on_rank_zero(partial(check, checkpoint))
@@ -173,7 +171,7 @@ def _with_existing_start(recipe: Recipe, checkpoint: Path) -> Recipe:
 def _exists(path: str) -> bool:
     """Whether a folder, a file or a name of the local cache can be opened."""
     try:
-        find_place(path)
+        find_model(path)
     except WeightsError:
         return False
     return True
@@ -202,21 +200,21 @@ def _trainer(
 
 
 def batch_plan(recipe: Recipe, examples: Dataset[Any], *, shuffle: bool = True) -> BatchPlan:
-    """Which examples are in which batch."""
+    """Return which examples are in which batch."""
     batch, seed = recipe.batch, recipe.run.seed
     if batch.examples is not None:
         return FixedPlan(len(examples), batch.examples, seed=seed, shuffle=shuffle)
     assert batch.tokens is not None
-    if not isinstance(examples, Measured):
+    if not isinstance(examples, HasLengths):
         raise ValueError(
-            f"the job {recipe.job} makes rows of one length: say how many are in a batch with batch.examples, and "
+            f"the job {recipe.job} makes rows of one length: set the rows per batch with batch.examples, and "
             f"batch.tokens=null."
         )
     return BudgetPlan(examples.lengths, batch.tokens, seed=seed, shuffle=shuffle)
 
 
 def make_optimizers(settings: Optimisation, model: nn.Module) -> list[Optimizer]:
-    """The optimizers of a recipe for a model."""
+    """Return the optimizers of a recipe for a model."""
     options: Any = {"weight_decay": settings.weight_decay, "betas": tuple(settings.betas), "eps": settings.eps}
     if settings.kind == "muon":
         return muon_and_adamw(model, settings.lr, **options)
@@ -224,7 +222,7 @@ def make_optimizers(settings: Optimisation, model: nn.Module) -> list[Optimizer]
 
 
 def make_schedule(settings: Optimisation, steps: int) -> Schedule:
-    """The learning-rate schedule of a recipe, for a run of ``steps`` steps."""
+    """Return the learning-rate schedule of a recipe, for a run of ``steps`` steps."""
     options = {"warmup": settings.warmup / steps, "start": 0.0}
     if settings.schedule in ("cosine", "linear"):
         options["floor"] = settings.floor
@@ -257,18 +255,18 @@ def _loader(
 
 
 def _start(recipe: Recipe, job: Job[Any], labels: tuple[str, ...], checkpoint: Path | None) -> StartModel | None:
-    """The model to start from, if there is one; a checkpoint that replaces it has its fingerprint."""
+    """Return the model to start from, if any; a checkpoint that replaces it has its fingerprint."""
     folder = recipe.model.start
     if folder is None:
         return None
     is_replaced = checkpoint is not None and folder == str(checkpoint)
-    known = identity_of(Path(folder))["recipe"]["model"]["start"] if is_replaced else None
-    options = StartOptions() if is_replaced else recipe.model.load_options  # a checkpoint is in our own format
+    known = fingerprint_of(Path(folder))["recipe"]["model"]["start"] if is_replaced else None
+    options = RecipeLoadOptions() if is_replaced else recipe.model.load_options  # a checkpoint is in our own format
     return start_model(folder, job, labels, options, known)
 
 
-def _identity(recipe: Recipe, parts: dict[str, Records[Any]], start: StartModel | None) -> dict[str, Any]:
-    """What may not change when a run is resumed, as far as it is known before building: recipe, rows, start."""
+def _run_fingerprint(recipe: Recipe, parts: dict[str, Records[Any]], start: StartModel | None) -> dict[str, Any]:
+    """Return what may not change when a run is resumed, as far as it is known before building: recipe, rows, start."""
     page = to_dict(recipe)
     for section, names in FREE.items():
         for name in names:
@@ -282,7 +280,7 @@ def _identity(recipe: Recipe, parts: dict[str, Records[Any]], start: StartModel 
     }
 
 
-def _compare(checkpoint: Path | None, identity: dict[str, Any], recipe: Recipe) -> None:
+def _compare(checkpoint: Path | None, run_fingerprint: dict[str, Any], recipe: Recipe) -> None:
     """Raise if a checkpoint is of another run; the error names the paths of what differs."""
     if checkpoint is None:
         return
@@ -292,4 +290,4 @@ def _compare(checkpoint: Path | None, identity: dict[str, Any], recipe: Recipe) 
         sides = (files.source, files.target) if isinstance(files, Aligned) else (files,)
         names = [name for side in sides for name in ((side,) if isinstance(side, str) else side or ())]
         paths[f"data.{part}"] = ", ".join(names) or None
-    compare(checkpoint, identity, {name: path for name, path in paths.items() if path is not None})
+    compare(checkpoint, run_fingerprint, {name: path for name, path in paths.items() if path is not None})

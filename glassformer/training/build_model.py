@@ -12,37 +12,38 @@ import torch
 from torch import nn
 
 from glassformer import hub
-from glassformer.config import Head, LMHead, Model, PretrainingHead, TaskHead, merge, shapes, to_dict
+from glassformer.config import Head, LMHead, ModelConfig, PretrainingHead, TaskHead, merge, shapes, to_dict
 from glassformer.config.checks import check_choice
+from glassformer.config.model import a_family
 from glassformer.families import lineages
 from glassformer.models.initialise import initialise
-from glassformer.text.special_tokens import style
 from glassformer.text.tokenizer import Tokenizer
-from glassformer.text.training import train_tokenizer
+from glassformer.text.training import style, train_tokenizer
 from glassformer.training.adapters import add_adapters, fingerprint
 from glassformer.training.objectives.examples import read_note
 from glassformer.training.objectives.job import Job, RunContext
-from glassformer.training.reading import Records
-from glassformer.training.recipe import ModelPlan, Recipe, StartOptions
+from glassformer.training.recipe import ModelPlan, Recipe, RecipeLoadOptions
+from glassformer.training.recipe_data import Records
 from glassformer.weights.lineage import Lineage, head_kind
 from glassformer.weights.saving import write_text
-from glassformer.weights.source import find_place
+from glassformer.weights.source import find_model
 
-LOAD_DEFAULTS = StartOptions()
+LOAD_DEFAULTS = RecipeLoadOptions()
 
 
 def make_tokenizer(
     recipe: Recipe, job: Job[Any], rows: Records[Any], folder: Path, start: hub.Loaded | None
 ) -> Tokenizer:
-    """The tokenizer that the recipe names, that of the model to start from, or one trained on the rows.
+    """Return the tokenizer that the recipe names, that of the model to start from, or one trained on the rows.
 
     A trained one is saved in ``folder`` and read from there the next time.
     """
     settings = recipe.tokenizer
     if settings.load is not None:
-        return Tokenizer.load(find_place(settings.load), kind=recipe.model.load_options.tokenizer_kind)
+        return Tokenizer.load(find_model(settings.load), kind=recipe.model.load_options.tokenizer_kind)
     if start is not None:
         return start.tokenizer
+    # Train a tokenizer, unless the folder holds one of the same rows and settings.
     special = job.special(rows)
     source: dict[str, Any] = {
         "tokenizer": to_dict(settings),
@@ -64,7 +65,7 @@ def _train_tokenizer(recipe: Recipe, job: Job[Any], rows: Records[Any], special:
     if settings.style is None:
         raise ValueError("a tokenizer must be trained: set tokenizer.style, or tokenizer.load=FOLDER.")
     return train_tokenizer(
-        job.vocabulary(rows),
+        job.tokenizer_texts(rows),
         kind=settings.kind,
         vocab_size=None if settings.kind == "bytes" else settings.size,
         special=style(settings.style).with_further(*settings.special, *special),
@@ -74,10 +75,11 @@ def _train_tokenizer(recipe: Recipe, job: Job[Any], rows: Records[Any], special:
 
 def make_facts(
     recipe: Recipe, job: Job[Any], tokenizer: Tokenizer, labels: Iterable[str], start: hub.Loaded | None
-) -> Model:
-    """The facts of the model that is trained: those of the model to start from, or new ones."""
+) -> ModelConfig:
+    """Return the facts of the model that is trained: those of the model to start from, or new ones."""
     plan = recipe.model
     if start is not None:
+        # Facts of the start model.
         facts = start.config
         if tokenizer.vocab_size > facts.vocab:
             raise ValueError(
@@ -85,11 +87,12 @@ def make_facts(
                 f"leave out tokenizer.load to use the model's own."
             )
     else:
+        # New facts: the lineage's, with the sizes and facts of the recipe.
         facts = new_facts(lineages()[str(plan.lineage)], plan.sizes, job.head, tokenizer, tuple(labels))
         facts = merge(job.finish(facts), plan.facts, "model.facts")
-    if facts.longest is not None and facts.longest < recipe.batch.length:
+    if facts.max_length is not None and facts.max_length < recipe.batch.length:
         raise ValueError(
-            f"batch.length={recipe.batch.length} tokens are more than the {facts.longest} positions of the model; "
+            f"batch.length={recipe.batch.length} tokens are more than the {facts.max_length} positions of the model; "
             f"lower it, or raise the number of positions in model.sizes."
         )
     return facts
@@ -97,8 +100,8 @@ def make_facts(
 
 def new_facts(
     lineage: Lineage, sizes: Mapping[str, Any], head: str, tokenizer: Tokenizer, labels: tuple[str, ...] = ()
-) -> Model:
-    """Facts of a model of a lineage for the vocabulary of a tokenizer, with the ids of its special tokens."""
+) -> ModelConfig:
+    """Return facts of a model of a lineage for the vocabulary of a tokenizer, with the ids of its special tokens."""
     key_of = {key.path: name for name, key in lineage.keys.items() if key.path is not None}
     config = {key_of["vocab"]: tokenizer.vocab_size, **sizes}  # as in the lineage's config.json
     if config[key_of["vocab"]] < tokenizer.vocab_size:
@@ -106,6 +109,7 @@ def new_facts(
             f"model.sizes.{key_of['vocab']}={config[key_of['vocab']]} is less than the {tokenizer.vocab_size} tokens "
             f"of the vocabulary; leave it out."
         )
+    # Ids of special tokens, under the names of the lineage's config.json.
     roles = ("bos", "eos", "pad")
     tokens = {role: getattr(tokenizer, role) for role in roles}
     config |= {key_of[f"tokens.{role}"]: tokens[role] for role in roles if f"tokens.{role}" in key_of}
@@ -114,6 +118,7 @@ def new_facts(
     if "tokens.start" in key_of:
         config[key_of["tokens.start"]] = start
     facts = lineage.facts(config, head)
+    # Roles that this config.json has no key for.
     missing = {role: number for role, number in tokens.items() if getattr(facts.tokens, role) is None}
     if facts.family == "encoder-decoder":
         missing["start"] = start
@@ -123,12 +128,12 @@ def new_facts(
 
 
 def _label_config(labels: tuple[str, ...]) -> dict[str, Any]:
-    """Labels as a config.json has them, if there are any."""
+    """Return labels as a config.json has them, if there are any."""
     return {"id2label": {str(number): label for number, label in enumerate(labels)}} if labels else {}
 
 
 def _start_token(lineage: Lineage, head: str, tokens: Mapping[str, int | None]) -> int | None:
-    """What a decoder reads first: the token with the same role as in the lineage's published models, or a default."""
+    """Return the decoder's start token: the one with that role in the lineage's published models, or a default."""
     published = lineage.facts({}, head).tokens
     same = [
         role
@@ -139,7 +144,7 @@ def _start_token(lineage: Lineage, head: str, tokens: Mapping[str, int | None]) 
 
 
 def check_new(plan: ModelPlan, head: str, **sizes: Any) -> None:
-    """Raise unless a new model can be built from a plan: a lineage with this head that knows all sizes.
+    """Raise unless a new model can be built from a plan: a lineage that has this head and all of these sizes.
 
     Args:
         plan: the recipe's section on the model.
@@ -151,7 +156,7 @@ def check_new(plan: ModelPlan, head: str, **sizes: Any) -> None:
     check_choice(f"the kind of head of {lineage.name}", head, lineage.heads)
     reader = lineage.reader(config)
     try:
-        facts = replace(lineage.read(reader), head=lineage.form(head).head(reader))
+        facts = replace(lineage.read(reader), head=lineage.head_format(head).head(reader))
     except (TypeError, ValueError) as error:  # the message is about a config.json
         raise ValueError(f"model.sizes of {lineage.name}: {str(error).replace('config.json says ', '')}") from error
     merge(facts, plan.facts, "model.facts")
@@ -173,10 +178,10 @@ def start_model(
     folder: str,
     job: Job[Any],
     labels: tuple[str, ...],
-    options: StartOptions = LOAD_DEFAULTS,
+    options: RecipeLoadOptions = LOAD_DEFAULTS,
     known: str | None = None,
 ) -> StartModel:
-    """The model of a folder with the head that the job needs: its own, with its labels in their order, or a new one.
+    """Return the model of a folder with the head that the job needs: its own, with its labels in order, or a new one.
 
     ``known``: its fingerprint, if the folder replaces one that is gone; else its weights are hashed.
     """
@@ -209,7 +214,7 @@ def _copy_head(own: hub.Loaded, loaded: hub.Loaded) -> None:
 
 
 def _common_prefixes(new: Head | None, old: Head | None) -> Iterator[tuple[str, str]]:
-    """Prefixes, in two heads, of the names of weights that do the same; the scores belong to their labels."""
+    """Yield prefixes, in two heads, of the names of weights that do the same; the scores belong to their labels."""
     for (now, head), (before, other) in product(_parts(new).items(), _parts(old).items()):
         if isinstance(head, LMHead) and isinstance(other, LMHead):
             same, part = head.transform == other.transform, ""
@@ -222,12 +227,12 @@ def _common_prefixes(new: Head | None, old: Head | None) -> Iterator[tuple[str, 
 
 
 def _parts(head: Head | None) -> dict[str, Head | None]:
-    """The heads that a head is made of, by the prefix of their weights."""
+    """Return the heads inside a head, by the prefix of their weights."""
     return {"head.lm.": head.lm, "head.pair.": head.pair} if isinstance(head, PretrainingHead) else {"head.": head}
 
 
 def _head_notes(old: Head | None, loaded: hub.Loaded) -> list[str]:
-    """That a head is new, or parts of it, and why; nothing if all of it was loaded."""
+    """Return notes on which parts of the head are new, and why; none if all of it was loaded."""
     new, fresh = loaded.config.head, loaded.report.fresh
     if not fresh:
         return []
@@ -240,18 +245,21 @@ def _head_notes(old: Head | None, loaded: hub.Loaded) -> list[str]:
 
 
 def _new_head(own: hub.Loaded, job: Job[Any], labels: tuple[str, ...]) -> Head:
-    """A head for a job: the model's own with other labels, or its lineage's, or a plain one."""
+    """Return a head for a job: the model's own with other labels, or its lineage's, or a plain one."""
     kind = job.head
+    # The model's own head.
     if kind == "lm" and own.config.lm is not None:
         return own.config.lm
     if isinstance(own.config.head, TaskHead) and own.config.head.task == kind:
         return replace(own.config.head, labels=labels)
+    # The head that the lineage has for this kind.
     if own.lineage is not None and kind in lineages()[own.lineage].heads:
         lineage = lineages()[own.lineage]
         config = lineage.config(replace(own.config, head=None)) if "none" in lineage.heads else {}
         head = lineage.facts({**config, **_label_config(labels)}, kind).head
         assert head is not None
         return head
+    # A plain head.
     pool: Literal["first", "last"] = "last" if own.config.family == "decoder" else "first"
     plain: dict[str, TaskHead] = {
         "classify": TaskHead(task="classify", labels=labels, pool=pool),
@@ -260,14 +268,15 @@ def _new_head(own: hub.Loaded, job: Job[Any], labels: tuple[str, ...]) -> Head:
     }
     if kind not in plain:
         raise ValueError(
-            f"the job {job.recipe.job} needs a model with the head {kind}; the one in {own.place} is of the family "
-            f"{own.config.family} with the head {head_kind(own.config.head)}. Start from another, or train another job."
+            f"the job {job.recipe.job} needs a model with the head {kind}; the one in {own.path} is "
+            f"{a_family(own.config.family)} with the head {head_kind(own.config.head)}. Start from another, or train "
+            "another job."
         )
     return plain[kind]
 
 
 def make_model(context: RunContext, job: Job[Any], start: hub.Loaded | None) -> nn.Module:
-    """The model with its initial weights, and with adapters if the recipe has them."""
+    """Return the model with its initial weights, and with adapters if the recipe has them."""
     plan = context.recipe.model
     model = job.build(context) if start is None else start.model
     if start is not None:

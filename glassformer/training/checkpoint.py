@@ -1,4 +1,6 @@
-"""Checkpoints of a run: written all or nothing, verified when read, old ones kept until the new one is complete.
+"""Checkpoint folders: written all or nothing, verified when read, old ones kept until the new one is complete.
+
+What they contain is written and read by ``run_state``.
 
 A checkpoint is a folder ``step-00000100``. Its files are written to a hidden folder beside it first; then comes
 ``manifest.json`` with the size and SHA-256 of every file and whether it is the best so far, everything is flushed to
@@ -21,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from glassformer.config.checks import check_positive
+from glassformer.config.checks import Setting, SettingError, check_positive
 from glassformer.training.parallel import on_rank_zero, rank
 from glassformer.weights.saving import sync, write_text
 
@@ -29,7 +31,7 @@ MANIFEST = "manifest.json"
 NAME = re.compile(r"step-(\d{8,})")
 
 
-class CheckpointError(ValueError):
+class CheckpointError(SettingError):
     """A checkpoint that cannot be read or written."""
 
 
@@ -88,7 +90,7 @@ class Checkpoints:
                 shutil.rmtree(hidden)
 
     def all(self) -> list[Path]:
-        """All complete checkpoints, the newest last."""
+        """Return all complete checkpoints, the newest last."""
         return [path for path in self._named() if (path / MANIFEST).is_file()]
 
     def _named(self) -> list[Path]:
@@ -97,11 +99,11 @@ class Checkpoints:
         return sorted((path for path in self.folder.iterdir() if NAME.fullmatch(path.name)), key=step_of)
 
     def latest(self) -> Path | None:
-        """The newest one."""
+        """Return the newest complete checkpoint."""
         return next(reversed(self.all()), None)
 
     def best(self) -> Path | None:
-        """The newest one that was the best so far when it was written."""
+        """Return the newest checkpoint that was the best so far when it was written."""
         return next((path for path in reversed(self.all()) if _is_best(path)), None)
 
     def _remove_old(self) -> None:
@@ -113,7 +115,7 @@ class Checkpoints:
 
 
 def step_of(path: Path) -> int:
-    """The step after which a checkpoint was written."""
+    """Return the step after which a checkpoint was written."""
     match = NAME.fullmatch(path.name)
     if match is None:
         raise CheckpointError(f"{path}: a checkpoint's folder is called step- and a number; this one is not.")
@@ -126,10 +128,12 @@ def check(path: Path) -> dict[str, Any]:
     if not manifest.is_file():
         raise CheckpointError(f"{path}: there is no {MANIFEST}, so it was not written to the end.{_remedy(path)}")
     try:
+        # Read the manifest.
         contents: dict[str, Any] = json.loads(manifest.read_text(encoding="utf-8"))
         files = {str(name): (int(file["bytes"]), str(file["sha256"])) for name, file in contents["files"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{manifest} is damaged: {error}.{_remedy(path)}") from error
+    # Compare size and SHA-256 of every file with the manifest.
     for name, (size, digest) in files.items():
         file = path / name
         if not file.is_file():
@@ -151,7 +155,7 @@ def _is_complete(path: Path) -> bool:
 
 
 def _is_best(path: Path) -> bool:
-    """As the manifest has it; a damaged one is reported where the checkpoint is read."""
+    """Whether the manifest marks a checkpoint as the best; damage is reported when the checkpoint is read."""
     try:
         contents = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
     except ValueError:
@@ -160,13 +164,13 @@ def _is_best(path: Path) -> bool:
 
 
 def _remedy(path: Path) -> str:
-    """What to do about a damaged checkpoint: resume from the one before."""
+    """Return what to do about a damaged checkpoint: resume from the one before."""
     if NAME.fullmatch(path.name) is None:
         return ""
     before = [other for other in Checkpoints(path.parent).all() if other != path and step_of(other) < step_of(path)]
     if not before:
         return " There is none before it; start a new run."
-    return f" Remove {path}, and --resume continues from {before[-1]}."
+    return f" Remove {path}, and the run resumes from {before[-1]}."
 
 
 def _make_empty(folder: Path) -> None:
@@ -188,7 +192,7 @@ def _write_manifest(folder: Path, is_best: bool) -> None:
 
 
 def _rename(hidden: Path, path: Path) -> None:
-    """Give a finished folder its name; one that has it already is moved aside first, and removed afterwards."""
+    """Rename a finished folder; an old folder of that name is moved aside first, and removed afterwards."""
     old = path.with_name(f".{path.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     if path.exists():
@@ -245,7 +249,9 @@ class FolderLock:
         except BlockingIOError as error:
             self.release()
             raise CheckpointError(
-                f"another process trains in {self.folder} now; wait for it, stop it, or choose another --out."
+                "another process trains in {} now; wait for it, stop it, or choose another folder with {}.",
+                str(self.folder),
+                Setting("out"),
             ) from error
         except OSError:
             self.release()

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from glassformer.config import count
 from glassformer.inspect.account.plot import STYLE, check_plot, save_figure
 from glassformer.inspect.facts import facts_of
-from glassformer.training.logging.curve import Curves, read_curves, smooth, thin
-from glassformer.training.logging.sinks import read_log
+from glassformer.training.logging.curve import Curves, curves_of, read_lines, smooth, thin
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,14 +18,14 @@ if TYPE_CHECKING:
 UNCOMPARED = ("name", "about", "expected")  # texts of a recipe that change nothing in the run
 # Okabe and Ito (2008): told apart by all kinds of colour vision. Yellow, too faint for a line, is left out.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-POINTS = 400  # places along the step axis at which a training curve is drawn
+POINTS = 400  # of the step axis, at which a training curve is drawn
 PLATE = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}  # behind a number
 LABEL = 60  # characters of a run's name and differences in the legend
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """What a run folder says of its run."""
+    """A run, as its folder records it."""
 
     name: str
     folder: Path
@@ -38,6 +37,8 @@ class RunSummary:
     seconds: float  # wall time of all training steps, without validations and checkpoints
     memory: int | None  # bytes, the peak of the process or of the GPU
     parameters: int | None  # None before a model was written
+    estimated_seconds: float | None  # before the first step, validations included; None: not known
+    estimated_memory: int | None  # bytes
 
     @cached_property
     def best_validation_loss(self) -> float | None:
@@ -64,8 +65,11 @@ def read_run_summary(folder: Path, name: str) -> RunSummary:
     for file in ("recipe.yaml", "log.jsonl"):
         if not (folder / file).is_file():
             raise ValueError(f"{folder} is not a run of glassformer train: it has no {file}.")
-    curves = read_curves(folder / "log.jsonl")
-    steps = [line for line in read_log(folder / "log.jsonl") if line.get("kind") == "step"]
+    # The log: one line per step, and one with the estimated cost.
+    lines = read_lines(folder / "log.jsonl")
+    curves = curves_of(lines, folder / "log.jsonl")
+    steps = [line for line in lines if line.get("kind") == "step"]
+    estimate: dict[str, Any] = next((line.get("measured", {}) for line in lines if line.get("kind") == "cost"), {})
     measured = [line.get("measured", {}) for line in steps]
     return RunSummary(
         name=name,
@@ -75,21 +79,26 @@ def read_run_summary(folder: Path, name: str) -> RunSummary:
         curves=curves,
         steps=max(line["step"] for line in steps),
         tokens=sum(line.get("tokens", 0) for line in steps),
-        seconds=sum(one.get("seconds") or 0.0 for one in measured),
-        memory=max((one["memory"] for one in measured if one.get("memory")), default=None),
+        seconds=sum(step.get("seconds") or 0.0 for step in measured),
+        memory=max((step["memory"] for step in measured if step.get("memory")), default=None),
         parameters=count(facts_of(folder / "model")) if (folder / "model").is_dir() else None,
+        estimated_seconds=estimate.get("seconds"),
+        estimated_memory=estimate.get("memory"),
     )
 
 
 def differing_keys(runs: Sequence[RunSummary]) -> list[str]:
-    """Recipe keys whose values are not the same in all runs; a key that a run does not have counts as different."""
+    """Return recipe keys whose values are not the same in all runs.
+
+    A key that a run does not have counts as different.
+    """
     keys = dict.fromkeys(key for run in runs for key in run.recipe)
     first = runs[0].recipe
     return [key for key in keys if any(key not in run.recipe or run.recipe[key] != first.get(key) for run in runs)]
 
 
 def metric_names(runs: Sequence[RunSummary]) -> list[str]:
-    """The final metrics that at least one run has, in their order."""
+    """Return the final metrics that at least one run has, in their order."""
     return list(dict.fromkeys(name for run in runs for name in run.results))
 
 
@@ -170,7 +179,7 @@ def _read_results(path: Path) -> dict[str, float]:
 
 
 def _flat(page: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as one, by dotted keys."""
+    """Return nested tables as one, by dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in page.items():
         if isinstance(value, dict):

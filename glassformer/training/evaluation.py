@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from glassformer import hub
-from glassformer.config import LMHead, Model, PretrainingHead, TaskHead, to_dict
+from glassformer.config import LMHead, ModelConfig, PretrainingHead, TaskHead, to_dict
 from glassformer.config.checks import check_choice
 from glassformer.data.loader import Loader
-from glassformer.data.records import Text
+from glassformer.data.records import TextRecord
 from glassformer.hub import JOB, Loaded
 from glassformer.models.transformer import Transformer
 from glassformer.training.adapters import adapted, merged
@@ -29,10 +29,10 @@ from glassformer.training.objectives.base import Objective
 from glassformer.training.objectives.examples import read_note
 from glassformer.training.objectives.job import Job, RunContext, as_loaded, job_of, without_smoothing
 from glassformer.training.parallel import Process, all_gather, gathered_weights, own_batches
-from glassformer.training.reading import Records, read_part
 from glassformer.training.recipe import Recipe
+from glassformer.training.recipe_data import Records, read_part
 from glassformer.training.recipe_files import ENDINGS, ending_of, recipe_of
-from glassformer.training.resume import random_state, restore_random
+from glassformer.training.run_state import random_state, restore_random
 from glassformer.weights.lineage import head_kind
 
 DRY_RUN_ROWS = 2  # rows on which everything is tried before a run begins
@@ -44,8 +44,8 @@ class Evaluator:
 
     Args:
         run: that trains.
-        average: of its weights; if there is one, it is what is evaluated and kept.
-        process: this one, of those that train together.
+        average: of its weights; if not None, they are evaluated and kept.
+        process: the current process.
         folder: of the run.
     """
 
@@ -55,16 +55,16 @@ class Evaluator:
     folder: Path
 
     def averaged(self) -> AbstractContextManager[None]:
-        """Inside it the model has the averaged weights, if there are any."""
+        """Apply the averaged weights, if there are any, inside the ``with`` block."""
         return nullcontext() if self.average is None else self.average.applied()
 
     def kept_model(self) -> Transformer:
-        """The part of the model that is kept in the end, with its adapters merged."""
-        model = self.run.job.shown(self.run.model)
+        """Return the part of the model that is kept in the end, with its adapters merged."""
+        model = self.run.job.saved_model(self.run.model)
         return merged(model) if adapted(model) else model
 
     def validate(self, rows: int | None, batches: int | None = None) -> dict[str, float] | None:
-        """Loss and metrics on the validation rows; None if there are none.
+        """Return loss and metrics on the validation rows; None if there are none.
 
         Args:
             rows: how many for the metrics, which cost more than the loss; None: all.
@@ -73,23 +73,25 @@ class Evaluator:
         if "valid" not in self.run.examples:
             return None
         with self.averaged():
+            # Loss, by all processes together.
             means = evaluate(
                 self.run.model, self.run.eval_objective, own_batches(islice(self.run.batches("valid"), batches))
             )
             metrics = self.run.job.losses(means)
+            # Other metrics, by the first process.
             with gathered_weights(self.run.model):
                 if self.process.is_first and "valid" in self.run.parts:
                     metrics |= self._metrics(list(islice(self.run.parts["valid"], rows)))
         return all_gather(metrics)[0]  # the first process has all of them
 
     def _metrics(self, rows: list[Any]) -> dict[str, float]:
-        return self.run.job.figures(self.run.context, self._loaded(), rows)
+        return self.run.job.metrics(self.run.context, self._loaded(), rows)
 
     def _loaded(self) -> Loaded:
         return as_loaded(self.kept_model(), self.run.context.tokenizer, self.folder)
 
     def samples(self, count: int) -> list[str]:
-        """What the model generates for a few rows."""
+        """Return what the model generates for a few rows."""
         rows = list(islice(self.run.parts.get("valid", self.run.parts["train"]), count))
         if not rows:
             return []
@@ -106,19 +108,25 @@ class Evaluator:
         restore_random(before, self.process.device)
 
     def measure(self, folder: Path) -> dict[str, dict[str, float]]:
-        """Loss and metrics of the saved model, on all validation and test rows; complete in the first process."""
+        """Return loss and metrics of the saved model, on all validation and test rows.
+
+        Complete in the first process.
+        """
         loaded = hub.load(folder, device=self.process.device)
         parts = [part for part in ("valid", "test") if part in self.run.examples]
         results: dict[str, dict[str, float]] = {}
-        for part in parts:  # what all processes do together comes before what one does alone
+        for part in parts:  # collective work first, then that of the first process
             results[part] = self._saved_loss(loaded.model, part)
         for part in parts if self.process.is_first else []:
             if part in self.run.parts:
-                results[part] |= self.run.job.figures(self.run.context, loaded, list(self.run.parts[part]))
+                results[part] |= self.run.job.metrics(self.run.context, loaded, list(self.run.parts[part]))
         return results
 
     def _saved_loss(self, model: Transformer, part: str) -> dict[str, float]:
-        """The loss of the saved model. If that is only a part of what was trained, it has none: the best logged one."""
+        """Return the loss of the saved model.
+
+        If that is only a part of what was trained, it has none: the best logged one.
+        """
         if not self.run.job.keeps_all:
             lines = read_log(self.folder / "log.jsonl") if part == "valid" else []
             best = [line for line in lines if line["kind"] == "validation" and line["best"]]
@@ -149,8 +157,8 @@ _INSTEAD = {  # keys that have no effect here, and what does the same
 _TASKS = {"classify": "classify", "pair": "classify", "tag": "tag", "span": "answer"}
 
 
-def job_for(facts: Model) -> str:
-    """The name of the job that a model's head is for."""
+def job_for(facts: ModelConfig) -> str:
+    """Return the name of the job that a model's head is for."""
     head = facts.head
     if isinstance(head, TaskHead) and head.task in _TASKS:
         return _TASKS[head.task]
@@ -163,7 +171,7 @@ def job_for(facts: Model) -> str:
 
 
 def evaluation_note(job: Job[Any]) -> dict[str, Any]:
-    """What is saved beside the model of a job, to evaluate it later as it was evaluated after training."""
+    """Return what is saved beside the model of a job, to evaluate it later as it was evaluated after training."""
     page = to_dict(job.recipe)
     kept = {section: {name: page[section][name] for name in names} for section, names in _KEPT.items()}
     return {"job": job.recipe.job, "objective": to_dict(job.options), **kept}
@@ -183,7 +191,7 @@ def check_changes(changes: Mapping[str, str]) -> None:
 
 
 def _saved_note(loaded: Loaded) -> dict[str, Any]:
-    """The evaluation note beside a model, or what follows from its head."""
+    """Return the evaluation note beside a model, or what follows from its head."""
     path = loaded.folder / JOB
     if not path.is_file():
         return {"job": job_for(loaded.config), "objective": _default_options(loaded.config)}
@@ -197,26 +205,26 @@ def _saved_note(loaded: Loaded) -> dict[str, Any]:
 
 
 def _checked_note(note: Any) -> dict[str, Any]:
-    """A note with tables where they belong; a student is evaluated without its teacher."""
+    """Return a note after checking that its sections are mappings; a student is evaluated without its teacher."""
     if not isinstance(note, dict) or not {"job", "objective"} <= note.keys():
-        raise ValueError("it is not a table with a job and an objective.")
+        raise ValueError("it must be a mapping with a job and an objective.")
     if wrong := [name for name in ("objective", *_KEPT) if not isinstance(note.get(name, {}), dict)]:
-        raise ValueError(f"{wrong[0]} is {note[wrong[0]]!r}, and not a table.")
+        raise ValueError(f"{wrong[0]} must be a mapping, got {note[wrong[0]]!r}.")
     if note["job"] == "distillation":
         masking = {name: note["objective"].get(name) for name in ("masking", "rows")}
         note = {**note, "job": "masked", "objective": masking}
     return note
 
 
-def _default_options(facts: Model) -> dict[str, Any]:
-    """Options of the job for a head: a single score is a regression."""
+def _default_options(facts: ModelConfig) -> dict[str, Any]:
+    """Return options of the job for a head: a single score is a regression."""
     head = facts.head
     is_number = isinstance(head, TaskHead) and _TASKS.get(head.task) == "classify" and len(head.labels) == 1
     return {"kind": "number"} if is_number else {}
 
 
 def page_for(loaded: Loaded, format_: str, files: Any, job: str | None = None) -> dict[str, Any]:
-    """The page of a recipe that evaluates a model on files, as it was evaluated after training if its folder says how.
+    """Return a recipe that evaluates a model on files, as it was evaluated after training if its folder says how.
 
     Another ``job`` has other options. How files of another format were read does not matter, except their languages.
     Changes to the page are the caller's.
@@ -228,10 +236,10 @@ def page_for(loaded: Loaded, format_: str, files: Any, job: str | None = None) -
 
 
 def _page(loaded: Loaded, note: dict[str, Any], format_: str, files: Any) -> dict[str, Any]:
-    data, longest = note.get("data", {}), loaded.config.longest
+    data, max_length = note.get("data", {}), loaded.config.max_length
     if data.get("format") != format_:
         data = {name: value for name, value in data.items() if name == "languages"}
-    batch = {"examples": 16, "length": 512 if longest is None else min(longest, 512)}
+    batch = {"examples": 16, "length": 512 if max_length is None else min(max_length, 512)}
     return {
         "about": "evaluation",
         "expected": {"result": ""},
@@ -247,7 +255,7 @@ def _page(loaded: Loaded, note: dict[str, Any], format_: str, files: Any) -> dic
 
 
 def evaluate_model(loaded: Loaded, recipe: Recipe, part: str = "test") -> tuple[dict[str, float], list[str]]:
-    """Loss and metrics of a model on a part of a recipe's data; and notes on its rows."""
+    """Return loss and metrics of a model on a part of a recipe's data; and notes on its rows."""
     job: Job[Any] = job_of(recipe)
     if not job.keeps_all:
         raise ValueError(
@@ -256,17 +264,19 @@ def evaluate_model(loaded: Loaded, recipe: Recipe, part: str = "test") -> tuple[
         )
     kind = head_kind(loaded.config.head)
     if {"pair": "classify"}.get(kind, kind) != job.head:
-        raise ValueError(f"the job {recipe.job} is for models with the head {job.head}, and this one has {kind}.")
+        raise ValueError(f"the job {recipe.job} is for models with the head {job.head}, and this model has {kind}.")
+    # Loss over all rows, as examples of the job's objective.
     rows: Records[Any] = read_part(recipe.data, part, job.record)
     with tempfile.TemporaryDirectory() as folder:
         context = RunContext(recipe, loaded.tokenizer, loaded.config, Path(folder))
         examples = job.examples(context, {part: rows})[part]
         losses = _losses(loaded.model, without_smoothing(job.objective(context)), job, examples, recipe)
-    notes = [str(rows.tally)] if rows.tally is not None and rows.tally.bad else []
+    # Rows that were left out or cut.
+    notes = [str(rows.stats)] if rows.stats is not None and rows.stats.bad else []
     notes += getattr(examples, "notes", [])
     if cut := getattr(examples, "cut", 0):
         notes.append(f"{cut:,} of {len(rows):,} rows were cut to {recipe.batch.length} tokens")
-    return losses | job.figures(context, loaded, list(rows)), notes
+    return losses | job.metrics(context, loaded, list(rows)), notes
 
 
 def _losses(
@@ -278,24 +288,27 @@ def _losses(
 
 
 def format_of(loaded: Loaded, files: Sequence[str]) -> str:
-    """The format of files by the endings of their names; if these do not tell, the one of the model's training data."""
+    """Return the format of files by the endings of their names.
+
+    If these do not tell, the one of the model's training data.
+    """
     endings = {ending_of(file) for file in files}
     format_ = ENDINGS.get(*endings) if len(endings) == 1 else None
     trained_on = _saved_note(loaded).get("data", {}).get("format")
     fits = len(files) == 2 if trained_on == "parallel" else len(endings) == 1
     if fits and format_ in (None, "text") and trained_on not in (None, "toy", "documentation"):  # those have no files
         recipe = recipe_of("evaluation", page_for(loaded, "text", None))
-        format_ = format_ if format_ is not None and job_of(recipe).record is Text else trained_on
+        format_ = format_ if format_ is not None and job_of(recipe).record is TextRecord else trained_on
     if format_ is None:
         raise ValueError(
-            f"the format of {', '.join(files) or 'no files'} is not clear; say --format, one of "
+            f"the format of {', '.join(files) or 'no files'} is not clear; set --format, one of "
             f"{', '.join([*ENDINGS.values(), 'parallel', 'dataset'])}."
         )
     return format_
 
 
 def files_of(format_: str, files: Sequence[str]) -> Any:
-    """Files as a recipe names them: of aligned ones, the source first."""
+    """Return files in the form of a recipe's ``data``; of two aligned files, the first is the source."""
     if format_ == "parallel":
         if len(files) != 2:
             raise ValueError(f"aligned files are two, the source and the target; got {len(files)}.")

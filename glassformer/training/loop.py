@@ -7,24 +7,78 @@ processes, so k micro-batches of unequal size do what one large batch would do.
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from itertools import islice
+from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from glassformer.config.checks import check_choice, check_number, check_positive
+from glassformer.config.checks import check_choice, check_number, check_positive, check_probability
 from glassformer.nn.modes import Evaluating
-from glassformer.training.objectives.base import Batch, Loss, Objective, add_counts
+from glassformer.training.objectives.base import Batch, Loss, Objective
 from glassformer.training.parallel import all_gather, full_tensor, gathered_weights, world_size
-from glassformer.training.schedules import Schedule, warmup_cosine
 
+Schedule = Callable[[float], float]  # from the fraction of a run that is done to a factor on the learning rate
 Precision = Literal["float32", "bfloat16", "float16"]
-WIDTHS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+# Learning-rate schedules: a linear warm-up from ``start`` to 1 over the fraction ``warmup`` of the run, then a decay.
+
+
+def warmup_cosine(progress: float, *, warmup: float = 0.05, start: float = 0.05, floor: float = 0.05) -> float:
+    """Return half a cosine wave down to ``floor`` (Loshchilov and Hutter, 2017)."""
+    if progress < warmup:
+        return start + (1 - start) * progress / warmup
+    decay = min(1.0, (progress - warmup) / (1 - warmup))  # 0 at the end of the warm-up, 1 at the end of the run
+    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * decay))
+
+
+def warmup_linear(progress: float, *, warmup: float = 0.05, start: float = 0.05, floor: float = 0.0) -> float:
+    """Return a straight line down to ``floor`` (Devlin et al., 2019)."""
+    if progress < warmup:
+        return start + (1 - start) * progress / warmup
+    return 1 - (1 - floor) * min(1.0, (progress - warmup) / (1 - warmup))
+
+
+def warmup_constant(progress: float, *, warmup: float = 0.05, start: float = 0.05) -> float:
+    """No change after the warm-up."""
+    return start + (1 - start) * progress / warmup if progress < warmup else 1.0
+
+
+def warmup_inverse_sqrt(progress: float, *, warmup: float = 0.05, start: float = 0.0) -> float:
+    """√(warm-up steps / steps): the schedule of Vaswani et al. (2017), section 5.3, with its peak as 1.
+
+    Theirs is d_model^−0.5 · min(step^−0.5, step · warmup^−1.5); its peak, the learning rate to set here, is
+    (d_model · warm-up steps)^−0.5.
+    """
+    if warmup == 0:
+        raise ValueError("this schedule decays from the end of its warm-up; warmup must be more than 0.")
+    return start + (1 - start) * progress / warmup if progress < warmup else math.sqrt(warmup / progress)
+
+
+SCHEDULES: dict[str, Callable[..., float]] = {
+    "cosine": warmup_cosine,
+    "linear": warmup_linear,
+    "inverse-sqrt": warmup_inverse_sqrt,
+    "constant": warmup_constant,
+}
+
+
+def schedule(name: str, **options: float) -> Schedule:
+    """Return a schedule by its name, with its options filled in."""
+    check_choice("schedule", name, SCHEDULES)
+    check_probability(**{key: options[key] for key in ("warmup", "start") if key in options})
+    scheduler = partial(SCHEDULES[name], **options)
+    scheduler(0.0)  # a wrong option is an error now, not at the first step
+    return scheduler
+
+
+# Batches in, reports out.
 
 
 @runtime_checkable
@@ -35,10 +89,10 @@ class Batches(Protocol):
         """Itself."""
 
     def __next__(self) -> Batch:
-        """The next batch."""
+        """Return the next batch."""
 
     def state(self) -> dict[str, Any]:
-        """Its position, as JSON can write it."""
+        """Return its position, as JSON can write it."""
 
     def resume(self, state: Mapping[str, Any]) -> None:
         """Continue from a position."""
@@ -61,22 +115,22 @@ class Settings:
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.seconds is None):
-            raise ValueError("say how long to train: either steps or seconds.")
+            raise ValueError("set the length of the run: either steps or seconds.")
         check_positive(steps=1 if self.steps is None else self.steps, accumulate=self.accumulate)
         check_number(seconds=1.0 if self.seconds is None else self.seconds)
-        check_choice("precision", self.precision, WIDTHS)
+        check_choice("precision", self.precision, DTYPES)
         if self.clip is not None:
             check_number(clip=self.clip)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class StepReport:
     """What one step did."""
 
     step: int  # the first is 1
     loss: float
     terms: dict[str, float]  # the mean of each term of the loss
-    parts: dict[str, float]  # means that are logged but not trained on, such as accuracy
+    metrics: dict[str, float]  # means that are logged but not trained on, such as accuracy
     lr: float
     grad_norm: float  # before clipping
     tokens: int  # read in this step, by all processes
@@ -87,25 +141,26 @@ class Report:
 
 
 class Means(NamedTuple):
-    """Mean loss over some batches, with its terms and what is logged beside it."""
+    """Mean loss over some batches, with its terms and metrics such as accuracy."""
 
     loss: float
     terms: dict[str, float]
-    parts: dict[str, float]
+    metrics: dict[str, float]
 
 
 @dataclass
 class LossAccumulator:
     """Losses of several batches, summed. Means are over targets, not over batches."""
 
-    totals: dict[tuple[str, str], Tensor] = field(default_factory=dict)  # by ("term" or "part", name)
+    processes: int = 1  # that each add their own batches
+    totals: dict[tuple[str, str], Tensor] = field(default_factory=dict)  # by ("term" or "metric", name)
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     weights: dict[str, float] = field(default_factory=dict)  # of the terms
 
     def add(self, loss: Loss) -> None:
         """Add the loss of one batch."""
         sums = {("term", name): (term.total, term.count) for name, term in loss.terms.items()}
-        sums |= {("part", name): total_and_count for name, total_and_count in loss.parts.items()}
+        sums |= {("metric", name): total_and_count for name, total_and_count in loss.metrics.items()}
         for key, (total, count) in sums.items():
             total = total.detach().double()
             self.totals[key] = total if key not in self.totals else self.totals[key] + total
@@ -113,13 +168,13 @@ class LossAccumulator:
         self.weights |= {name: term.weight for name, term in loss.terms.items()}
 
     def means(self) -> Means:
-        """Means over all batches of all processes, each of which must call this; one may have added no batch."""
-        if world_size() > 1:
+        """Return means over all batches of all processes, each of which must call this; one may have added no batch."""
+        if self.processes > 1:
             self._all_reduce()
         values = {key: float(total) / max(1, self.counts[key]) for key, total in self.totals.items()}
         terms = {name: value for (kind, name), value in values.items() if kind == "term"}
-        parts = {name: value for (kind, name), value in values.items() if kind == "part"}
-        return Means(sum(self.weights[name] * mean for name, mean in terms.items()), terms, parts)
+        metrics = {name: value for (kind, name), value in values.items() if kind == "metric"}
+        return Means(sum(self.weights[name] * mean for name, mean in terms.items()), terms, metrics)
 
     def _all_reduce(self) -> None:
         own = {key: float(total) for key, total in self.totals.items()}
@@ -174,21 +229,22 @@ class Trainer:
         self.device = next(model.parameters()).device
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.precision == "float16")
         self.step = self.tokens_seen = 0
+        self._processes = world_size()
         self._start = time.perf_counter()
         self._rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in self.optimizers]
         self._parameters = [p for o in self.optimizers for group in o.param_groups for p in group["params"]]
         self._check_processes(wrap)
 
     def _check_processes(self, wrap: Any) -> None:
-        if world_size() > 1 and wrap is None:
+        if self._processes > 1 and wrap is None:
             raise ValueError("several processes train, but nothing exchanges their gradients: pass wrap.")
-        if world_size() > 1 and self.settings.seconds is not None:
+        if self._processes > 1 and self.settings.seconds is not None:
             raise ValueError("several processes must stop at the same step: set steps, not seconds.")
-        theirs = {id(p) for p in self.train_module.parameters()}
-        if any(id(p) not in theirs for p in self._parameters):
+        of_model = {id(p) for p in self.train_module.parameters()}
+        if any(id(p) not in of_model for p in self._parameters):
             raise ValueError("an optimizer holds parameters that are not the model's: make it after parallel.wrap.")
 
-    def __iter__(self) -> Iterator[Report]:
+    def __iter__(self) -> Iterator[StepReport]:
         """Make all remaining steps. When it ends, the optimizers have their initial learning rates again."""
         self._start = time.perf_counter()
         try:
@@ -198,7 +254,7 @@ class Trainer:
             self._scale_lr(1.0)
 
     def _fraction(self, step: int) -> float:
-        """The fraction of the run that is done after ``step`` steps, or by now if it is limited by time."""
+        """Return the fraction of the run that is done after ``step`` steps, or by now if it is limited by time."""
         if self.settings.steps is not None:
             return min(1.0, step / self.settings.steps)
         return min(1.0, (time.perf_counter() - self._start) / (self.settings.seconds or 1.0))
@@ -208,22 +264,27 @@ class Trainer:
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * factor
 
-    def advance(self) -> Report:
+    def advance(self) -> StepReport:
         """Make one step. A loss or gradient that is not finite raises before any weight changes."""
-        start, settings, processes = time.perf_counter(), self.settings, world_size()
+        start, settings, processes = time.perf_counter(), self.settings, self._processes
         self.model.train()
         self._scale_lr(settings.schedule(self._fraction(self.step + 1)))
 
         # The micro-batches of this step, and the number of targets in all of them, over all processes.
-        batches = list(islice(self.batches, settings.accumulate))
-        if len(batches) < settings.accumulate:
-            raise ValueError(f"the batches ran out after {self.step} steps, with {self._fraction(self.step):.0%} done.")
-        counts, tokens = add_counts(batches), sum(batch.tokens for batch in batches)
+        try:
+            batches = [next(self.batches) for _ in range(settings.accumulate)]
+        except StopIteration:
+            done = f"after {self.step} steps, with {self._fraction(self.step):.0%} done"
+            raise ValueError(f"the batches ran out {done}.") from None
+        total = Counter[str]()
+        for batch in batches:
+            total.update(batch.counts)
+        counts, tokens = dict(total), sum(batch.tokens for batch in batches)
         if processes > 1:
             counts, tokens = _all_reduce_counts(counts, tokens)
 
         # Forward and backward; gradients add up in p.grad, and are exchanged in the last backward pass.
-        losses = LossAccumulator()
+        losses = LossAccumulator(processes)
         for number, batch in enumerate(batches, start=1):
             with self._no_sync() if processes > 1 and number < len(batches) else nullcontext():
                 with self._autocast() if settings.precision != "float32" else nullcontext():
@@ -235,7 +296,7 @@ class Trainer:
         for optimizer in self.optimizers:
             self.scaler.unscale_(optimizer)
         norm = nn.utils.clip_grad_norm_(self._parameters, math.inf if settings.clip is None else settings.clip)
-        grad_norm, means = float(full_tensor(norm)), losses.means()
+        grad_norm, means = float(full_tensor(norm) if processes > 1 else norm), losses.means()
 
         # Step, unless float16 overflowed. The scaler alone would skip only the optimizers whose own gradients did.
         overflowed = not math.isfinite(grad_norm)
@@ -249,7 +310,7 @@ class Trainer:
 
         self.step += 1
         self.tokens_seen += tokens
-        return Report(
+        return StepReport(
             step=self.step,
             **means._asdict(),
             lr=self.optimizers[0].param_groups[0]["lr"],
@@ -267,7 +328,7 @@ class Trainer:
         return context
 
     def _autocast(self) -> AbstractContextManager[Any]:
-        return torch.autocast(self.device.type, WIDTHS[self.settings.precision])
+        return torch.autocast(self.device.type, DTYPES[self.settings.precision])
 
     def _not_finite(self, loss: float, grad_norm: float) -> FloatingPointError:
         value = f"the loss became {loss}" if not math.isfinite(loss) else f"the gradient norm became {grad_norm}"
@@ -275,7 +336,7 @@ class Trainer:
 
 
 def _all_reduce_counts(counts: dict[str, int], tokens: int) -> tuple[dict[str, int], int]:
-    """Counts and tokens of all processes together."""
+    """Return counts and tokens of all processes together."""
     total, every = Counter[str](), all_gather((counts, tokens))
     for own, _ in every:
         total.update(own)  # unlike +, this keeps a count of 0
@@ -284,11 +345,11 @@ def _all_reduce_counts(counts: dict[str, int], tokens: int) -> tuple[dict[str, i
 
 @torch.no_grad()
 def evaluate(model: nn.Module, objective: Objective[Any], batches: Iterable[Batch]) -> Means:
-    """The mean loss over all batches, as if they were one, in evaluation mode; the model is left as it was.
+    """Return the mean loss over all batches, as if they were one, in evaluation mode; the model is left as it was.
 
     With several processes all call it, each with its own batches, of which there may be none.
     """
-    device, losses = next(model.parameters()).device, LossAccumulator()
+    device, losses = next(model.parameters()).device, LossAccumulator(world_size())
     with Evaluating(model), gathered_weights(model):
         for batch in batches:
             losses.add(objective.loss(model, batch.to(device)))

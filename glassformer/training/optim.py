@@ -63,7 +63,10 @@ def muon_and_adamw(
 
 
 def decay_groups(parameters: Iterable[Tensor], weight_decay: float) -> list[dict[str, Any]]:
-    """Two groups: parameters with at least two axes decay, the others do not. Each parameter is in exactly one."""
+    """Return two groups: parameters with at least two axes decay, the others do not.
+
+    Each parameter is in exactly one.
+    """
     unique = list(dict.fromkeys(parameters))  # a shared parameter once
     return [
         {"params": [p for p in unique if p.ndim >= 2], "weight_decay": weight_decay},
@@ -72,7 +75,7 @@ def decay_groups(parameters: Iterable[Tensor], weight_decay: float) -> list[dict
 
 
 def list_groups(optimizers: Sequence[Optimizer], model: nn.Module) -> list[GroupedParameter]:
-    """Every trained parameter once, with its group; raises if one is in none or in several."""
+    """Return every trained parameter once, with its group; raises if one is in none or in several."""
     names = parameter_names(model)
     rows = [
         GroupedParameter(
@@ -87,6 +90,7 @@ def list_groups(optimizers: Sequence[Optimizer], model: nn.Module) -> list[Group
         for number, group in enumerate(optimizer.param_groups)
         for p in group["params"]
     ]
+    # Every trained parameter occurs exactly once.
     grouped, expected = sorted(row.name for row in rows), sorted(names[p] for p in trained(model))
     if grouped != expected:
         wrong = sorted(name for name in {*grouped, *expected} if grouped.count(name) != expected.count(name))
@@ -95,7 +99,7 @@ def list_groups(optimizers: Sequence[Optimizer], model: nn.Module) -> list[Group
 
 
 def trained(model: nn.Module) -> list[Tensor]:
-    """The parameters that require a gradient, each once."""
+    """Return the parameters that require a gradient, each once."""
     return [p for p in model.parameters() if p.requires_grad]
 
 
@@ -139,7 +143,7 @@ class Muon(Optimizer):
 
 
 def orthogonal(matrix: Float[Tensor, "m n"], iterations: int = 5) -> Float[Tensor, "m n"]:
-    """A matrix with the same singular vectors and singular values of about 1 (0.7 to 1.2), by Newton-Schulz."""
+    """Return a matrix with the same singular vectors and singular values of about 1 (0.7 to 1.2), by Newton-Schulz."""
     a, b, c = 3.4445, -4.7750, 2.0315  # the quintic with the steepest slope at 0 (Jordan et al., 2024)
     x = matrix.bfloat16() if matrix.is_cuda else matrix
     is_tall = x.shape[0] > x.shape[1]
@@ -152,7 +156,7 @@ def orthogonal(matrix: Float[Tensor, "m n"], iterations: int = 5) -> Float[Tenso
 
 
 def optimizer_state(optimizer: Optimizer, model: nn.Module) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors of an optimizer's state by ``parameter/key``, and everything else in it."""
+    """Return the tensors of an optimizer's state by ``parameter/key``, and everything else in it."""
     names = parameter_names(model)
     tensors: dict[str, Tensor] = {}
     numbers: dict[str, Any] = {}
@@ -168,12 +172,13 @@ def optimizer_state(optimizer: Optimizer, model: nn.Module) -> tuple[dict[str, T
 
 
 def restore_optimizer(
-    optimizer: Optimizer, model: nn.Module, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]
+    optimizer: Optimizer, model: nn.Module, tensors: Mapping[str, Tensor], values: Mapping[str, Any]
 ) -> None:
     """Restore the saved state of an optimizer of the same model; its tensors move to the parameters' device."""
+    # Settings of the groups, which must hold the same parameters.
     names = parameter_names(model)
     parameters = {name: parameter for parameter, name in names.items()}
-    for number, (group, saved) in enumerate(zip(optimizer.param_groups, facts["groups"], strict=False)):
+    for number, (group, saved) in enumerate(zip(optimizer.param_groups, values["groups"], strict=False)):
         current = [names[parameter] for parameter in group["params"]]
         if current != saved["params"]:
             changed = sorted(set(current) ^ set(saved["params"])) or ["the same, in another order"]
@@ -183,10 +188,13 @@ def restore_optimizer(
             for key, value in saved.items()
             if key != "params"
         }
-    if len(optimizer.param_groups) != len(facts["groups"]):
-        raise ValueError(f"{len(facts['groups'])} groups were saved; this optimizer has {len(optimizer.param_groups)}.")
+    if len(optimizer.param_groups) != len(values["groups"]):
+        raise ValueError(
+            f"{len(values['groups'])} groups were saved; this optimizer has {len(optimizer.param_groups)}."
+        )
+    # State of each parameter, sharded like it and on its device.
     optimizer.state.clear()
-    for key, value in chain(tensors.items(), facts["numbers"].items()):  # tensors may be read one by one
+    for key, value in chain(tensors.items(), values["numbers"].items()):  # tensors may be read one by one
         name, _, entry = key.rpartition("/")
         parameter = parameters[name]
         if isinstance(value, Tensor) and value.ndim:  # a step counter stays where the optimizer keeps it
@@ -199,7 +207,7 @@ def restore_optimizer(
 
 
 def parameter_names(model: nn.Module) -> dict[Tensor, str]:
-    """The name of each parameter, without the prefixes of compiled and distributed modules."""
+    """Return the name of each parameter, without the prefixes of compiled and distributed modules."""
     named = dict(model.named_parameters())
     return {named[name]: plain for plain, name in plain_names(named).items()}
 

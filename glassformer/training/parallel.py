@@ -19,13 +19,15 @@ The order is fixed: activation checkpointing → compilation → ``wrap`` → op
         for report in trainer:
             if process.is_first:
                 print(report.loss)
-            checkpoints.write(report.step, lambda folder: write_run(folder, trainer, identity))  # all processes call it
+            # All processes call it.
+            checkpoints.write(report.step, lambda folder: write_run(folder, trainer, fingerprint))
 
 The same lines serve one process, for which nothing is started, wrapped or sharded. Functions that communicate must be
 called by all processes, in the same order. A sharded tensor is PyTorch's ``DTensor``; functions that take one leave
 plain tensors as they are.
 """
 
+import atexit
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -42,9 +44,9 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from glassformer.config.checks import check_choice, check_number, check_positive
-from glassformer.data.order import check_rank, hashed
+from glassformer.data.batching import check_rank, hashed
+from glassformer.hub import check_device
 from glassformer.models.stack import Stack
-from glassformer.weights.devices import check_device
 
 Kind = Literal["ddp", "fsdp"]
 Wrap = Callable[[nn.Module], nn.Module]
@@ -54,6 +56,10 @@ BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
 # Seconds. A process that dies is noticed at once, or torchrun ends the others: this is for one that hangs, and must be
 # longer than all that the first does alone while they wait, such as training a tokenizer or tokenising a corpus.
 TIMEOUT = 2 * 60 * 60.0
+# Process groups of failed runs. The error's frames hold a DDP model, which would be the last to release its group: it
+# waits for the group's threads without giving up Python's lock, for which they may wait. This list releases it later.
+_failed_groups: list[dist.ProcessGroup | None] = []
+atexit.register(_failed_groups.clear)
 _rank_zero_works: ContextVar[bool] = ContextVar("rank_zero_works", default=False)  # alone, while the others wait
 
 
@@ -72,6 +78,7 @@ class Process:
     device: torch.device
     rank: int = 0
     world: int = 1
+    local_world: int = 1  # processes on this machine
 
     @property
     def is_first(self) -> bool:
@@ -90,6 +97,7 @@ def start(device: str | None = None, *, timeout: float = TIMEOUT) -> Iterator[Pr
             the first works alone: raise it where that takes longer.
     """
     check_number(timeout=timeout)
+    # Rank and world size, as torchrun sets them.
     count = _from_environment("WORLD_SIZE", 1)
     number, local_rank = (_from_environment(name, None if count > 1 else 0) for name in ("RANK", "LOCAL_RANK"))
     kind = device if device is not None else "cuda" if torch.cuda.is_available() else "cpu"
@@ -97,15 +105,19 @@ def start(device: str | None = None, *, timeout: float = TIMEOUT) -> Iterator[Pr
         check_device(kind)
         yield Process(torch.device(kind))
         return
+    # Join the process group.
     check_rank(number, count)
     check_choice("device (with several processes)", kind, BACKENDS)
     own_device = _device(kind, local_rank)
+    local_world = _from_environment("LOCAL_WORLD_SIZE", count)
     gpu = own_device if kind == "cuda" else None
     dist.init_process_group(BACKENDS[kind], timeout=timedelta(seconds=timeout), device_id=gpu)
+    group = dist.group.WORLD
     try:
-        yield Process(own_device, number, count)
-    except RuntimeError as error:
-        if _is_about_others(error):
+        yield Process(own_device, number, count, local_world)
+    except BaseException as error:
+        _failed_groups.append(group)
+        if isinstance(error, RuntimeError) and _is_about_others(error):
             reason = str(error).partition("\n")[0]  # the rest is a C++ stack trace
             raise LostProcessError(
                 f"process {number} of {count} waited for another one that has stopped or hangs; what happened is in "
@@ -124,7 +136,7 @@ def _from_environment(name: str, default: int | None) -> int:
     try:
         return int(os.environ[name])
     except ValueError:
-        raise ValueError(f"{name} must be a whole number, as torchrun sets it; it is {os.environ[name]!r}.") from None
+        raise ValueError(f"{name} must be an integer, as torchrun sets it; it is {os.environ[name]!r}.") from None
 
 
 def _device(kind: str, local_rank: int) -> torch.device:
@@ -148,17 +160,17 @@ def _is_about_others(error: RuntimeError) -> bool:
 
 
 def world_size() -> int:
-    """How many processes train together."""
+    """Return how many processes train together."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """Which of them this is; the first is 0."""
+    """Return the rank of this process; that of the first is 0."""
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
 def all_gather(value: Value) -> list[Value]:
-    """The values of all processes, in the order of their ranks: small plain values."""
+    """Return the values of all processes, in the order of their ranks: small plain values."""
     if world_size() == 1:
         return [value]
     if _rank_zero_works.get():
@@ -177,6 +189,7 @@ def on_rank_zero(work: Callable[[], object]) -> None:
     if world_size() == 1 or _rank_zero_works.get():
         work()
         return
+    # The first process works, the others wait for its message.
     error: Exception | None = None
     if rank() == 0:
         token = _rank_zero_works.set(True)
@@ -190,7 +203,7 @@ def on_rank_zero(work: Callable[[], object]) -> None:
     if error is not None:
         raise error
     if message is not None:
-        raise FailedElsewhereError(f"the first process failed, and so this one stops too. There it was {message}")
+        raise FailedElsewhereError(f"the first process failed, so this process stops too; its error was {message}")
 
 
 def rank_zero_first(work: Callable[[], Value]) -> Value:
@@ -211,9 +224,9 @@ def seed_per_rank(*numbers: int) -> None:
 
 
 def micro_batches_per_process(micro_batches: int, processes: int) -> int:
-    """How many micro-batches of a step each process reads: ``Settings.accumulate``.
+    """Return how many micro-batches of a step each process reads: ``Settings.accumulate``.
 
-    The identity of a run holds the number of the whole step, ``identity["batch"]["micro_batches"]``, so it can be
+    The fingerprint of a run holds the number of the whole step, ``fingerprint["batch"]["micro_batches"]``, so it can be
     resumed with another number of processes.
     """
     check_positive(micro_batches=micro_batches, processes=processes)
@@ -227,7 +240,7 @@ def micro_batches_per_process(micro_batches: int, processes: int) -> int:
 
 
 def own_batches(batches: Iterable[Item]) -> Iterator[Item]:
-    """Every ``world_size``-th item, starting at this rank: together the processes have each item once."""
+    """Return every ``world_size``-th item, starting at this rank: together the processes have each item once."""
     return islice(batches, rank(), None, world_size())
 
 
@@ -240,13 +253,13 @@ def is_shard(tensor: Tensor) -> bool:
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """The full tensor of a shard, in every process."""
+    """Return the full tensor of a shard, in every process."""
     full: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return full
 
 
 def full_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Full tensors in the first process, on the CPU, and nothing in the others: one after the other, so that no
+    """Return full tensors in the first process, on the CPU, and nothing in the others: one after the other, so that no
     process but the first ever holds more than one full tensor."""
     gathered = {}
     for name, tensor in tensors.items():
@@ -257,7 +270,7 @@ def full_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def shard_like(full: Tensor, like: Tensor) -> Tensor:
-    """This process's shard of a full tensor, sharded as ``like`` is; all of it if ``like`` is a plain tensor."""
+    """Return this process's shard of a full tensor, sharded like ``like``; all of it if ``like`` is a plain tensor."""
     if not is_shard(like):
         return full
     from torch.distributed.tensor import DTensor, distribute_tensor
@@ -359,7 +372,7 @@ class _Replicated(nn.Module):
 
 
 def _shard(model: nn.Module) -> None:
-    """Every block of every stack by itself, so that one after the other is gathered; then all other parameters."""
+    """Shard every block by itself, so that blocks are gathered one after the other; then all other parameters."""
     from torch.distributed.fsdp import fully_shard
 
     inner = getattr(model, "_orig_mod", model)
@@ -375,7 +388,7 @@ def _shard(model: nn.Module) -> None:
 
 
 def _mesh(model: nn.Module) -> DeviceMesh:
-    """All processes in one dimension, on the model's kind of device; PyTorch by default would take any GPU."""
+    """Return a mesh of all processes on the model's type of device; by default PyTorch would use any GPU."""
     return init_device_mesh(next(model.parameters()).device.type, (world_size(),))
 
 
@@ -397,7 +410,7 @@ class _Sharded(nn.Module):
         self.initialise()
 
     def initialise(self) -> None:
-        """A first call that does nothing: PyTorch takes the first module called for the outermost, and an evaluation
+        """Call this module once without effect: PyTorch takes the first module called for the root, and an evaluation
         may come before the first step."""
 
     def forward(self, *args: Any) -> Any:

@@ -1,7 +1,7 @@
 """A recipe: everything that defines a run, as nested settings that a YAML file states and ``key=value`` changes.
 
 Unknown keys are refused with the nearest that exists, wrong types with the path of the setting. What a recipe does not
-state has the default given here.
+state has the default of its field.
 """
 
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ Files = str | tuple[str, ...] | Aligned | None
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """Where the rows come from. Files are paths, patterns or lists of them; .gz is opened."""
+    """Where the rows come from. Files are paths, patterns or lists of them; .gz files are decompressed."""
 
     format: Format
     train: Files = None
@@ -43,7 +43,7 @@ class Data:
     header: bool = True
     quoted: bool | None = None  # None: of csv, yes; of tsv, no
     prefix: str = ""  # removed from each word of conll files
-    ignored: tuple[str, ...] = ("-DOCSTART-",)  # lines of conll files that begin so are skipped
+    ignored: tuple[str, ...] = ("-DOCSTART-",)  # lines of conll files starting with these are skipped
     languages: tuple[str, ...] = ()  # of the source and of the target
     split: tuple[str, ...] = ("train", "validation", "test")  # names of the parts of a data set
     on_bad_row: OnBadRow = "stop"
@@ -55,8 +55,8 @@ class Data:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vocabulary:
-    """The tokenizer: an existing one, or one to train on the training rows."""
+class TokenizerPlan:
+    """The tokenizer: loaded from a folder, or trained on the training rows."""
 
     load: str | None = None  # a folder, or a tokenizer.json
     kind: Literal["bytes", "bpe", "wordpiece", "unigram"] = "bpe"
@@ -85,8 +85,8 @@ class Adapters:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StartOptions:
-    """How the folders of ``model.start`` and ``model.teacher`` are read; see ``hub.Options``."""
+class RecipeLoadOptions:
+    """How the folders of ``model.start`` and ``model.teacher`` are read; see ``config.options.ModelOptions``."""
 
     head: str | None = None
     lineage: str | None = None
@@ -96,7 +96,7 @@ class StartOptions:
     tokenizer_kind: str | None = None
 
     def options(self) -> dict[str, Any]:
-        """Those that are set, for ``hub.load``."""
+        """Return those that are set, for ``hub.load``."""
         return {name: value for name, value in vars(self).items() if value not in (None, False, ())}
 
 
@@ -107,18 +107,16 @@ class ModelPlan:
     start: str | None = None  # a folder; its facts and tokenizer come with it
     lineage: str | None = None
     sizes: dict[str, Any] = field(default_factory=dict)  # with the names of the lineage's config.json
-    facts: dict[str, Any] = field(
-        default_factory=dict
-    )  # of a new model, in place of the lineage's: any of config.Model
+    facts: dict[str, Any] = field(default_factory=dict)  # of ModelConfig, for a new model, instead of the lineage's
     helper: dict[str, Any] = field(default_factory=dict)  # sizes of a second model, if the job has one
     teacher: str | None = None  # a folder, if the job has one
     adapters: Adapters | None = None
-    load_options: StartOptions = field(default_factory=StartOptions)
+    load_options: RecipeLoadOptions = field(default_factory=RecipeLoadOptions)
 
     def __post_init__(self) -> None:
         if self.start is not None and self.lineage is not None:
             raise ValueError(
-                f"say either model.lineage, for a new model, or model.start, a folder to start from; got both, "
+                f"set either model.lineage, for a new model, or model.start, a folder to start from; got both, "
                 f"lineage={self.lineage!r} and start={self.start!r}. Remove one with model.lineage=null."
             )
         if self.start is not None and (self.sizes or self.facts or self.helper):
@@ -127,14 +125,19 @@ class ModelPlan:
                 f"model.helper with model.sizes={{}} model.facts={{}} model.helper={{}}."
             )
 
-    def check_said(self) -> None:
-        """Raise unless one of the two is set; a recipe may leave that to its user."""
+    def check_complete(self) -> None:
+        """Raise unless ``start`` or ``lineage`` is set; a recipe may leave both to its user."""
         if self.start is None and self.lineage is None:
-            raise ValueError("say which model to train: model.start=FOLDER for an existing one, or model.lineage.")
+            raise ValueError("set the model to train: model.start=FOLDER (trained) or model.lineage=NAME (new).")
+        if self.start is None and self.adapters is not None:
+            raise ValueError(
+                "model.adapters train a few weights beside those of a trained model, and a new one has none; set "
+                "model.start=FOLDER, or remove them with model.adapters=null."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batches:
+class BatchSizes:
     """What a step reads: ``micro_batches`` of ``examples`` rows, or of ``tokens`` tokens, padding included."""
 
     examples: int | None = None
@@ -145,7 +148,7 @@ class Batches:
 
     def __post_init__(self) -> None:
         if (self.examples is None) == (self.tokens is None):
-            raise ValueError("say the size of a batch once: batch.examples or batch.tokens, and null for the other.")
+            raise ValueError("set the size of a batch once: batch.examples or batch.tokens, and null for the other.")
         check_positive(
             **{"batch.examples": 1 if self.examples is None else self.examples},
             **{"batch.tokens": 1 if self.tokens is None else self.tokens},
@@ -238,11 +241,14 @@ class Expected:
     """The expected result on stated data, and the time it takes."""
 
     result: str
-    cpu_minutes: float | None = None  # on one core; None: not measured
-    gpu_minutes: float | None = None  # on a large one
+    cpu_minutes: float | None = None  # None: not measured
+    cpu_cores: int = 1
+    gpu_minutes: float | None = None  # on a data-center GPU
 
     def __str__(self) -> str:
-        cpu, gpu = ("not measured" if m is None else f"{m:g} min" for m in (self.cpu_minutes, self.gpu_minutes))
+        cores = " on one core" if self.cpu_cores == 1 else f" on {self.cpu_cores} cores"
+        cpu = "not measured" if self.cpu_minutes is None else f"{self.cpu_minutes:g} min{cores}"
+        gpu = "not measured" if self.gpu_minutes is None else f"{self.gpu_minutes:g} min"
         return f"{self.result} CPU: {cpu}. GPU: {gpu}."
 
 
@@ -256,23 +262,21 @@ class Recipe:
     job: str  # what is learned: see ``training.objectives.job``
     data: Data
     model: ModelPlan
-    batch: Batches
+    batch: BatchSizes
     optimizer: Optimisation
     run: RunPlan
-    tokenizer: Vocabulary = field(default_factory=Vocabulary)
+    tokenizer: TokenizerPlan = field(default_factory=TokenizerPlan)
     objective: dict[str, Any] = field(default_factory=dict)  # options of the job
     evaluation: Evaluation = field(default_factory=Evaluation)
 
     @property
     def default_folder(self) -> Path:
-        """Where a run goes unless its caller says otherwise."""
+        """The folder of a run by default."""
         return Path("runs") / self.name
 
     def __post_init__(self) -> None:
         if self.optimizer.warmup >= self.run.steps:
-            raise ValueError(
-                f"optimizer.warmup={self.optimizer.warmup} steps do not end within run.steps={self.run.steps}."
-            )
+            raise ValueError(f"optimizer.warmup={self.optimizer.warmup} must be less than run.steps={self.run.steps}.")
         if self.optimizer.schedule == "inverse-sqrt" and self.optimizer.warmup == 0:
             raise ValueError(
                 "optimizer.schedule=inverse-sqrt decays from the end of the warm-up: set optimizer.warmup to at least "

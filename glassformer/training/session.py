@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer import hub
+from glassformer.config.checks import Setting
 from glassformer.config.facts import for_json
 from glassformer.families import lineages
 from glassformer.models.transformer import Transformer
@@ -30,16 +31,17 @@ from glassformer.training.adapters import merged_with, save_adapters
 from glassformer.training.averaging import MovingAverage, load_average
 from glassformer.training.build import Run, build_run
 from glassformer.training.checkpoint import CheckpointError, Checkpoints, FolderLock, step_of
+from glassformer.training.cost import add_times, estimate_memory
 from glassformer.training.evaluation import Evaluator, evaluation_note
 from glassformer.training.logging.curve import draw_curve
 from glassformer.training.logging.progress import Monitor
 from glassformer.training.logging.sinks import RunLog
 from glassformer.training.logging.throughput import utilisation_of
-from glassformer.training.loop import Report
+from glassformer.training.loop import StepReport
 from glassformer.training.parallel import Process, all_gather, on_rank_zero
 from glassformer.training.recipe import Recipe
 from glassformer.training.recipe_files import write_recipe
-from glassformer.training.resume import needs_base, read_run, write_model, write_run
+from glassformer.training.run_state import needs_base, read_run, write_model, write_run
 from glassformer.training.stopping import EarlyStopping, StopSignals
 from glassformer.weights.reader import ConfigError
 from glassformer.weights.saving import naming_file, write_text
@@ -84,7 +86,7 @@ class Session:
     Args:
         recipe: of the run.
         folder: for everything it writes.
-        process: this one, of those that train together.
+        process: the current process.
         monitor: shows and logs what happens.
         resume: continue the run in the folder, or begin if there is none; without it a folder that holds a run is an
             error.
@@ -98,6 +100,7 @@ class Session:
         self._lock = FolderLock(folder)
         with ExitStack() as undo:
             undo.callback(self._lock.release)
+            # Check and lock the folder, then build the run.
             on_rank_zero(lambda: self._enter_folder(resume))
             latest = self.checkpoints.latest()
             self.run: Run = build_run(recipe, folder, process, latest, begin=lambda: self._begin(undo))
@@ -110,6 +113,7 @@ class Session:
             self.stopping = EarlyStopping(
                 patience if patience is not None else run.steps + 1, smaller_is_better=recipe.evaluation.by in SMALLER
             )
+            # Resume from the last checkpoint, or try everything once.
             self._notes = self._restore(latest, resume)
             undo.pop_all()
         self._epoch, self._first_step = self.run.epoch, self.run.trainer.step
@@ -117,13 +121,18 @@ class Session:
     def _enter_folder(self, resume: bool) -> None:
         existing = next(path for path in (self.folder, *self.folder.parents) if path.exists())
         if not existing.is_dir():
-            raise ValueError(f"{existing} is a file, and a run needs a folder: choose another --out.")
+            raise ValueError(f"{existing} is a file, and a run needs a folder: choose another.")
         if self.folder.is_dir():
             self._lock.take()
         has_begun, has_checkpoint = (self.folder / BEGUN).exists(), bool(self.checkpoints.all())
         is_run = has_checkpoint or (has_begun and (self.folder / RECIPE).exists())
         if is_run and not resume:
-            raise CheckpointError(f"{self.folder} holds a run: continue it with --resume, or choose another --out.")
+            raise CheckpointError(
+                "{} holds a run: continue it with {}, or choose another folder with {}.",
+                str(self.folder),
+                Setting("resume", True),
+                Setting("out"),
+            )
         if not has_checkpoint:
             self._check_overwriting((*PREPARED, RECIPE, *DURING) if has_begun else ())
         if has_begun or has_checkpoint:
@@ -154,20 +163,20 @@ class Session:
         for key, name in inputs.items():
             path = None if name is None else Path(name).expanduser().resolve()
             if path is not None and any(path.is_relative_to(output.resolve()) for output in outputs):
-                raise ValueError(f"{key}={name} is where the run writes; choose another --out.")
+                raise ValueError(f"{key}={name} is where the run writes; choose another folder for the run.")
         if existing := [output.name for output in outputs if output.exists() and output.name not in own]:
             raise CheckpointError(
                 f"{self.folder} holds {', '.join(existing)}, but no checkpoint of the run that made this; a new run "
-                f"would overwrite it. Choose another folder with --out, or move it away."
+                f"would overwrite it. Choose another folder for the run, or move it away."
             )
 
     def _restore(self, latest: Path | None, resume: bool) -> list[str]:
         """Resume from the last checkpoint, or check that the run can begin. Returns notes to show."""
         run = self.run
         if latest is not None:
-            notes = read_run(latest, run.trainer, run.identity, extras=self._extras(), base=run.base)
-            wanted, used = self.recipe, run.recipe
-            pairs = ((wanted.model.start, used.model.start), (wanted.tokenizer.load, used.tokenizer.load))
+            notes = read_run(latest, run.trainer, run.fingerprint, extras=self._extras(), base=run.base)
+            recipe, used = self.recipe, run.recipe
+            pairs = ((recipe.model.start, used.model.start), (recipe.tokenizer.load, used.tokenizer.load))
             missing = [
                 f"{path} does not exist; the checkpoint has what came from it" for path, now in pairs if path != now
             ]
@@ -196,12 +205,34 @@ class Session:
             log = stack.enter_context(RunLog(self.folder / "log.jsonl", after=trainer.step)) if self._is_first else None
             for note in self._notes:
                 self.monitor.note(note)
+            self._estimate_cost(log)
             if recipe.evaluation.untrained and trainer.step == 0:
-                self._show_samples(0)
+                self._show_samples(log, 0)
             signals = StopSignals(lambda: self.monitor.note(STOPPING))
             with signals if self.process.world == 1 else nullcontext():
                 self._make_steps(log, signals)
             return self._finish()
+
+    def _estimate_cost(self, log: RunLog | None) -> None:
+        """Show what the remaining steps will cost; the estimate of the whole run goes to the log."""
+        if self.stopping.is_over or self.run.trainer.step >= self.recipe.run.steps:
+            return
+        # Memory is shown before any step is made: it may not suffice for one.
+        cost = estimate_memory(self.run, self.process, self.folder)
+        self._show_cost([cost.summary()], cost.warnings())
+        timed = add_times(cost, self.run, self.process)
+        time = timed.time_summary()
+        self._show_cost(
+            [] if time is None else [time], [text for text in timed.warnings() if text not in cost.warnings()]
+        )
+        if log is not None and self.run.trainer.step == 0:
+            log.write("cost", 0, *timed.record())
+
+    def _show_cost(self, notes: Sequence[str], warnings: Sequence[str]) -> None:
+        for text in notes if self._is_first else ():
+            self.monitor.note(text)
+        for text in warnings if self._is_first else ():
+            self.monitor.warning(text)
 
     def _make_steps(self, log: RunLog | None, signals: StopSignals) -> None:
         for report in self.run.trainer if not self.stopping.is_over else ():
@@ -211,7 +242,7 @@ class Session:
                 self.monitor.note(f"stopped early: {patience} evaluations in a row were no better.")
                 break
 
-    def _after_step(self, report: Report, log: RunLog | None, signals: StopSignals) -> None:
+    def _after_step(self, report: StepReport, log: RunLog | None, signals: StopSignals) -> None:
         """Log the step; validate, write a checkpoint and stop where they are due."""
         if self.evaluator.average is not None:
             self.evaluator.average.update()
@@ -220,14 +251,14 @@ class Session:
         is_last = report.step == self.recipe.run.steps
         is_evaluated = is_last or report.step % self.recipe.evaluation.every == 0
         is_best = self._validate(log, report.step) if is_evaluated else False
-        # Checkpoint.
+        if is_evaluated:
+            self._show_samples(log, report.step)
+        # Checkpoint, after everything that the log says of this step: a run that is killed resumes here.
         stop = signals.received and not is_last  # read once: a signal that comes later is for the next step
         is_due = is_last or is_best or self.stopping.is_over or report.step % self.recipe.run.checkpoint_every == 0
         if is_due or stop:
             self._checkpoint(log if is_due else None, report.step, is_best)
-        # Samples, and the stop.
-        if is_evaluated:
-            self._show_samples(report.step)
+        # The stop.
         if stop:
             folders = checkpoints_to_keep(self.checkpoints, self.recipe.evaluation.last)
             save_model(self.folder / MODEL, self.run, folders)
@@ -246,10 +277,10 @@ class Session:
     def _is_first(self) -> bool:
         return self.process.is_first
 
-    def _log_step(self, log: RunLog | None, report: Report) -> None:
+    def _log_step(self, log: RunLog | None, report: StepReport) -> None:
         if log is None:
             return
-        values = {"loss": report.loss, "terms": report.terms, "parts": report.parts, "lr": report.lr}
+        values = {"loss": report.loss, "terms": report.terms, "parts": report.metrics, "lr": report.lr}
         values |= {"grad_norm": report.grad_norm, "tokens": report.tokens, "tokens_seen": report.tokens_seen}
         measured = self.monitor.step(report, self._epoch)
         self._epoch = self.run.epoch
@@ -267,8 +298,10 @@ class Session:
             self.monitor.validation(step, metrics["loss"], others, is_best)
         return is_best
 
-    def _show_samples(self, step: int) -> None:
+    def _show_samples(self, log: RunLog | None, step: int) -> None:
         for number, text in enumerate(self.evaluator.samples(self.recipe.evaluation.samples), start=1):
+            if log is not None:
+                log.write("sample", step, {"number": number, "text": text})
             self.monitor.sample(step, text, number)
 
     def _checkpoint(self, log: RunLog | None, step: int, is_best: bool) -> None:
@@ -285,11 +318,11 @@ class Session:
         write_run(
             folder,
             run.trainer,
-            run.identity,
+            run.fingerprint,
             tokenizer=run.context.tokenizer,
             lineage=run.lineage,
             extras=self._extras(),
-            show=None if is_plain else partial(write_kept_model, run=run, evaluator=evaluator),
+            write_exported=None if is_plain else partial(write_kept_model, run=run, evaluator=evaluator),
             base=run.base,
         )
 
@@ -300,7 +333,7 @@ class Session:
             on_rank_zero(lambda: self._save_best(path))
         results = self.evaluator.measure(path)
         if self._is_first:
-            notes = [note.partition("\n")[0] for note in self.run.notes()] + self.run.job.footnotes()
+            notes = [note.partition("\n")[0] for note in self.run.notes()] + self.run.job.metric_notes()
             page = results | ({"notes": notes} if notes else {})
             write_text(self.folder / "results.json", json.dumps(for_json(page), indent=2, ensure_ascii=False) + "\n")
             for note in notes:
@@ -312,12 +345,12 @@ class Session:
         """Save the model of the best checkpoint, or the mean of the last few."""
         last = self.recipe.evaluation.last
         if self.checkpoints.best() is None and "valid" in self.run.examples and last == 1:
-            self.monitor.note("the best checkpoint no longer exists; the model is the last one.")
+            self.monitor.note("the best checkpoint no longer exists; the last checkpoint is used.")
         save_model(path, self.run, checkpoints_to_keep(self.checkpoints, last))
 
 
 def checkpoints_to_keep(checkpoints: Checkpoints, last: int) -> list[Path]:
-    """The checkpoints that the saved model is made of: the best, or the newest if none is, or the ``last`` few."""
+    """Return the checkpoints that the saved model is made of: the best, else the newest, or the ``last`` few."""
     newest, best = checkpoints.all()[-last:], checkpoints.best()
     return newest if len(newest) > 1 or best is None else [best]
 
@@ -344,6 +377,7 @@ def save_model(path: Path, run: Run, checkpoints: Sequence[Path]) -> None:
         model = hub.load(checkpoints[-1]).model
         if len(checkpoints) > 1:
             load_average(model, checkpoints)
+    # Write it beside the earlier model, then exchange the two.
     hidden, before = (path.with_name(f".{path.name}.{state}") for state in ("new", "before"))
     with naming_file(path):
         try:
@@ -360,7 +394,7 @@ def save_model(path: Path, run: Run, checkpoints: Sequence[Path]) -> None:
 
 
 def export_note(run: Run) -> str | None:
-    """Why the model cannot be written for Hugging Face, and what to do about it; None if it can."""
+    """Return why the model cannot be written for Hugging Face, and what to do about it; None if it can."""
     lineage = None if run.lineage is None else lineages()[run.lineage]
     if lineage is None:
         reason = "its lineage is not known"
@@ -373,6 +407,6 @@ def export_note(run: Run) -> str | None:
             reason = str(error).rstrip(".")
         else:
             return None
-    remedy = run.job.export_remedy()
+    hint = run.job.export_hint()
     note = f"glassformer convert cannot write this model for Hugging Face: {reason}."
-    return note if remedy is None else f"{note} {remedy}"
+    return note if hint is None else f"{note} {hint}"

@@ -49,20 +49,20 @@ class EarlyStopping:
         return self.waited >= self.patience
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """What a checkpoint saves of it: no tensors, and two values."""
+        """Return what a checkpoint saves of it: no tensors, and two values."""
         return {}, {"best": self.best, "waited": self.waited}
 
-    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    def restore(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         """Restore what ``state`` gave."""
         del tensors
-        self.best, self.waited = facts["best"], facts["waited"]
+        self.best, self.waited = values["best"], values["waited"]
 
 
 class StopSignals:
     """Records the first SIGINT or SIGTERM, for a stop between two steps; the second one acts at once, as usual.
 
     Args:
-        on_signal: called at the first signal, in a thread of its own. Python runs signal handlers only between two
+        on_signal: called at the first signal, in a separate thread. Python runs signal handlers only between two
             bytecodes, and a backward pass of PyTorch is a single one: a handler would run when it is done.
     """
 
@@ -99,8 +99,10 @@ class StopSignals:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame
+        del number
         self.received = True
-        signal.signal(number, self._before[number])
+        for one, before in self._before.items():  # whichever comes next acts at once
+            signal.signal(one, before)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._undo.close()

@@ -1,11 +1,10 @@
-"""A small run as a program of its own, to be killed: ``python -m tests.training.a_run FOLDER``.
+"""A small run, to be killed.
 
 It trains for some steps with dropout, writes a checkpoint every third step and a line of log every step, and goes on
 from the last checkpoint if there is one.
 """
 
 import random
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,11 +19,11 @@ from glassformer.training.loop import Settings, Trainer
 from glassformer.training.objectives.base import Batch
 from glassformer.training.objectives.causal_lm import NextToken
 from glassformer.training.optim import muon_and_adamw
-from glassformer.training.resume import read_run, write_run
-from tests.pages import PAGES
+from glassformer.training.run_state import read_run, write_run
+from tests.configs import CONFIGS
 
 STEPS = 24
-IDENTITY = {"data": "counted", "settings": {"lr": 0.01}}
+FINGERPRINT = {"data": "counted", "settings": {"lr": 0.01}}
 
 
 class Counted:
@@ -55,7 +54,7 @@ class Counted:
 def made() -> Trainer:
     torch.manual_seed(0)
     random.seed(0)
-    facts = PAGES["gpt2"]
+    facts = CONFIGS["gpt2"]
     assert facts.decoder is not None
     model = Transformer(replace(facts, decoder=replace(facts.decoder, dropout=0.2)))
     settings = Settings(steps=STEPS, accumulate=2)
@@ -68,16 +67,11 @@ def run(folder: Path) -> Trainer:
     kept.tidy()
     last = kept.latest()
     if last is not None:
-        read_run(last, trainer, IDENTITY)
+        read_run(last, trainer, FINGERPRINT)
     with RunLog(folder / "log.jsonl", after=trainer.step) as log:
         for report in trainer:
             facts = asdict(report)
             log.write("step", report.step, facts, {"seconds": facts.pop("seconds")})
             if report.step % 3 == 0 or report.step == STEPS:
-                kept.write(report.step, lambda path: write_run(path, trainer, IDENTITY))
+                kept.write(report.step, lambda path: write_run(path, trainer, FINGERPRINT))
     return trainer
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    run(Path(sys.argv[1]))

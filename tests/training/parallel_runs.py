@@ -14,11 +14,10 @@ from torch.optim import Optimizer
 
 from glassformer import config
 from glassformer.models.transformer import Transformer
-from glassformer.training import parallel, resume
-from glassformer.training.activation_checkpointing import checkpoint_blocks
+from glassformer.training import parallel, run_state
+from glassformer.training.block_calls import checkpoint_blocks, compile_model
 from glassformer.training.checkpoint import Checkpoints
-from glassformer.training.compiling import compile_model
-from glassformer.training.loop import Settings, Trainer, evaluate
+from glassformer.training.loop import Settings, Trainer, evaluate, schedule
 from glassformer.training.objectives.base import Batch, Objective
 from glassformer.training.objectives.causal_lm import NextToken
 from glassformer.training.objectives.masked_lm import MaskedLM
@@ -35,13 +34,12 @@ from glassformer.training.parallel import (
     rank_zero_first,
     shard_like,
 )
-from glassformer.training.resume import read_run, write_run
-from glassformer.training.schedules import schedule
-from tests.pages import PAGES
+from glassformer.training.run_state import read_run, write_run
+from tests.configs import CONFIGS
 
 MICRO_BATCHES = 4  # of a whole step
 ALONE = Process(torch.device("cpu"))
-IDENTITY = {"data": "uneven", "batch": {"micro_batches": MICRO_BATCHES}}
+FINGERPRINT = {"data": "uneven", "batch": {"micro_batches": MICRO_BATCHES}}
 MASKING = Masking(vocabulary=MaskVocabulary(31, 30, frozenset(range(3))), share=0.4)
 OBJECTIVES: dict[str, Objective[Any]] = {
     "next": NextToken(),
@@ -55,15 +53,15 @@ OBJECTIVES: dict[str, Objective[Any]] = {
 
 def model_of(what: str, dropout: float = 0.0) -> nn.Module:
     if what == "shared blocks":
-        return Transformer(PAGES["albert"])
+        return Transformer(CONFIGS["albert"])
     if what == "two stacks":
-        return Transformer(PAGES["t5"])
+        return Transformer(CONFIGS["t5"])
     if what == "two models":
         task = config.TaskHead(task="replaced", labels=("replaced",), hidden="gelu")
         return GeneratorAndDiscriminator(
-            Transformer(PAGES["roberta"]), Transformer(replace(PAGES["roberta"], head=task)), "tied"
+            Transformer(CONFIGS["roberta"]), Transformer(replace(CONFIGS["roberta"], head=task)), "tied"
         )
-    facts = PAGES["gpt2"]
+    facts = CONFIGS["gpt2"]
     assert facts.decoder is not None
     facts = replace(facts, decoder=replace(facts.decoder, dropout=dropout))
     if what == "unused":
@@ -115,7 +113,7 @@ class Plan(NamedTuple):
     compiles: bool = False
 
 
-class Told(NamedTuple):
+class RunRecord(NamedTuple):
     """What a run says of itself."""
 
     losses: list[float]
@@ -153,16 +151,16 @@ def optimizers(model: nn.Module, name: str) -> list[Optimizer]:
     return [adamw(model, 0.01)] if name == "adamw" else muon_and_adamw(model, 0.01)
 
 
-def told(trainer: Trainer, notes: list[str] | None = None, steps: int | None = None) -> Told:
+def record_run(trainer: Trainer, notes: list[str] | None = None, steps: int | None = None) -> RunRecord:
     """Train to the end, or for some steps."""
     reports = list(trainer) if steps is None else [trainer.advance() for _ in range(steps)]
     with torch.random.fork_rng([]):  # nobody draws another number because this one was looked at
         drawn = float(torch.rand(()))
-    return Told(
+    return RunRecord(
         [r.loss for r in reports],
         [r.grad_norm for r in reports],
         [r.tokens for r in reports],
-        [r.parts for r in reports],
+        [r.metrics for r in reports],
         {name: full_tensor(tensor).clone() for name, tensor in trainer.model.state_dict().items()},
         notes or [],
         drawn,
@@ -170,8 +168,8 @@ def told(trainer: Trainer, notes: list[str] | None = None, steps: int | None = N
     )
 
 
-def train(process: Process, plan: Plan) -> Told:
-    return told(made(process, plan))
+def train(process: Process, plan: Plan) -> RunRecord:
+    return record_run(made(process, plan))
 
 
 class Average:
@@ -192,54 +190,54 @@ class Average:
         return self.means, {"count": self.count}
 
     @torch.no_grad()
-    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    def restore(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         for name, mean in self.means.items():
             mean.copy_(tensors[name])
-        self.count = facts["count"]
+        self.count = values["count"]
 
 
-def train_and_save(process: Process, plan: Plan, folder: Path, stop: int) -> Told:
+def train_and_save(process: Process, plan: Plan, folder: Path, stop: int) -> RunRecord:
     """Some steps of a run, and a checkpoint."""
     trainer, kept = made(process, plan), Checkpoints(folder)
     average = Average(trainer.model)
-    said = told(trainer, steps=stop)
+    message = record_run(trainer, steps=stop)
     average.update()
-    kept.write(stop, lambda path: write_run(path, trainer, IDENTITY, extras={"average": average}))
-    return said
+    kept.write(stop, lambda path: write_run(path, trainer, FINGERPRINT, extras={"average": average}))
+    return message
 
 
-def go_on(process: Process, plan: Plan, folder: Path) -> tuple[Told, dict[str, Tensor]]:
+def go_on(process: Process, plan: Plan, folder: Path) -> tuple[RunRecord, dict[str, Tensor]]:
     """The rest of the run; and the average as it came out of the checkpoint."""
     trainer, kept = made(process, plan), Checkpoints(folder)
     average = Average(trainer.model)
     kept.tidy()
     last = kept.latest()
     assert last is not None
-    notes = read_run(last, trainer, IDENTITY, extras={"average": average})
+    notes = read_run(last, trainer, FINGERPRINT, extras={"average": average})
     means = {name: full_tensor(mean) for name, mean in average.means.items()}
-    return told(trainer, notes), means
+    return record_run(trainer, notes), means
 
 
 def die_while_writing(process: Process, plan: Plan, folder: Path, victim: int, number: int) -> str:
     """A first checkpoint, and a second during which a process is gone as the n-th file is written."""
     trainer, kept = made(process, plan), Checkpoints(folder)
     trainer.advance()
-    kept.write(1, lambda path: write_run(path, trainer, IDENTITY))
-    real, left = resume.write_weights, number
+    kept.write(1, lambda path: write_run(path, trainer, FINGERPRINT))
+    real, left = run_state.write_weights, number
 
-    def mortal(*given: Any, **named: Any) -> Any:
+    def mortal(*inputs: Any, **named: Any) -> Any:
         nonlocal left
         left -= 1
         if left == 0:
             os._exit(9)
-        return real(*given, **named)
+        return real(*inputs, **named)
 
     if process.rank == victim == 0:
-        resume.write_weights = mortal
+        run_state.write_weights = mortal
     trainer.advance()
     if process.rank == victim != 0:
         os._exit(9)
-    kept.write(2, lambda path: write_run(path, trainer, IDENTITY))
+    kept.write(2, lambda path: write_run(path, trainer, FINGERPRINT))
     return "it was written"
 
 
@@ -247,15 +245,15 @@ def full_disk(process: Process, plan: Plan, folder: Path) -> str:
     """The first process cannot write; what the others say."""
     trainer, kept = made(process, plan), Checkpoints(folder)
     trainer.advance()
-    kept.write(1, lambda path: write_run(path, trainer, IDENTITY))
+    kept.write(1, lambda path: write_run(path, trainer, FINGERPRINT))
 
     def no_room(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    resume.write_weights = no_room  # type: ignore[assignment]
+    run_state.write_weights = no_room  # type: ignore[assignment]
     trainer.advance()
     try:
-        kept.write(2, lambda path: write_run(path, trainer, IDENTITY))
+        kept.write(2, lambda path: write_run(path, trainer, FINGERPRINT))
     except Exception as error:
         trainer.advance()  # they are still together
         return f"{type(error).__name__}: {error}"
@@ -279,15 +277,15 @@ def fail(process: Process) -> str:
     return "it went on alone"
 
 
-def judge(process: Process, plan: Plan, batches: int) -> list[Any]:
+def evaluate_and_train(process: Process, plan: Plan, batches: int) -> list[Any]:
     """Evaluate before a step and after it; each process has its share of the batches, and may have none."""
     trainer = made(process, plan)
-    objective, found = OBJECTIVES[plan.what], []
+    objective, result = OBJECTIVES[plan.what], []
     for _ in range(2):
         numbers = parallel.own_batches(range(100, 100 + batches))
-        found.append(evaluate(trainer.model, objective, (batch(plan.what, number) for number in numbers)))
-        found.append(trainer.advance().loss)
-    return found
+        result.append(evaluate(trainer.model, objective, (batch(plan.what, number) for number in numbers)))
+        result.append(trainer.advance().loss)
+    return result
 
 
 def draw(_: Process, plan: Plan) -> tuple[float, float]:
@@ -301,15 +299,15 @@ def draw(_: Process, plan: Plan) -> tuple[float, float]:
 
 def by_the_first(process: Process) -> list[Any]:
     """Work within work; an error; and something that all would have to take part in."""
-    found: list[Any] = []
-    on_rank_zero(lambda: on_rank_zero(lambda: found.append(process.rank)))
-    found += all_gather(process.rank)
+    result: list[Any] = []
+    on_rank_zero(lambda: on_rank_zero(lambda: result.append(process.rank)))
+    result += all_gather(process.rank)
     for work in (lambda: 1 // 0, lambda: all_gather(1)):
         try:
             on_rank_zero(work)
         except Exception as error:
-            found.append(f"{type(error).__name__}: {error}")
-    return [*found, *all_gather(process.rank)]
+            result.append(f"{type(error).__name__}: {error}")
+    return [*result, *all_gather(process.rank)]
 
 
 def first_and_then(process: Process, folder: Path) -> list[Any]:
@@ -324,12 +322,12 @@ def first_and_then(process: Process, folder: Path) -> list[Any]:
             return "written"
         return (folder / "note").read_text()
 
-    found = [rank_zero_first(work), *done]
+    result = [rank_zero_first(work), *done]
     try:
         rank_zero_first(lambda: 1 // process.rank)
     except Exception as error:
-        found.append(type(error).__name__)
-    return found
+        result.append(type(error).__name__)
+    return result
 
 
 def share_out(process: Process) -> list[int]:
@@ -361,6 +359,6 @@ def wrongly_made(_: Process, how: str) -> None:
 if __name__ == "__main__":
     with parallel.start("cpu", timeout=60) as this:
         torch.set_num_threads(1)
-        said = train_and_save(this, Plan(kind="fsdp"), Path(sys.argv[1]), 2)
+        message = train_and_save(this, Plan(kind="fsdp"), Path(sys.argv[1]), 2)
         if this.is_first:
-            print(said.losses)
+            print(message.losses)

@@ -11,7 +11,7 @@ from jaxtyping import Integer
 from torch import Tensor
 
 from glassformer.config.checks import check_positive
-from glassformer.data.order import hashed
+from glassformer.data.batching import hashed
 from glassformer.training.objectives.base import Batch
 
 

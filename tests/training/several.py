@@ -1,7 +1,6 @@
 """Processes that train together, for tests: forked from a server that has imported everything, so that they start at
 once. What they do are functions of this module or of others that can be imported by name."""
 
-import multiprocessing
 import os
 import pickle
 import socket
@@ -14,39 +13,38 @@ from typing import Any
 import torch
 
 from glassformer.training import parallel
+from tests.forked import server
 
 SECONDS = 400  # for all that is done together; only a process that hangs takes so long
-_PRELOADED = ["tests.training.several", "tests.training.parallel_runs", "torch.distributed.fsdp", "torch._dynamo"]
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
+    with socket.socket() as item:
+        item.bind(("127.0.0.1", 0))
+        port: int = item.getsockname()[1]
     return port
 
 
-def together(count: int, work: Callable[..., Any], *given: Any) -> list[Any]:
+def together(count: int, work: Callable[..., Any], *inputs: Any) -> list[Any]:
     """What ``work(process, *given)`` returns in each of several processes; a text where it raised, None where it was
     killed. Nobody outlives the time."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_PRELOADED)
+    context = server()
     port, pipes, started = free_port(), [], []
     for rank in range(count):
         here, there = context.Pipe(duplex=False)
-        one = context.Process(target=_child, args=(there, rank, count, port, work, given), daemon=True)
-        one.start()
+        item = context.Process(target=_child, args=(there, rank, count, port, work, inputs), daemon=True)
+        item.start()
         there.close()
         pipes.append(here)
-        started.append(one)
+        started.append(item)
     deadline = time.monotonic() + SECONDS
-    found = [_received(pipe, deadline) for pipe in pipes]
-    for one in started:
-        one.join(max(0.1, deadline - time.monotonic()))
-        if one.is_alive():
-            one.kill()
-            one.join()
-    return found
+    actual = [_received(pipe, deadline) for pipe in pipes]
+    for item in started:
+        item.join(max(0.1, deadline - time.monotonic()))
+        if item.is_alive():
+            item.kill()
+            item.join()
+    return actual
 
 
 def _received(pipe: Connection, deadline: float) -> Any:
@@ -59,7 +57,7 @@ def _received(pipe: Connection, deadline: float) -> Any:
 
 
 def _child(
-    pipe: Connection, rank: int, count: int, port: int, work: Callable[..., Any], given: tuple[Any, ...]
+    pipe: Connection, rank: int, count: int, port: int, work: Callable[..., Any], inputs: tuple[Any, ...]
 ) -> None:
     torch.set_num_threads(1)
     os.environ |= {
@@ -68,7 +66,7 @@ def _child(
     }  # fmt: skip
     try:
         with parallel.start("cpu", timeout=600) as process:  # longer than tests wait: the lost are noticed before
-            result = work(process, *given)
+            result = work(process, *inputs)
     except BaseException as error:
         result = f"{type(error).__name__}: {error}"
         traceback.print_exc()

@@ -15,11 +15,11 @@ from glassformer.data.loader import Loader
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.training import Kind, train_tokenizer
 from glassformer.training.build_model import make_facts, make_model
-from glassformer.training.loop import Report, Settings, Trainer
+from glassformer.training.loop import Settings, StepReport, Trainer
 from glassformer.training.objectives.job import Job, RunContext, as_loaded, job_of
 from glassformer.training.optim import adamw
-from glassformer.training.reading import Records
 from glassformer.training.recipe import Recipe
+from glassformer.training.recipe_data import Records
 
 # Every word can be told from its neighbours, the second sentence from the first, one document from the other.
 NUMBERS = "one two three. four five six. seven eight nine."
@@ -29,7 +29,7 @@ DOCUMENTS = (NUMBERS, COLOURS) * 4
 
 def recipe_of(job: str, model: dict[str, Any], *, length: int = 32, **changes: Any) -> Recipe:
     """A recipe for a small model; ``changes`` are whole sections."""
-    page = {
+    settings = {
         "name": "small",
         "about": "a test",
         "expected": {"result": ""},
@@ -40,7 +40,7 @@ def recipe_of(job: str, model: dict[str, Any], *, length: int = 32, **changes: A
         "optimizer": {"lr": 1e-3},
         "run": {"steps": 10},
     }
-    return from_dict(Recipe, {**page, **changes})
+    return from_dict(Recipe, {**settings, **changes})
 
 
 def vocabulary(kind: Kind, style: str, texts: Sequence[str] = DOCUMENTS, size: int | None = 400) -> Tokenizer:
@@ -60,23 +60,23 @@ def ready(recipe: Recipe, tokenizer: Tokenizer, folder: Path) -> tuple[Job[Any],
 
 
 def train(
-    job: Job[Any], kit: RunContext, rows: Sequence[Any], *, steps: int, lr: float
-) -> tuple[nn.Module, list[Report]]:
+    job: Job[Any], context: RunContext, rows: Sequence[Any], *, steps: int, lr: float
+) -> tuple[nn.Module, list[StepReport]]:
     """The trained model, and what every step said."""
     torch.manual_seed(0)
-    model, objective = make_model(kit, job, None), job.objective(kit)
-    examples = job.examples(kit, {"train": records(rows)})["train"]
+    model, objective = make_model(context, job, None), job.objective(context)
+    examples = job.examples(context, {"train": records(rows)})["train"]
     loader = Loader(examples, objective.prepare, FixedPlan(len(examples), 8, seed=0), seed=0)
     trainer = Trainer(model, objective, loader, [adamw(model, lr)], Settings(steps=steps))
     return model, list(trainer)
 
 
-def fell(reports: Sequence[Report], term: str | None = None) -> float:
+def fell(reports: Sequence[StepReport], term: str | None = None) -> float:
     """By which factor the loss, or one term of it, fell from the first three steps to the last three."""
     losses = [report.loss if term is None else report.terms[term] for report in reports]
     return fmean(losses[:3]) / fmean(losses[-3:])
 
 
-def samples(job: Job[Any], kit: RunContext, model: nn.Module, rows: Sequence[Any]) -> list[str]:
+def samples(job: Job[Any], context: RunContext, model: nn.Module, rows: Sequence[Any]) -> list[str]:
     """What a job shows of a model."""
-    return job.samples(kit, as_loaded(job.shown(model), kit.tokenizer, kit.folder), rows)
+    return job.samples(context, as_loaded(job.saved_model(model), context.tokenizer, context.folder), rows)

@@ -15,7 +15,7 @@ from glassformer.training.session import Outcome, Session
 from tests.training.tiny_recipes import tiny
 
 HERE = parallel.Process(torch.device("cpu"))
-TAUGHT = ("distil", "finetune")  # these start from another model
+TAUGHT = ("distil", "finetune", "ner-en")  # these start from another model
 
 
 def small(name: str, folder: Path, *changes: str) -> Recipe:
@@ -55,6 +55,9 @@ class Listens(Monitor):
 
     def note(self, text: str) -> None:
         self.notes.append(text)
+
+    def warning(self, text: str) -> None:
+        self.notes.append(f"warning: {text}")
 
 
 class Stopped(Exception):  # noqa: N818

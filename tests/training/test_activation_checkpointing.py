@@ -11,42 +11,42 @@ import torch
 from torch import nn
 
 from glassformer import TransformerLM, hub
-from glassformer.config import Model, Stack
+from glassformer.config import ModelConfig, Stack
 from glassformer.models.transformer import Transformer
 from glassformer.nn.block import Block
 from glassformer.nn.cache import KVCache
-from glassformer.training import activation_checkpointing as recompute
-from glassformer.training.activation_checkpointing import Call, checkpoint_blocks, hold_activations
-from tests.helpers import randomise, right_padded
-from tests.pages import PAGES, any_page, tokens
+from glassformer.training import block_calls as recompute
+from glassformer.training.block_calls import checkpoint_blocks
+from tests.configs import CONFIGS, random_config, tokens
+from tests.helpers import randomise, right_padded, some_at_once
 from tests.parity.cases import CASES
 from tests.parity.harness import Case, Pair, pad_rows
 
 LINEAGES = list({case.architecture.split("For")[0].removesuffix("Model"): case for case in CASES}.values())
 
 
-def with_dropout(facts: Model) -> Model:
-    def stack(given: Stack | None) -> Stack | None:
-        if given is None:
+def with_dropout(facts: ModelConfig) -> ModelConfig:
+    def stack(facts: Stack | None) -> Stack | None:
+        if facts is None:
             return None
         return replace(
-            given,
+            facts,
             dropout=0.2,
             final_dropout=0.1,
-            attention=replace(given.attention, dropout=0.2),
-            ffn=replace(given.ffn, dropout=0.2),
+            attention=replace(facts.attention, dropout=0.2),
+            ffn=replace(facts.ffn, dropout=0.2),
         )
 
     return replace(facts, encoder=stack(facts.encoder), decoder=stack(facts.decoder))
 
 
-def made(page: str | Model, dtype: torch.dtype = torch.float32) -> Transformer:
-    model = Transformer(with_dropout(PAGES[page] if isinstance(page, str) else page), dtype=dtype)
+def made(config: str | ModelConfig, dtype: torch.dtype = torch.float32) -> Transformer:
+    model = Transformer(with_dropout(CONFIGS[config] if isinstance(config, str) else config), dtype=dtype)
     randomise(model)
     return model.train()
 
 
-def given(model: Transformer, rows: int = 2, length: int = 7) -> dict[str, Any]:
+def model_inputs(model: Transformer, rows: int = 2, length: int = 7) -> dict[str, Any]:
     real = right_padded(*([length] * (rows - 1)), length - 2, width=length)
     inputs: dict[str, Any] = {"ids": tokens(rows, length) % model.config.vocab, "mask": real}
     if model.config.family == "encoder-decoder":
@@ -71,10 +71,10 @@ def gradients(model: nn.Module, call: Callable[[], Any]) -> tuple[dict[str, torc
     torch.manual_seed(3)
     with torch.autograd.graph.saved_tensors_hooks(hold, lambda tensor: tensor):
         loss = loss_of(call())
-    nbytes = sum(tensor.untyped_storage().nbytes() for place, tensor in held.items() if place not in own)
+    nbytes = sum(tensor.untyped_storage().nbytes() for address, tensor in held.items() if address not in own)
     loss.backward()
-    found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-    return found | {"the loss": loss.detach(), "the next draw": torch.rand(3)}, nbytes
+    result = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    return result | {"the loss": loss.detach(), "the next draw": torch.rand(3)}, nbytes
 
 
 def compare(model: nn.Module, call: Callable[[], Any]) -> tuple[int, int]:
@@ -88,16 +88,16 @@ def compare(model: nn.Module, call: Callable[[], Any]) -> tuple[int, int]:
     return before, after
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("page", sorted(PAGES))
-def test_the_same_gradients_from_fewer_bytes(page: str, dtype: torch.dtype) -> None:
-    model = made(page, dtype)
-    inputs = given(model)
+@pytest.mark.parametrize("dtype", some_at_once([torch.float32, torch.float64], {torch.float32}.__contains__))
+@pytest.mark.parametrize("config", sorted(CONFIGS))
+def test_the_same_gradients_from_fewer_bytes(config: str, dtype: torch.dtype) -> None:
+    model = made(config, dtype)
+    inputs = model_inputs(model)
     before, after = compare(model, lambda: model(**inputs))
     assert after < 0.55 * before
 
 
-@pytest.mark.parametrize("case", LINEAGES, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", some_at_once(LINEAGES, LINEAGES[::3].__contains__))
 def test_the_same_gradients_for_every_lineage(case: Case, tmp_path: Path) -> None:
     pair = Pair.make(case, tmp_path)
     model = made(pair.ours.config)
@@ -111,10 +111,10 @@ def test_the_same_gradients_for_every_lineage(case: Case, tmp_path: Path) -> Non
     assert after < before
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_the_same_gradients_for_any_page(seed: int) -> None:
-    model = made(any_page(seed))
-    inputs = given(model)
+@pytest.mark.parametrize("seed", some_at_once(range(12), lambda seed: seed < 4))
+def test_the_same_gradients_for_random_config(seed: int) -> None:
+    model = made(random_config(seed))
+    inputs = model_inputs(model)
     compare(model, lambda: model(**inputs))
 
 
@@ -130,7 +130,7 @@ def test_parts_of_ones_own_around_a_block_run_again_as_they_ran() -> None:
     model = made("gpt2")
     for block in model.decoder.blocks:
         block.__class__ = Scaled
-    inputs = given(model)
+    inputs = model_inputs(model)
     compare(model, lambda: model(**inputs))
 
 
@@ -138,14 +138,14 @@ def test_hooks_on_a_block_run_again_as_they_ran() -> None:
     model = made("gpt2")
     for block in model.decoder.blocks:
         block.register_forward_hook(lambda block, _, x: block.ffn_norm(x))
-    inputs = given(model)
+    inputs = model_inputs(model)
     compare(model, lambda: model(**inputs))
 
 
 def test_without_the_same_random_numbers_gradients_would_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison above notices the mistake that it is there for."""
     model = made("gpt2")
-    inputs = given(model)
+    inputs = model_inputs(model)
     whole = recompute.checkpoint
     monkeypatch.setattr(recompute, "checkpoint", lambda *args, **how: whole(*args, preserve_rng_state=False, **how))
     with pytest.raises(AssertionError):
@@ -156,7 +156,7 @@ def test_what_is_held_grows_with_the_inputs_of_the_blocks_alone() -> None:
     """Per layer more: one vector per token, and the state of the random numbers."""
 
     def held(layers: int) -> int:
-        facts = PAGES["llama"]
+        facts = CONFIGS["llama"]
         assert facts.decoder is not None
         model = made(replace(facts, decoder=replace(facts.decoder, layers=layers)))
         checkpoint_blocks(model)
@@ -166,10 +166,10 @@ def test_what_is_held_grows_with_the_inputs_of_the_blocks_alone() -> None:
     assert held(5) - held(3) == 2 * (2 * 20 * 16 * 4)
 
 
-@pytest.mark.parametrize("page", ["gpt2", "t5", "deberta"])
-def test_under_autocast(page: str) -> None:
-    model = made(page)
-    inputs = given(model)
+@pytest.mark.parametrize("config", ["gpt2", "t5", "deberta"])
+def test_under_autocast(config: str) -> None:
+    model = made(config)
+    inputs = model_inputs(model)
 
     def call() -> Any:
         with torch.autocast("cpu", torch.bfloat16):
@@ -181,7 +181,7 @@ def test_under_autocast(page: str) -> None:
 
 def test_the_halves_of_an_encoder_decoder_and_frozen_weights() -> None:
     model = made("2017")
-    inputs = given(model)
+    inputs = model_inputs(model)
     model.embed.requires_grad_(False)
     model.encoder.blocks[0].requires_grad_(False)
 
@@ -207,8 +207,8 @@ def test_nothing_else_changes(tmp_path: Path) -> None:
     assert model.config == plain.config
     assert list(model.state_dict()) == list(plain.state_dict())
     assert [type(part) for part in model.modules()] == [type(part) for part in plain.modules()]
-    for name, one in (("one", model), ("other", plain)):
-        hub.save(one, tmp_path / name)
+    for name, item in (("one", model), ("other", plain)):
+        hub.save(item, tmp_path / name)
     assert (tmp_path / "one/model.safetensors").read_bytes() == (tmp_path / "other/model.safetensors").read_bytes()
 
 
@@ -238,19 +238,19 @@ def test_with_a_cache_blocks_run_once_and_gradients_are_right() -> None:
     model, plain = made("gpt2").eval(), made("gpt2").eval()
     checkpoint_blocks(model)
     runs, ids, answers = count_runs(model), tokens(2, 6), []
-    for one in (model, plain):
+    for item in (model, plain):
         cache = KVCache()
-        answers.append(torch.cat([one(ids[:, :4], cache=cache), one(ids[:, 4:], cache=cache)], dim=1))
+        answers.append(torch.cat([item(ids[:, :4], cache=cache), item(ids[:, 4:], cache=cache)], dim=1))
         assert cache.length == 6
         answers[-1].square().sum().backward()
         assert cache.length == 6
     assert torch.equal(*answers)
     assert len(runs) == 4
-    for one, other in zip(model.parameters(), plain.parameters(), strict=True):
-        assert torch.equal(one.grad, other.grad)
+    for item, other in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(item.grad, other.grad)
 
 
-def test_it_can_be_undone_and_a_copy_is_plain() -> None:
+def test_a_copy_is_plain() -> None:
     model = made("gpt2")
     checkpoint_blocks(model)
     checkpoint_blocks(model)
@@ -258,10 +258,6 @@ def test_it_can_be_undone_and_a_copy_is_plain() -> None:
     runs, of_twin = count_runs(model), count_runs(twin)
     twin(tokens(1, 5)).sum().backward()
     assert (len(runs), len(of_twin)) == (0, 2)
-    hold_activations(model)
-    assert not any(isinstance(part._compiled_call_impl, Call) for part in model.modules())
-    model(tokens(1, 5)).sum().backward()
-    assert len(runs) == 2
 
 
 def test_a_model_without_blocks_is_refused() -> None:

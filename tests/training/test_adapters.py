@@ -31,13 +31,13 @@ from glassformer.training.adapters import (
 )
 from glassformer.training.optim import adamw, list_groups
 from glassformer.weights.files import WeightsError
+from tests.configs import CONFIGS, at_token, built, tokens
 from tests.helpers import largest_difference, normal, right_padded
-from tests.pages import PAGES, at_token, built, tokens
 
 EVERYWHERE = ("attention.*", "cross.*", "ffn.*")
 
 
-def given(model: Transformer) -> dict[str, Any]:
+def args(model: Transformer) -> dict[str, Any]:
     inputs: dict[str, Any] = {"ids": tokens(2, 6), "mask": right_padded(6, 4, width=6)}
     if model.config.family == "encoder-decoder":
         inputs |= {"target": tokens(2, 5, seed=1), "target_mask": right_padded(3, 5, width=5)}
@@ -45,7 +45,7 @@ def given(model: Transformer) -> dict[str, Any]:
 
 
 def answer(model: Transformer) -> torch.Tensor:
-    return at_token(model(**given(model)))
+    return at_token(model(**args(model)))
 
 
 def learn(model: nn.Module, seed: int = 0) -> None:
@@ -95,19 +95,19 @@ def test_dropout_falls_on_the_adapter_alone_and_in_training_alone() -> None:
     assert largest_difference(dropped.mean(0), whole[0]) < 0.15
 
 
-@pytest.mark.parametrize("page", sorted(PAGES))
+@pytest.mark.parametrize("config", sorted(CONFIGS))
 @torch.no_grad()  # a bias on the scores that is frozen lets PyTorch choose another kernel, which rounds otherwise
-def test_the_start_is_the_base_model_to_the_bit(page: str) -> None:
+def test_the_start_is_the_base_model_to_the_bit(config: str) -> None:
     for dtype in (torch.float64, torch.float32):
-        model = built(page, dtype)
+        model = built(config, dtype)
         before = answer(model)
         assert add_adapters(model, targets=["attention.*", "ffn.*"], dropout=0.1)
         assert torch.equal(answer(model), before)
 
 
-@pytest.mark.parametrize("page", sorted(PAGES))
-def test_adapted_is_the_same_as_other_weights_and_as_merged(page: str) -> None:
-    model, explicit = built(page), built(page)
+@pytest.mark.parametrize("config", sorted(CONFIGS))
+def test_adapted_is_the_same_as_other_weights_and_as_merged(config: str) -> None:
+    model, explicit = built(config), built(config)
     targets = EVERYWHERE if explicit.config.family == "encoder-decoder" else ("attention.*", "ffn.*")
     add_adapters(model, rank=3, alpha=6.0, targets=targets)
     learn(model)
@@ -115,7 +115,7 @@ def test_adapted_is_the_same_as_other_weights_and_as_merged(page: str) -> None:
         with torch.no_grad():
             explicit.get_submodule(name).weight += 2.0 * part.lora_b @ part.lora_a
     expected = answer(explicit)
-    assert largest_difference(expected, answer(built(page))) > 0.1
+    assert largest_difference(expected, answer(built(config))) > 0.1
     assert largest_difference(answer(model), expected) < 1e-12
     twin = merged(model)
     assert largest_difference(answer(twin), expected) < 1e-12
@@ -202,9 +202,9 @@ def test_tied_tables_and_shared_layers() -> None:
 
 def test_names_that_match_nothing_change_nothing() -> None:
     model = built("t5")
-    with pytest.raises(ValueError, match=r"no linear map .* 'attention\.query'. Near it: attention\.q"):
+    with pytest.raises(ValueError, match=r"no linear layer .* 'attention\.query'. Similar names: attention\.q"):
         add_adapters(model, targets=["attention.v", "attention.query"])
-    with pytest.raises(ValueError, match=r"Near it: .*cross\.q.*ffn\.up"):
+    with pytest.raises(ValueError, match=r"Similar names: .*cross\.q.*ffn\.up"):
         add_adapters(model, targets=["zzz"])
     with pytest.raises(ValueError, match=r"'ttention\.q'"):
         add_adapters(model, targets=["ttention.q"])  # an end of a name begins at a dot
@@ -238,11 +238,11 @@ def test_an_adapted_model_writes_what_the_merged_one_writes() -> None:
     add_adapters(model, alpha=32.0)
     learn(model)
     twin = merged(model)
-    found, expected = (
-        [text[0].ids for text in generate(one, [[3, 4, 5], [7]], GenerationSettings(max_new_tokens=8))]
-        for one in (model, twin)
+    result, expected = (
+        [text[0].ids for text in generate(entry, [[3, 4, 5], [7]], GenerationSettings(max_new_tokens=8))]
+        for entry in (model, twin)
     )
-    assert found == expected != plain
+    assert result == expected != plain
 
 
 def test_adapted_and_merged_maps_use_the_kernels_of_the_model() -> None:
@@ -250,12 +250,12 @@ def test_adapted_and_merged_maps_use_the_kernels_of_the_model() -> None:
         model = built("gpt2")
         model.fused = fused
         add_adapters(model, targets=["attention.*", "ffn.*"])
-        for one in (model, merged(model)):
-            assert {part.fused for part in one.modules() if isinstance(part, Linear)} == {fused}
+        for entry in (model, merged(model)):
+            assert {part.fused for part in entry.modules() if isinstance(part, Linear)} == {fused}
 
 
 def test_a_fingerprint_covers_buffers() -> None:
-    facts = change(change(PAGES["bart"], "head.bias_trained", False), "decoder.dropout", 0.0)
+    facts = change(change(CONFIGS["bart"], "head.bias_trained", False), "decoder.dropout", 0.0)
     model = built(facts)
     before = fingerprint(model)
     model.head.bias.add_(1)
@@ -263,7 +263,7 @@ def test_a_fingerprint_covers_buffers() -> None:
 
 
 def test_adapters_are_not_put_into_a_copy() -> None:
-    with pytest.raises(TypeError, match="this is a TransformerLM"):
+    with pytest.raises(TypeError, match="got a TransformerLM"):
         load_adapters(TransformerLM(31, 8, 16, 2, 2), Path("nowhere"))
 
 
@@ -292,8 +292,8 @@ def test_the_copy_and_the_model_go_their_own_ways() -> None:
     assert all(torch.equal(tensor, kept[name]) for name, tensor in model.state_dict().items())
 
 
-def trained(page: str = "deberta_v2", **how: Any) -> Transformer:
-    model = built(page, torch.float32)
+def trained(config: str = "deberta_v2", **how: Any) -> Transformer:
+    model = built(config, torch.float32)
     add_adapters(model, **{"rank": 2, "alpha": 5.0, "dropout": 0.25, "targets": ["attention.q", "ffn.down"], **how})
     learn(model)
     return model
@@ -334,9 +334,9 @@ def test_adapters_of_another_base_are_refused(tmp_path: Path) -> None:
         assert len(trained_names(base)) == len(list(base.parameters()))
         load_adapters(base, tmp_path, any_base=True)
         assert len(adapted(base)) == 4
-    for page in ("gpt2", "llama"):
+    for config in ("gpt2", "llama"):
         with pytest.raises(WeightsError, match="do not fit"):
-            load_adapters(built(page, torch.float32), tmp_path, any_base=True)
+            load_adapters(built(config, torch.float32), tmp_path, any_base=True)
 
 
 def printed(**other: Any) -> str:

@@ -17,8 +17,8 @@ from glassformer.training.checkpoint import CheckpointError, Checkpoints
 from glassformer.training.optim import parameter_names
 from glassformer.weights.files import WeightsError
 from glassformer.weights.saving import write_weights
+from tests.configs import CONFIGS, built, tokens
 from tests.helpers import randomise
-from tests.pages import PAGES, built, tokens
 
 
 def walk(model: nn.Module, seed: int) -> None:
@@ -34,8 +34,8 @@ def weights(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
-def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+def same(entry: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return entry.keys() == other.keys() and all(torch.equal(entry[name], other[name]) for name in entry)
 
 
 # ---- the moving average
@@ -92,7 +92,7 @@ def test_the_model_gets_its_own_weights_back_to_the_bit(dtype: torch.dtype) -> N
     with pytest.raises(ZeroDivisionError), average.applied():
         raise ZeroDivisionError
     assert same(weights(model), own)
-    assert all(one is other for one, other in zip(model.parameters(), objects, strict=True))  # optimizers hold them
+    assert all(entry is other for entry, other in zip(model.parameters(), objects, strict=True))  # optimizers hold them
 
 
 def test_no_average_of_the_average() -> None:
@@ -179,26 +179,26 @@ def saved(model: nn.Module, **how: str) -> Callable[[Path], None]:
     return fill
 
 
-def written(folder: Path, page: str = "gpt2", dtype: torch.dtype = torch.float32, count: int = 3) -> list[Path]:
+def written(folder: Path, config: str = "gpt2", dtype: torch.dtype = torch.float32, count: int = 3) -> list[Path]:
     kept = Checkpoints(folder, keep=count)
     for step in range(1, count + 1):
-        kept.write(step, saved(built(page, dtype, seed=step)))
+        kept.write(step, saved(built(config, dtype, seed=step)))
     return kept.all()
 
 
-@pytest.mark.parametrize("page", ["gpt2", "albert", "t5"])
-def test_the_mean_over_checkpoints_is_the_mean(page: str, tmp_path: Path) -> None:
-    folders = written(tmp_path, page)
+@pytest.mark.parametrize("config", ["gpt2", "albert", "t5"])
+def test_the_mean_over_checkpoints_is_the_mean(config: str, tmp_path: Path) -> None:
+    folders = written(tmp_path, config)
     mean = average_checkpoints(folders)
     every = [load_file(folder / "model.safetensors") for folder in folders]
     assert mean.keys() == every[0].keys()
     for name, tensor in mean.items():
-        expected = sum(one[name].double() for one in every) / 3
+        expected = sum(entry[name].double() for entry in every) / 3
         assert tensor.dtype == torch.float32
         assert torch.equal(tensor, expected.float()), name
-    one = average_checkpoints(folders[1:2])
-    assert same(one, every[1])
-    model = Transformer(PAGES[page])
+    entry = average_checkpoints(folders[1:2])
+    assert same(entry, every[1])
+    model = Transformer(CONFIGS[config])
     load_average(model, folders)
     assert same(weights(model), mean)
 
@@ -218,14 +218,14 @@ def test_sums_are_not_made_in_half_precision(tmp_path: Path) -> None:
 
 def test_the_mean_answers(tmp_path: Path) -> None:
     folders = written(tmp_path, count=2)
-    model = Transformer(PAGES["gpt2"]).eval()
+    model = Transformer(CONFIGS["gpt2"]).eval()
     load_average(model, folders)
     assert torch.isfinite(model(tokens(2, 5))).all()
 
 
 def test_checkpoints_of_different_models_have_no_mean(tmp_path: Path) -> None:
     folders = written(tmp_path / "one", count=1)
-    facts = PAGES["gpt2"]
+    facts = CONFIGS["gpt2"]
     other_eps = randomise(Transformer(replace(facts, norm=replace(facts.norm, eps=1e-3))))
     Checkpoints(tmp_path / "two").write(1, saved(other_eps))
     other = tmp_path / "two" / "step-00000001"
@@ -252,9 +252,9 @@ def test_other_names_and_foreign_folders_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(CheckpointError, match=r"'embed\.token\.weight', 'embed\.tokens\.weight' are in only one of"):
         average_checkpoints([*folders, kept.write(1, renamed)])
-    theirs = kept.write(2, saved(built("gpt2"), to="hf", lineage="gpt2"))
+    reference = kept.write(2, saved(built("gpt2"), to="hf", lineage="gpt2"))
     with pytest.raises(CheckpointError, match="is not a checkpoint of a run"):
-        average_checkpoints([theirs])
+        average_checkpoints([reference])
 
 
 def test_damage_is_noticed(tmp_path: Path) -> None:

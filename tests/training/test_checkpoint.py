@@ -17,14 +17,14 @@ def filled(text: str) -> Callable[[Path], None]:
     def fill(folder: Path) -> None:
         (folder / "model.txt").write_text(text * 1000)
         (folder / "inside").mkdir()
-        (folder / "inside" / "state.json").write_text(json.dumps({"said": text}))
+        (folder / "inside" / "state.json").write_text(json.dumps({"text": text}))
 
     return fill
 
 
-def said(path: Path) -> str:
+def contents(path: Path) -> str:
     check(path)
-    text: str = json.loads((path / "inside" / "state.json").read_text())["said"]
+    text: str = json.loads((path / "inside" / "state.json").read_text())["text"]
     assert (path / "model.txt").read_text() == text * 1000
     return text
 
@@ -38,7 +38,7 @@ def test_what_is_written_is_read_and_the_oldest_go(tmp_path: Path) -> None:
     assert [step_of(path) for path in kept.all()] == [2, 4, 5]
     best = kept.best()
     assert best is not None
-    assert (said(best), said(kept.all()[-1])) == ("2", "5")
+    assert (contents(best), contents(kept.all()[-1])) == ("2", "5")
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
         "step-00000002", "step-00000004", "step-00000005",
     ]  # fmt: skip
@@ -60,7 +60,7 @@ def test_the_best_is_the_newest_that_was_called_so(tmp_path: Path) -> None:
 def test_the_same_step_again_takes_the_place_of_the_first(tmp_path: Path) -> None:
     kept = Checkpoints(tmp_path)
     kept.write(7, filled("old"))
-    assert said(kept.write(7, filled("new"))) == "new"
+    assert contents(kept.write(7, filled("new"))) == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000007"]
 
 
@@ -71,12 +71,12 @@ def dies_at(number: int, work: Callable[[], object]) -> bool:
         left = number
 
         def mortal(real: Callable[..., object]) -> Callable[..., object]:
-            def touch(*given: object, **named: object) -> object:
+            def touch(*inputs: object, **named: object) -> object:
                 nonlocal left
                 left -= 1
                 if left == 0:
                     os._exit(9)
-                return real(*given, **named)
+                return real(*inputs, **named)
 
             return touch
 
@@ -102,11 +102,11 @@ def test_row_35_killed_at_any_touch_of_the_disk_one_checkpoint_is_whole(tmp_path
         kept.tidy()
         latest = kept.latest()
         assert latest is not None
-        seen.add(said(latest))
+        seen.add(contents(latest))
         assert kept.best() == latest
         assert sorted(kept.folder.iterdir()) == kept.all()  # nothing else is left, hidden or half removed
         if finished:
-            assert said(latest) == "new"
+            assert contents(latest) == "new"
             break
     else:
         pytest.fail("the child never finished")
@@ -134,14 +134,14 @@ def test_what_is_not_whole_and_has_no_name_yet_goes(tmp_path: Path, harm: Callab
 
 def test_the_one_that_had_the_name_gets_it_back_where_the_new_one_is_not_whole(tmp_path: Path) -> None:
     kept = Checkpoints(tmp_path)
-    place = kept.write(1, filled("old"))
+    location = kept.write(1, filled("old"))
     hidden = tmp_path / ".step-00000001.new"
-    shutil.copytree(place, hidden)
+    shutil.copytree(location, hidden)
     (hidden / "model.txt").unlink()
-    place.rename(tmp_path / ".step-00000001.old")
+    location.rename(tmp_path / ".step-00000001.old")
     kept.tidy()
-    assert [*tmp_path.iterdir()] == [place]
-    assert said(place) == "old"
+    assert [*tmp_path.iterdir()] == [location]
+    assert contents(location) == "old"
 
 
 def test_half_removed_checkpoints_go_and_strange_files_stay(tmp_path: Path) -> None:
@@ -173,8 +173,8 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_named(
     damage(last)
     with pytest.raises(CheckpointError, match=says) as refused:
         check(last)
-    assert f"Remove {last}, and --resume continues from {before}." in str(refused.value)
-    assert said(before) == "old"
+    assert f"Remove {last}, and the run resumes from {before}." in str(refused.value)
+    assert contents(before) == "old"
     shutil.rmtree(last)
     assert kept.latest() == before
 
@@ -205,7 +205,7 @@ def test_a_full_disk_leaves_the_one_before_and_nothing_else(tmp_path: Path) -> N
         kept.write(2, fill)
     assert str(before) in str(refused.value)
     assert [path.name for path in tmp_path.iterdir()] == [before.name]
-    assert said(before) == "old"
+    assert contents(before) == "old"
 
 
 def test_a_place_that_is_no_folder_is_explained(tmp_path: Path) -> None:

@@ -19,13 +19,17 @@ import torch._dynamo
 from glassformer import hub
 from glassformer.models.transformer import Transformer
 from glassformer.nn.cache import KVCache
-from glassformer.training.activation_checkpointing import Call, checkpoint_blocks, hold_activations
-from glassformer.training.compiling import VERSIONS, compile_model, uncompile_model
+from glassformer.training.block_calls import (
+    VERSIONS,
+    Call,
+    checkpoint_blocks,
+    compile_model,
+)
 from glassformer.training.loop import evaluate
 from glassformer.training.objectives.causal_lm import NextToken
+from tests.configs import CONFIGS, tokens
 from tests.helpers import largest_difference, randomise, right_padded
-from tests.pages import PAGES, tokens
-from tests.training.test_activation_checkpointing import given, gradients, made
+from tests.training.test_activation_checkpointing import gradients, made, model_inputs
 
 RAGGED = ((2, 7), (3, 5), (4, 9), (2, 4), (5, 6), (3, 11), (6, 8), (2, 13))  # rows and tokens of batches
 
@@ -43,7 +47,7 @@ class Counting:
 
 
 def layered(layers: int) -> Transformer:
-    facts = PAGES["llama"]
+    facts = CONFIGS["llama"]
     assert facts.decoder is not None
     model = Transformer(replace(facts, decoder=replace(facts.decoder, layers=layers)))
     randomise(model)
@@ -51,9 +55,9 @@ def layered(layers: int) -> Transformer:
 
 
 def equal(model: Transformer, plain: Transformer, inputs: dict[str, Any], bound: float = 1e-5) -> None:
-    (one, _), (other, _) = (gradients(m, lambda m=m: m(**inputs)) for m in (model, plain))
-    assert one.keys() == other.keys()
-    wrong = {name: gap for name in one if (gap := largest_difference(one[name], other[name])) > bound}
+    (item, _), (other, _) = (gradients(m, lambda m=m: m(**inputs)) for m in (model, plain))
+    assert item.keys() == other.keys()
+    wrong = {name: gap for name in item if (gap := largest_difference(item[name], other[name])) > bound}
     assert not wrong, wrong
 
 
@@ -66,7 +70,7 @@ def settles_for_ragged_batches(layers: int) -> None:
     compile_model(model, backend=counting)
     counts = []
     for rows, length in RAGGED:
-        equal(model, plain, given(model, rows, length))
+        equal(model, plain, model_inputs(model, rows, length))
         counts.append(counting.graphs)
     assert counts[0] == 1, counts
     assert counts[-1] == counts[3] <= 3, counts
@@ -76,15 +80,15 @@ def serves_every_way_in() -> None:
     """An encoder-decoder by its call and by its halves; chunked losses; evaluation; with a cache."""
     counting, model, plain = Counting(), made("t5").eval(), made("t5").eval()
     compile_model(model, backend=counting, dynamic=True)
-    inputs = given(model, 3, 6)
+    inputs = model_inputs(model, 3, 6)
     equal(model, plain, inputs)
     after = counting.graphs
     assert 2 <= after <= 6, after
 
-    def halves(one: Transformer) -> Any:
-        memory = one.encode(inputs["ids"], inputs["mask"])
-        hidden = one.decode(inputs["target"], inputs["target_mask"], memory=memory, memory_mask=inputs["mask"])
-        return one.apply_head(hidden, inputs["target_mask"])
+    def halves(item: Transformer) -> Any:
+        memory = item.encode(inputs["ids"], inputs["mask"])
+        hidden = item.decode(inputs["target"], inputs["target_mask"], memory=memory, memory_mask=inputs["mask"])
+        return item.apply_head(hidden, inputs["target_mask"])
 
     assert largest_difference(halves(model), halves(plain)) < 1e-5
     assert counting.graphs == after
@@ -106,20 +110,20 @@ def serves_objectives() -> None:
     rows = [tokens(length, seed=length) for length in (5, 9, 7)]
     for objective in (NextToken(), NextToken(chunk=4)):
         batch = objective.prepare(rows, torch.Generator().manual_seed(0))
-        one, other = (evaluate(m, objective, [batch]).loss for m in (model, plain))
-        assert abs(one - other) < 1e-6
+        item, other = (evaluate(m, objective, [batch]).loss for m in (model, plain))
+        assert abs(item - other) < 1e-6
         assert counting.graphs == 1, counting.graphs
 
 
 def recomputes_what_is_compiled(backend: str) -> None:
     """Dropout falls on the same values when a compiled block runs again, and less is held."""
     model, plain = made("gpt2"), made("gpt2")
-    inputs = given(plain, 3, 12)
+    inputs = model_inputs(plain, 3, 12)
     expected, before = gradients(plain, lambda: plain(**inputs))
     checkpoint_blocks(model)
     compile_model(model, backend=backend, dynamic=True)
-    found, after = gradients(model, lambda: model(**inputs))
-    wrong = {name: gap for name in expected if (gap := largest_difference(found[name], expected[name])) > 1e-6}
+    actual, after = gradients(model, lambda: model(**inputs))
+    wrong = {name: gap for name in expected if (gap := largest_difference(actual[name], expected[name])) > 1e-6}
     assert not wrong, wrong
     assert after < 0.4 * before, (before, after)
 
@@ -129,7 +133,7 @@ def compiles_the_whole() -> None:
     counting, model, plain = Counting(), layered(3), layered(3)
     compile_model(model, "whole", backend=counting, dynamic=True)
     for rows, length in RAGGED[:4]:
-        equal(model, plain, given(model, rows, length))
+        equal(model, plain, model_inputs(model, rows, length))
     assert counting.graphs == 1, counting.graphs
     ids, cache = tokens(2, 4), KVCache()
     assert largest_difference(model.apply_head(model.decode(ids)), plain(ids)) < 1e-5
@@ -142,7 +146,7 @@ def works_with_the_default_backend() -> None:
     checkpoint_blocks(model)
     compile_model(model)
     for rows, length in RAGGED[:4]:
-        equal(model, plain, given(model, rows, length), 1e-4)
+        equal(model, plain, model_inputs(model, rows, length), 1e-4)
         with torch.autocast("cpu", torch.bfloat16):
             low = model(tokens(rows, length), right_padded(*[length] * rows, width=length))
         assert largest_difference(low, plain(tokens(rows, length))) < 0.3
@@ -155,16 +159,17 @@ def elsewhere(call: str) -> str:
     return result.stdout.strip() or result.stderr[-2000:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "call",
     [
-        pytest.param("settles_for_ragged_batches(2)", marks=pytest.mark.slow),
-        pytest.param("settles_for_ragged_batches(5)", marks=pytest.mark.slow),
-        pytest.param("serves_every_way_in()", marks=pytest.mark.slow),
+        "settles_for_ragged_batches(2)",
+        "settles_for_ragged_batches(5)",
+        "serves_every_way_in()",
         "serves_objectives()",
-        pytest.param("recomputes_what_is_compiled('eager')", marks=pytest.mark.slow),
-        pytest.param("recomputes_what_is_compiled('aot_eager')", marks=pytest.mark.slow),
-        pytest.param("compiles_the_whole()", marks=pytest.mark.slow),
+        "recomputes_what_is_compiled('eager')",
+        "recomputes_what_is_compiled('aot_eager')",
+        "compiles_the_whole()",
     ],
 )
 def test_compiled(call: str) -> None:
@@ -199,22 +204,17 @@ def standing(model: torch.nn.Module) -> list[tuple[bool, bool]]:
     return [(call.compiled is not None, call.recomputes) for call in calls if isinstance(call, Call)]
 
 
-def test_compiling_and_recomputing_are_put_on_and_taken_off_in_any_order() -> None:
+def test_blocks_are_compiled_and_recomputed_in_either_order() -> None:
     model = layered(2)
     compile_model(model, backend="eager")
+    assert standing(model) == [(True, False)] * 2
     checkpoint_blocks(model)
     assert standing(model) == [(True, True)] * 2
-    uncompile_model(model)
+    model = layered(2)
+    checkpoint_blocks(model)
     assert standing(model) == [(False, True)] * 2
     compile_model(model, backend="eager")
-    hold_activations(model)
-    assert standing(model) == [(True, False)] * 2
-    uncompile_model(model)
-    assert standing(model) == []
-    compile_model(model, "whole", backend="eager")
-    assert standing(model) == [(True, False)]
-    uncompile_model(model)
-    assert standing(model) == []
+    assert standing(model) == [(True, True)] * 2
 
 
 def test_one_graph_would_lose_what_blocks_do() -> None:
@@ -222,7 +222,7 @@ def test_one_graph_would_lose_what_blocks_do() -> None:
     checkpoint_blocks(model)
     with pytest.raises(ValueError, match='would not recompute; use parts="blocks"'):
         compile_model(model, "whole", backend="eager")
-    hold_activations(model)
+    model = layered(2)
     compile_model(model, "whole", backend="eager")
     with pytest.raises(ValueError, match="the whole model is compiled as one"):
         checkpoint_blocks(model)

@@ -1,8 +1,5 @@
 """A disk that is full: the error names the file, and nothing half-written stays."""
 
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,20 +10,10 @@ from glassformer.training.logging.curve import draw_curve
 from glassformer.training.logging.sinks import RunLog
 from glassformer.training.recipe import Recipe
 from glassformer.weights.saving import write_text
+from tests.helpers import file_size_limit
 from tests.training.small_sessions import content, small, trained
 
 FEW = ("run.steps=8", "run.checkpoint_every=3", "evaluation.every=4", "optimizer.warmup=0")
-
-
-@contextmanager
-def no_longer_than(most: int) -> Iterator[None]:
-    """Let no file grow longer: as on a full disk, writing more is an error that names no file."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def left(folder: Path) -> list[str]:
@@ -38,46 +25,46 @@ def left(folder: Path) -> list[str]:
 
 def test_a_text_names_its_file_and_leaves_the_one_before(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
-    with no_longer_than(100), pytest.raises(OSError, match=rf"too large: '{path}'"):
+    with file_size_limit(100), pytest.raises(OSError, match=rf"too large: '{path}'"):
         write_text(path, "x" * 1000)
     assert list(tmp_path.iterdir()) == []
     write_text(path, "before")
-    with no_longer_than(100), pytest.raises(OSError, match=rf"too large: '{path}'"):
+    with file_size_limit(100), pytest.raises(OSError, match=rf"too large: '{path}'"):
         write_text(path, "x" * 1000)
     assert content(tmp_path) == {"a.json": b"before"}
 
 
 def test_a_log_names_its_file_and_keeps_its_whole_lines(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    with no_longer_than(20), pytest.raises(OSError, match=rf"too large: '{path}'"), RunLog(path) as log:
+    with file_size_limit(20), pytest.raises(OSError, match=rf"too large: '{path}'"), RunLog(path) as log:
         log.write("step", 1, {"loss": 1.0, "text": "x" * 100})
     with RunLog(path) as log:
         pass
     assert not path.exists()  # no empty file
     with RunLog(path) as log:
         log.write("step", 1, {"loss": 1.0})
-    with no_longer_than(40), pytest.raises(OSError, match=rf"too large: '{path}'"), RunLog(path, after=1) as log:
+    with file_size_limit(40), pytest.raises(OSError, match=rf"too large: '{path}'"), RunLog(path, after=1) as log:
         log.write("step", 2, {"loss": 1.0, "text": "x" * 100})
     with RunLog(path, after=2) as log:
         log.write("step", 2, {"loss": 0.5})
-    with no_longer_than(100), pytest.raises(OSError, match=r"too large: '.*loss\.svg'"):
+    with file_size_limit(100), pytest.raises(OSError, match=r"too large: '.*loss\.svg'"):
         draw_curve(path, tmp_path / "loss.svg")
     assert {*content(tmp_path)} == {"log.jsonl"}
 
 
 def test_tokens_name_their_file(tmp_path: Path) -> None:
     path = tmp_path / "a.bin"
-    with no_longer_than(100), pytest.raises(OSError, match=rf"too large: '{path}'"):
+    with file_size_limit(100), pytest.raises(OSError, match=rf"too large: '{path}'"):
         write_tokens(path, [[1] * 300], vocab_size=9, tokenizer="")
     ends = tmp_path / "a.ends.bin"
-    with no_longer_than(100), pytest.raises(OSError, match=rf"too large: '{ends}'"):
+    with file_size_limit(100), pytest.raises(OSError, match=rf"too large: '{ends}'"):
         write_tokens(path, [[1]] * 40, vocab_size=9, tokenizer="")
     assert list(tmp_path.iterdir()) == []
 
 
 def failure(recipe: Recipe, out: Path, most: int) -> str:
     """What a run says that it could not write."""
-    with no_longer_than(most), pytest.raises((CheckpointError, OSError)) as caught:
+    with file_size_limit(most), pytest.raises((CheckpointError, OSError)) as caught:
         trained(recipe, out, resume=True)
     if isinstance(caught.value, CheckpointError):
         assert "could not be written: " in str(caught.value)

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.config import Model, TaskHead
+from glassformer.config import ModelConfig, TaskHead
 from glassformer.data.batching import FixedPlan
 from glassformer.data.loader import Loader
-from glassformer.data.records import BadRowError, Labelled, Origin, Tagged
+from glassformer.data.records import BadRowError, LabelledRecord, Origin, TaggedRecord
 from glassformer.families import lineages
 from glassformer.models.transformer import Transformer
 from glassformer.tasks.classify import classify
@@ -25,8 +25,8 @@ from glassformer.training.objectives.base import IGNORE
 from glassformer.training.objectives.classification import _correlation, _score_several
 from glassformer.training.objectives.job import Job, RunContext, as_loaded, job_of
 from glassformer.training.optim import adamw
-from glassformer.training.reading import Records
-from glassformer.training.recipe import Batches, Data, Expected, ModelPlan, Optimisation, Recipe, RunPlan
+from glassformer.training.recipe import BatchSizes, Data, Expected, ModelPlan, Optimisation, Recipe, RunPlan
+from glassformer.training.recipe_data import Records
 from tests.helpers import largest_difference, randomise, types_unchecked
 
 FILLERS = tuple("the film was long and we saw it again in a small town on one day with her old friend".split())  # noqa: SIM905
@@ -102,7 +102,7 @@ def recipe_of(job: str, objective: dict[str, Any], length: int = 32, **data: Any
         job=job,
         data=Data(format="jsonl", **data),
         model=ModelPlan(lineage="bert"),
-        batch=Batches(examples=16, length=length),
+        batch=BatchSizes(examples=16, length=length),
         optimizer=Optimisation(lr=3e-3),
         run=RunPlan(steps=10),
         objective=objective,
@@ -113,7 +113,7 @@ def records(rows: Sequence[Any]) -> Records[Any]:
     return Records(rows, np.arange(len(rows), dtype=np.int64))
 
 
-def facts_of(family: str, head: str, labels: Sequence[str]) -> tuple[Model, Tokenizer]:
+def facts_of(family: str, head: str, labels: Sequence[str]) -> tuple[ModelConfig, Tokenizer]:
     lineage, sizes, pieces, style = FAMILIES[family]
     tokenizer = tokenizer_of(pieces, style)
     named = {"id2label": {str(number): label for number, label in enumerate(labels)}} if labels else {}
@@ -131,55 +131,64 @@ def job_and_kit(
     return job, RunContext(recipe, tokenizer, job.finish(facts), Path())
 
 
-def prepared(job: Job[Any], kit: RunContext, rows: Sequence[Any]) -> tuple[list[Any], Any]:
+def prepared(job: Job[Any], context: RunContext, rows: Sequence[Any]) -> tuple[list[Any], Any]:
     """The examples of rows, and all of them as one batch."""
-    found = job.examples(kit, {"train": records(rows)})["train"]
-    examples = [found[number] for number in range(len(found))]
-    return examples, job.objective(kit).prepare(examples, torch.Generator())
+    actual = job.examples(context, {"train": records(rows)})["train"]
+    examples = [actual[number] for number in range(len(actual))]
+    return examples, job.objective(context).prepare(examples, torch.Generator())
 
 
 def trained(
-    job: Job[Any], kit: RunContext, rows: Sequence[Any], steps: int, lr: float = 6e-3
+    job: Job[Any], context: RunContext, rows: Sequence[Any], steps: int, lr: float = 6e-3
 ) -> tuple[Transformer, float]:
     """A new model after some steps, and by how much the loss fell."""
     torch.manual_seed(0)
-    model = Transformer(kit.facts)
-    objective, examples = job.objective(kit), job.examples(kit, {"train": records(rows)})["train"]
+    model = Transformer(context.facts)
+    objective, examples = job.objective(context), job.examples(context, {"train": records(rows)})["train"]
     batches = Loader(examples, objective.prepare, FixedPlan(len(examples), 16, seed=0), seed=0)
     trainer = Trainer(model, objective, batches, [adamw(model, lr)], Settings(steps=steps))
     losses = [report.loss for report in trainer]
     return model, losses[0] / max(1e-9, sum(losses[-3:]) / 3)
 
 
-def shown(kit: RunContext, ids: Any) -> list[str]:
-    return kit.tokenizer.tokens(ids.tolist())
+def shown(context: RunContext, ids: Any) -> list[str]:
+    return context.tokenizer.tokens(ids.tolist())
 
 
-GOOD = Labelled("the film was good", "yes", origin=Origin("a.csv", 2))
-BAD = Labelled("we saw it", "no", origin=Origin("a.csv", 3))
+GOOD = LabelledRecord("the film was good", "yes", origin=Origin("a.csv", 2))
+BAD = LabelledRecord("we saw it", "no", origin=Origin("a.csv", 3))
 
 
-def opinions(pairs: bool = False) -> list[Labelled]:
+def opinions(pairs: bool = False) -> list[LabelledRecord]:
     """Texts whose label hangs on one word; of pairs, on one of the second text."""
-    said = {"good": "likes", "great": "likes", "bad": "hates", "awful": "hates", "sun": "neither", "rain": "neither"}
-    found = []
+    label_of_word = {
+        "good": "likes",
+        "great": "likes",
+        "bad": "hates",
+        "awful": "hates",
+        "sun": "neither",
+        "rain": "neither",
+    }
+    rows = []
     for number in range(48):
-        word = list(said)[number % 6]
+        word = list(label_of_word)[number % 6]
         some = [FILLERS[(number * 5 + step * 7) % len(FILLERS)] for step in range(3 + number % 4)]
         text = " ".join([*some[:2], word, *some[2:]])
         other = " ".join(some[::-1])
-        found.append(Labelled(other, said[word], text) if pairs else Labelled(text, said[word]))
-    return found
+        rows.append(
+            LabelledRecord(other, label_of_word[word], text) if pairs else LabelledRecord(text, label_of_word[word])
+        )
+    return rows
 
 
 # ---- labels of texts
 
 
 def test_a_text_is_framed_and_its_label_is_its_place_among_all_labels() -> None:
-    job, kit = job_and_kit("classify", [GOOD, BAD])
+    job, context = job_and_kit("classify", [GOOD, BAD])
     assert job.labels([GOOD, BAD]) == ("no", "yes")
-    examples, batch = prepared(job, kit, [GOOD, BAD])
-    assert shown(kit, examples[0].text.ids) == ["[CLS]", "the", "film", "was", "good", "[SEP]"]
+    examples, batch = prepared(job, context, [GOOD, BAD])
+    assert shown(context, examples[0].text.ids) == ["[CLS]", "the", "film", "was", "good", "[SEP]"]
     assert batch.labels["label"].tolist() == [1, 0]
     assert batch.inputs["mask"].tolist() == [[True] * 6, [True] * 5 + [False]]
     assert batch.inputs["segments"].tolist() == [[0] * 6] * 2
@@ -187,36 +196,36 @@ def test_a_text_is_framed_and_its_label_is_its_place_among_all_labels() -> None:
 
 
 def test_a_model_without_segments_gets_none() -> None:
-    job, kit = job_and_kit("classify", [GOOD, BAD], family="decoder")
-    _, batch = prepared(job, kit, [GOOD, BAD])
+    job, context = job_and_kit("classify", [GOOD, BAD], family="decoder")
+    _, batch = prepared(job, context, [GOOD, BAD])
     assert "segments" not in batch.inputs
 
 
 def test_a_pair_is_framed_as_one_and_the_longer_text_is_cut_first() -> None:
-    row = Labelled("good film", "yes", "we saw it again on one day")
-    job, kit = job_and_kit("classify", [row, BAD], length=9)
-    found = job.examples(kit, {"train": records([row, Labelled("sun", "no", "rain")])})["train"]
-    first = found[0].text
-    assert shown(kit, first.ids) == ["[CLS]", "good", "film", "[SEP]", "we", "saw", "it", "again", "[SEP]"]
+    row = LabelledRecord("good film", "yes", "we saw it again on one day")
+    job, context = job_and_kit("classify", [row, BAD], length=9)
+    actual = job.examples(context, {"train": records([row, LabelledRecord("sun", "no", "rain")])})["train"]
+    first = actual[0].text
+    assert shown(context, first.ids) == ["[CLS]", "good", "film", "[SEP]", "we", "saw", "it", "again", "[SEP]"]
     assert first.segments.tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 1]
-    assert found.cut == 1
-    assert found.lengths.tolist() == [9, 5]
-    assert found.notes == []
+    assert actual.cut == 1
+    assert actual.lengths.tolist() == [9, 5]
+    assert actual.notes == []
 
 
 def test_a_long_text_keeps_its_frame_and_its_beginning() -> None:
-    job, kit = job_and_kit("classify", [GOOD, BAD], length=4)
-    examples, _ = prepared(job, kit, [GOOD, BAD])
-    assert shown(kit, examples[0].text.ids) == ["[CLS]", "the", "film", "[SEP]"]
+    job, context = job_and_kit("classify", [GOOD, BAD], length=4)
+    examples, _ = prepared(job, context, [GOOD, BAD])
+    assert shown(context, examples[0].text.ids) == ["[CLS]", "the", "film", "[SEP]"]
 
 
 def test_a_label_that_is_not_trained_on_is_an_error_that_names_it_and_its_row() -> None:
-    job, kit = job_and_kit("classify", [GOOD, BAD], skip=True)
-    odd = Labelled("red sun", "perhaps", origin=Origin("valid.csv", 7))
+    job, context = job_and_kit("classify", [GOOD, BAD], skip=True)
+    odd = LabelledRecord("red sun", "perhaps", origin=Origin("valid.csv", 7))
     with pytest.raises(
         ValueError, match=r"valid\.csv:7: the label 'perhaps' is none of those that are learned, no, yes"
     ):
-        job.examples(kit, {"train": records([GOOD, BAD]), "valid": records([odd])})
+        job.examples(context, {"train": records([GOOD, BAD]), "valid": records([odd])})
 
 
 def test_labels_that_are_all_the_same_are_an_error() -> None:
@@ -226,74 +235,74 @@ def test_labels_that_are_all_the_same_are_an_error() -> None:
 
 
 def test_a_row_without_a_token_stops_the_run_or_is_left_out_and_counted() -> None:
-    empty = Labelled("\x07", "no", origin=Origin("a.csv", 9))
-    job, kit = job_and_kit("classify", [GOOD, BAD])
+    empty = LabelledRecord("\x07", "no", origin=Origin("a.csv", 9))
+    job, context = job_and_kit("classify", [GOOD, BAD])
     with pytest.raises(BadRowError, match=r"a\.csv:9: no token: '\\x07'"):
-        job.examples(kit, {"train": records([GOOD, empty])})
-    job, kit = job_and_kit("classify", [GOOD, BAD], skip=True)
-    found = job.examples(kit, {"train": records([GOOD, empty, BAD])})["train"]
-    assert len(found) == 2
-    assert len(found.notes) == 1
-    assert found.notes[0].startswith("2 rows; left out 1: 1 × no token")
-    loaded = as_loaded(Transformer(kit.facts), kit.tokenizer, kit.folder)
-    assert len(job.samples(kit, loaded, [GOOD, empty])) == 1
-    assert job.figures(kit, loaded, [GOOD, empty]).keys() == {"accuracy", "macro f1"}
+        job.examples(context, {"train": records([GOOD, empty])})
+    job, context = job_and_kit("classify", [GOOD, BAD], skip=True)
+    actual = job.examples(context, {"train": records([GOOD, empty, BAD])})["train"]
+    assert len(actual) == 2
+    assert len(actual.notes) == 1
+    assert actual.notes[0].startswith("2 rows; left out 1: 1 × no token")
+    loaded = as_loaded(Transformer(context.facts), context.tokenizer, context.folder)
+    assert len(job.samples(context, loaded, [GOOD, empty])) == 1
+    assert job.metrics(context, loaded, [GOOD, empty]).keys() == {"accuracy", "macro f1"}
 
 
 def test_a_row_that_the_model_cannot_hold_is_an_error() -> None:
-    job, kit = job_and_kit("classify", [GOOD, BAD], length=65)
-    with pytest.raises(ValueError, match=r"takes 64 tokens; say batch\.length=64"):
-        job.examples(kit, {"train": records([GOOD])})
+    job, context = job_and_kit("classify", [GOOD, BAD], length=65)
+    with pytest.raises(ValueError, match=r"takes 64 tokens; set batch\.length=64"):
+        job.examples(context, {"train": records([GOOD])})
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("pairs", [False, True])
 def test_classify_asks_a_model_what_training_showed_it(family: str, pairs: bool) -> None:
     rows = opinions(pairs)[:6]
-    job, kit = job_and_kit("classify", rows, family=family)
-    model = randomise(Transformer(kit.facts).double()).eval()
-    examples, batch = prepared(job, kit, rows)
-    loss = job.objective(kit).loss(model, batch)
-    found = classify(
-        as_loaded(model, kit.tokenizer, kit.folder),
+    job, context = job_and_kit("classify", rows, family=family)
+    model = randomise(Transformer(context.facts).double()).eval()
+    examples, batch = prepared(job, context, rows)
+    loss = job.objective(context).loss(model, batch)
+    actual = classify(
+        as_loaded(model, context.tokenizer, context.folder),
         [(row.text, row.second) if row.second is not None else row.text for row in rows],
     )
-    both = zip(found, rows, strict=True)
-    probs = [{label.name: label.probability for label in one.labels}[row.label] for one, row in both]
-    wanted = -torch.tensor(probs, dtype=torch.float64).log().sum()
-    assert largest_difference(loss.terms["label"].total, wanted) < 1e-9
+    both = zip(actual, rows, strict=True)
+    probs = [{label.name: label.probability for label in item.labels}[row.label] for item, row in both]
+    correct = -torch.tensor(probs, dtype=torch.float64).log().sum()
+    assert largest_difference(loss.terms["label"].total, correct) < 1e-9
     assert len(examples) == len(rows)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_labels_are_learned_by_every_family(family: str) -> None:
     rows = opinions()
-    job, kit = job_and_kit("classify", rows, family=family, smoothing=0.02)
-    model, fell = trained(job, kit, rows, 40)
-    loaded = as_loaded(model, kit.tokenizer, kit.folder)
-    figures = job.figures(kit, loaded, rows)
+    job, context = job_and_kit("classify", rows, family=family, smoothing=0.02)
+    model, fell = trained(job, context, rows, 40)
+    loaded = as_loaded(model, context.tokenizer, context.folder)
+    scores = job.metrics(context, loaded, rows)
     assert fell > 3
-    assert figures["accuracy"] >= 0.95
-    assert figures["macro f1"] >= 0.95
-    sample = job.samples(kit, loaded, rows[:1])[0]
+    assert scores["accuracy"] >= 0.95
+    assert scores["macro f1"] >= 0.95
+    sample = job.samples(context, loaded, rows[:1])[0]
     assert sample.startswith(f"{rows[0].text}\n  → likes (")
     assert sample.endswith("%)\n  = likes")
 
 
 def test_pairs_are_learned() -> None:
     rows = opinions(pairs=True)
-    job, kit = job_and_kit("classify", rows)
-    model, fell = trained(job, kit, rows, 40)
-    loaded = as_loaded(model, kit.tokenizer, kit.folder)
+    job, context = job_and_kit("classify", rows)
+    model, fell = trained(job, context, rows, 40)
+    loaded = as_loaded(model, context.tokenizer, context.folder)
     assert fell > 3
-    assert job.figures(kit, loaded, rows)["accuracy"] >= 0.95
-    assert job.samples(kit, loaded, rows[:1])[0].startswith(f"{rows[0].text} | {rows[0].second}\n  → likes")
+    assert job.metrics(context, loaded, rows)["accuracy"] >= 0.95
+    assert job.samples(context, loaded, rows[:1])[0].startswith(f"{rows[0].text} | {rows[0].second}\n  → likes")
 
 
 def test_the_pooling_of_a_new_model_can_be_chosen() -> None:
-    _, kit = job_and_kit("classify", [GOOD, BAD], pool="mean")
-    assert isinstance(kit.facts.head, TaskHead)
-    assert kit.facts.head.pool == "mean"
+    _, context = job_and_kit("classify", [GOOD, BAD], pool="mean")
+    assert isinstance(context.facts.head, TaskHead)
+    assert context.facts.head.pool == "mean"
     recipe = replace(recipe_of("classify", {"pool": "mean"}), model=ModelPlan(start="somewhere"))
     with pytest.raises(ValueError, match=r"objective\.pool is for new models"):
         job_of(recipe).check()
@@ -301,35 +310,36 @@ def test_the_pooling_of_a_new_model_can_be_chosen() -> None:
 
 def test_several_labels_of_one_text() -> None:
     rows = [
-        Labelled(row.text, {"likes": "warm, loud", "hates": "loud", "neither": ","}[row.label]) for row in opinions()
+        LabelledRecord(row.text, {"likes": "warm, loud", "hates": "loud", "neither": ","}[row.label])
+        for row in opinions()
     ]
-    job, kit = job_and_kit("classify", rows, kind="several")
+    job, context = job_and_kit("classify", rows, kind="several")
     assert job.labels(rows) == ("loud", "warm")
-    _, batch = prepared(job, kit, rows[:6])
+    _, batch = prepared(job, context, rows[:6])
     assert batch.labels["label"].tolist() == [[1, 1], [1, 1], [1, 0], [1, 0], [0, 0], [0, 0]]
-    model, fell = trained(job, kit, rows, 40)
-    loaded = as_loaded(model, kit.tokenizer, kit.folder)
+    model, fell = trained(job, context, rows, 40)
+    loaded = as_loaded(model, context.tokenizer, context.folder)
     assert fell > 3
-    figures = job.figures(kit, loaded, rows)
-    assert min(figures["subset accuracy"], figures["micro f1"], figures["macro f1"]) >= 0.95
-    said = job.samples(kit, loaded, [rows[0], rows[4]])
-    assert "loud (" in said[0]
-    assert "warm (" in said[0]
-    assert "→ none\n" in said[1]
+    scores = job.metrics(context, loaded, rows)
+    assert min(scores["subset accuracy"], scores["micro f1"], scores["macro f1"]) >= 0.95
+    samples = job.samples(context, loaded, [rows[0], rows[4]])
+    assert "loud (" in samples[0]
+    assert "warm (" in samples[0]
+    assert "→ none\n" in samples[1]
 
 
 def test_a_number_for_each_text() -> None:
-    rows = [Labelled(row.text, {"likes": "1.5", "hates": "-1", "neither": "0"}[row.label]) for row in opinions()]
-    job, kit = job_and_kit("classify", rows, kind="number")
+    rows = [LabelledRecord(row.text, {"likes": "1.5", "hates": "-1", "neither": "0"}[row.label]) for row in opinions()]
+    job, context = job_and_kit("classify", rows, kind="number")
     assert job.labels(rows) == ("number",)
-    _, batch = prepared(job, kit, rows[:6])
+    _, batch = prepared(job, context, rows[:6])
     assert batch.labels["label"].tolist() == [1.5, 1.5, -1.0, -1.0, 0.0, 0.0]
-    model, fell = trained(job, kit, rows, 40)
-    loaded = as_loaded(model, kit.tokenizer, kit.folder)
+    model, fell = trained(job, context, rows, 40)
+    loaded = as_loaded(model, context.tokenizer, context.folder)
     assert fell > 3
-    assert job.figures(kit, loaded, rows)["correlation"] > 0.95
-    assert job.figures(kit, loaded, rows[:1]) == {"correlation": 0.0}
-    assert float(job.samples(kit, loaded, rows[:1])[0].split("→")[1].split("\n")[0]) > 0.5
+    assert job.metrics(context, loaded, rows)["correlation"] > 0.95
+    assert job.metrics(context, loaded, rows[:1]) == {"correlation": 0.0}
+    assert float(job.samples(context, loaded, rows[:1])[0].split("→")[1].split("\n")[0]) > 0.5
 
 
 def test_correlation_is_pearsons() -> None:
@@ -341,18 +351,18 @@ def test_correlation_is_pearsons() -> None:
 
 @pytest.mark.parametrize("label", ["many", "nan", "inf"])
 def test_a_label_that_is_no_number(label: str) -> None:
-    row = Labelled("good film", label, origin=Origin("n.csv", 4))
-    job, kit = job_and_kit("classify", [row], kind="number")
+    row = LabelledRecord("good film", label, origin=Origin("n.csv", 4))
+    job, context = job_and_kit("classify", [row], kind="number")
     with pytest.raises(BadRowError, match=rf"n\.csv:4: no number: the label is '{label}'"):
-        job.examples(kit, {"train": records([row])})
+        job.examples(context, {"train": records([row])})
 
 
 def test_counts_of_several_labels_by_hand() -> None:
-    given = [{"a"}, {"a", "b"}, set(), {"c"}]
+    args = [{"a"}, {"a", "b"}, set(), {"c"}]
     gold = [{"a"}, {"b"}, set(), {"b"}]
     # a: 1 right of 2 given and 1 gold; b: 1 of 1 and 2; c: 0 of 1 and 0
-    found = _score_several(given, gold)
-    assert found == pytest.approx(
+    actual = _score_several(args, gold)
+    assert actual == pytest.approx(
         {"subset accuracy": 2 / 4, "micro f1": 2 * 2 / (4 + 3), "macro f1": (2 / 3 + 2 / 3 + 0) / 3}
     )
 
@@ -363,7 +373,7 @@ def test_counts_of_several_labels_by_hand() -> None:
         ({"kind": "two"}, "objective.kind"),
         ({"pool": "middle"}, "objective.pool"),
         ({"smoothing": 2.0}, "smoothing"),
-        ({"between": ""}, "between labels"),
+        ({"between": ""}, "separator of labels"),
         ({"smothing": 0.1}, "smoothing"),
     ],
 )
@@ -374,28 +384,28 @@ def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
 
 # ---- labels of words
 
-TRIP = Tagged(("Ann", "saw", "New", "York"), ("B-PER", "O", "B-LOC", "I-LOC"), Origin("t", 1))
-DAY = Tagged(("one", "day"), ("O", "O"), Origin("t", 6))
+TRIP = TaggedRecord(("Ann", "saw", "New", "York"), ("B-PER", "O", "B-LOC", "I-LOC"), Origin("t", 1))
+DAY = TaggedRecord(("one", "day"), ("O", "O"), Origin("t", 6))
 
 
-def sentences() -> list[Tagged]:
-    found = []
+def sentences() -> list[TaggedRecord]:
+    actual = []
     for number in range(48):
-        person, place = ("Ann", "Bob")[number % 2], ((("Paris",), ("London",), ("New", "York"))[number % 3])
+        person, path = ("Ann", "Bob")[number % 2], ((("Paris",), ("London",), ("New", "York"))[number % 3])
         some = [FILLERS[(number * 5 + step * 7) % len(FILLERS)] for step in range(2 + number % 3)]
-        words = (*some[:1], person, *some[1:], *place)
-        tags = ("O", "B-PER", *("O" for _ in some[1:]), "B-LOC", *("I-LOC" for _ in place[1:]))
-        found.append(Tagged(words, tags))
-    return found
+        words = (*some[:1], person, *some[1:], *path)
+        tags = ("O", "B-PER", *("O" for _ in some[1:]), "B-LOC", *("I-LOC" for _ in path[1:]))
+        actual.append(TaggedRecord(words, tags))
+    return actual
 
 
 def test_each_word_has_its_tag_at_its_first_token() -> None:
-    row = Tagged(("Ann", "saw", "sunrain", "York"), ("B-PER", "O", "B-LOC", "I-LOC"))
-    job, kit = job_and_kit("tag", [row])
+    row = TaggedRecord(("Ann", "saw", "sunrain", "York"), ("B-PER", "O", "B-LOC", "I-LOC"))
+    job, context = job_and_kit("tag", [row])
     assert job.labels([row]) == ("B-LOC", "B-PER", "I-LOC", "O")
-    examples, batch = prepared(job, kit, [row])
+    examples, batch = prepared(job, context, [row])
     text = examples[0].text
-    assert shown(kit, text.ids)[:3] == ["[CLS]", "Ann", "saw"]
+    assert shown(context, text.ids)[:3] == ["[CLS]", "Ann", "saw"]
     pieces = len(text.ids) - 5  # of the word that is not one piece
     assert pieces > 1
     assert text.words.tolist() == [-1, 0, 1, *[2] * pieces, 3, -1]
@@ -403,78 +413,81 @@ def test_each_word_has_its_tag_at_its_first_token() -> None:
 
 
 def test_sentences_are_cut_between_words() -> None:
-    row = Tagged(("Ann", "sunrain", "saw"), ("B-PER", "O", "O"))
+    row = TaggedRecord(("Ann", "sunrain", "saw"), ("B-PER", "O", "O"))
     _, wide = job_and_kit("tag", [row])
     pieces = len(wide.tokenizer.encode("sunrain", special=False))
     for room, words in ((pieces, 1), (pieces + 1, 2), (pieces + 2, 3)):
-        job, kit = job_and_kit("tag", [row], length=room + 2)
-        found = job.examples(kit, {"train": records([row])})["train"]
-        assert found[0].text.words.max() == words - 1
-        assert len(found[0].tags) == words
-        assert found.cut == (words < 3)
-        assert shown(kit, found[0].text.ids)[-1] == "[SEP]"
+        job, context = job_and_kit("tag", [row], length=room + 2)
+        actual = job.examples(context, {"train": records([row])})["train"]
+        assert actual[0].text.words.max() == words - 1
+        assert len(actual[0].tags) == words
+        assert actual.cut == (words < 3)
+        assert shown(context, actual[0].text.ids)[-1] == "[SEP]"
 
 
 def test_a_first_word_that_does_not_fit_is_a_bad_row() -> None:
-    row = Tagged(("sunrain", "saw"), ("O", "O"), Origin("t", 3))
-    job, kit = job_and_kit("tag", [row], length=3)
+    row = TaggedRecord(("sunrain", "saw"), ("O", "O"), Origin("t", 3))
+    job, context = job_and_kit("tag", [row], length=3)
     with pytest.raises(BadRowError, match=r"t:3: a word that is too long: the first, 'sunrain', has . tokens"):
-        job.examples(kit, {"train": records([row])})
+        job.examples(context, {"train": records([row])})
 
 
 def test_a_word_without_a_token_is_a_bad_row() -> None:
-    row = Tagged(("Ann", "\u200b", "saw"), ("B-PER", "O", "O"), Origin("t", 3))
-    job, kit = job_and_kit("tag", [TRIP])
+    row = TaggedRecord(("Ann", "\u200b", "saw"), ("B-PER", "O", "O"), Origin("t", 3))
+    job, context = job_and_kit("tag", [TRIP])
     with pytest.raises(BadRowError, match=r"t:3: a word without a token: word 1 of t:3"):
-        job.examples(kit, {"train": records([row])})
-    job, kit = job_and_kit("tag", [TRIP], skip=True)
-    found = job.examples(kit, {"train": records([TRIP, row])})["train"]
-    assert len(found) == 1
-    assert "1 × a word without a token" in found.notes[0]
-    loaded = as_loaded(Transformer(kit.facts), kit.tokenizer, kit.folder)
-    assert len(job.samples(kit, loaded, [TRIP, row])) == 1
-    assert "entity f1" in job.figures(kit, loaded, [TRIP, row])
+        job.examples(context, {"train": records([row])})
+    job, context = job_and_kit("tag", [TRIP], skip=True)
+    actual = job.examples(context, {"train": records([TRIP, row])})["train"]
+    assert len(actual) == 1
+    assert "1 × a word without a token" in actual.notes[0]
+    loaded = as_loaded(Transformer(context.facts), context.tokenizer, context.folder)
+    assert len(job.samples(context, loaded, [TRIP, row])) == 1
+    assert "entity f1" in job.metrics(context, loaded, [TRIP, row])
 
 
 def test_a_tag_that_is_not_trained_on_is_an_error() -> None:
-    job, kit = job_and_kit("tag", [TRIP])
-    odd = Tagged(("red",), ("B-ORG",), Origin("dev", 12))
+    job, context = job_and_kit("tag", [TRIP])
+    odd = TaggedRecord(("red",), ("B-ORG",), Origin("dev", 12))
     with pytest.raises(ValueError, match=r"dev:12: the label 'B-ORG' is none of those that are learned, B-LOC"):
-        job.examples(kit, {"valid": records([odd])})
+        job.examples(context, {"valid": records([odd])})
 
 
 def test_tags_that_mark_no_entities_have_to_be_said() -> None:
-    row = Tagged(("Ann", "saw"), ("N-PROPER", "V-PAST"))
+    row = TaggedRecord(("Ann", "saw"), ("N-PROPER", "V-PAST"))
     with pytest.raises(ValueError, match=r"'V-PAST'.*objective\.entities=false|'N-PROPER'.*objective\.entities=false"):
         job_of(recipe_of("tag", {})).labels([row])
-    job, kit = job_and_kit("tag", [row], entities=False)
-    loaded = as_loaded(Transformer(kit.facts), kit.tokenizer, kit.folder)
-    assert job.figures(kit, loaded, [row]).keys() == {"tag accuracy"}
+    job, context = job_and_kit("tag", [row], entities=False)
+    loaded = as_loaded(Transformer(context.facts), context.tokenizer, context.folder)
+    assert job.metrics(context, loaded, [row]).keys() == {"tag accuracy"}
 
 
 @pytest.mark.parametrize("family", ["encoder", "encoder without segments", "decoder"])
 def test_tag_asks_a_model_what_training_showed_it(family: str) -> None:
-    rows = [*sentences()[:4], Tagged(("Ann's", "(sunrain)", "Paris,", "日本", "it"), ("B-PER", "O", "B-LOC", "O", "O"))]
-    job, kit = job_and_kit("tag", sentences(), family=family)
-    model = randomise(Transformer(kit.facts).double()).eval()
-    _, batch = prepared(job, kit, rows)
+    rows = [
+        *sentences()[:4],
+        TaggedRecord(("Ann's", "(sunrain)", "Paris,", "日本", "it"), ("B-PER", "O", "B-LOC", "O", "O")),
+    ]
+    job, context = job_and_kit("tag", sentences(), family=family)
+    model = randomise(Transformer(context.facts).double()).eval()
+    _, batch = prepared(job, context, rows)
     probs = model(**batch.inputs).softmax(-1)
-    found = tag(as_loaded(model, kit.tokenizer, kit.folder), [row.words for row in rows])
-    for row, ours, judged in zip(found, probs, batch.labels["tag"] != IGNORE, strict=True):
-        assert int(judged.sum()) == len(row.words)
-        said = torch.tensor([word.probability for word in row.words], dtype=torch.float64)
-        assert largest_difference(ours[judged].amax(-1), said) < 1e-9
+    actual = tag(as_loaded(model, context.tokenizer, context.folder), [row.words for row in rows])
+    for row, ours, evaluated in zip(actual, probs, batch.labels["tag"] != IGNORE, strict=True):
+        assert int(evaluated.sum()) == len(row.words)
+        probabilities = torch.tensor([word.probability for word in row.words], dtype=torch.float64)
+        assert largest_difference(ours[evaluated].amax(-1), probabilities) < 1e-9
 
 
 @pytest.mark.slow  # the recipe of this job is among those that learn at once
 def test_tags_are_learned() -> None:
     rows = sentences()
-    job, kit = job_and_kit("tag", rows)
-    model, fell = trained(job, kit, rows, 40)
-    loaded = as_loaded(model, kit.tokenizer, kit.folder)
-    figures = job.figures(kit, loaded, rows)
+    job, context = job_and_kit("tag", rows)
+    model, fell = trained(job, context, rows, 40)
+    loaded = as_loaded(model, context.tokenizer, context.folder)
+    scores = job.metrics(context, loaded, rows)
     assert fell > 3
-    assert min(figures["entity f1"], figures["entity precision"], figures["tag accuracy"]) >= 0.95
-    sample = job.samples(kit, loaded, [TRIP])[0]
+    assert min(scores["entity f1"], scores["entity precision"], scores["tag accuracy"]) >= 0.95
+    sample = job.samples(context, loaded, [TRIP])[0]
     assert sample.endswith("  = [PER: Ann] saw [LOC: New York]")
     assert sample.startswith("→ ")

@@ -8,7 +8,7 @@ import torch
 from tokenizers import Tokenizer as Backend
 from tokenizers import models
 
-from glassformer.data.records import Text as Row
+from glassformer.data.records import TextRecord as Row
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.vocabularies import Vocabulary
 from glassformer.training.objectives.examples import SentenceRows, sentences_of
@@ -63,12 +63,12 @@ def with_mask() -> Tokenizer:
 
 def test_rows_fill_the_encoder_and_nothing_is_lost(tmp_path: Path) -> None:
     tokenizer = with_sentinels()
-    job, kit = ready(recipe_of("spans", SPANS, length=24), tokenizer, tmp_path)
-    rows = job.examples(kit, {"train": records(ROWS)})["train"]
+    job, context = ready(recipe_of("spans", SPANS, length=24), tokenizer, tmp_path)
+    rows = job.examples(context, {"train": records(ROWS)})["train"]
     made = [rows[number].tolist() for number in range(len(rows))]
     stream = [token for text in DOCUMENTS for token in tokenizer.encode(text, special=False)]
     assert [token for row in made for token in row] == stream
-    objective = job.objective(kit)
+    objective = job.objective(context)
     batch = objective.prepare([rows[0], rows[1]], torch.Generator().manual_seed(0))
     assert batch.inputs["ids"].shape == (2, 24)  # full, no padding
     assert "mask" not in batch.inputs
@@ -100,10 +100,10 @@ def test_a_last_row_of_one_token_is_left_out(left_over: int, rows: int, tmp_path
     ids = (tokenizer.encode(NUMBERS, special=False) * 3)[: room + left_over]
     text = tokenizer.decode(ids)
     assert tokenizer.encode(text, special=False) == ids
-    job, kit = ready(recipe_of("spans", SPANS, length=12), tokenizer, tmp_path)
-    made = job.examples(kit, {"train": records([Row(text)])})["train"]
+    job, context = ready(recipe_of("spans", SPANS, length=12), tokenizer, tmp_path)
+    made = job.examples(context, {"train": records([Row(text)])})["train"]
     assert len(made) == len(made.lengths) == rows
-    job.objective(kit).prepare([made[number] for number in range(rows)], torch.Generator())
+    job.objective(context).prepare([made[number] for number in range(rows)], torch.Generator())
 
 
 def test_sentinels_are_found_and_counted() -> None:
@@ -117,17 +117,17 @@ def test_sentinels_are_found_and_counted() -> None:
 
 
 def test_more_spans_than_sentinels_are_refused(tmp_path: Path) -> None:
-    job, kit = ready(recipe_of("spans", SPANS, length=1200, objective={"mean": 1.0}), with_sentinels(), tmp_path)
+    job, context = ready(recipe_of("spans", SPANS, length=1200, objective={"mean": 1.0}), with_sentinels(), tmp_path)
     with pytest.raises(ValueError, match=r"batch.length=1200 have \d+ spans, and the tokenizer has 100 sentinels"):
-        job.objective(kit)
+        job.objective(context)
 
 
 def test_gaps_are_filled_with_what_was_written_for_them() -> None:
     tokenizer = with_sentinels()
     first, _ = sentinels(tokenizer)
-    one, two, three = (tokenizer.encode(word, special=False) for word in ("one", "two", "three"))
-    gaps = [*one, first, *three, first - 1, 1]
-    assert fill_gaps(tokenizer, gaps, [first, *two, first - 1, *one, 1]) == (
+    item, two, three = (tokenizer.encode(word, special=False) for word in ("one", "two", "three"))
+    gaps = [*item, first, *three, first - 1, 1]
+    assert fill_gaps(tokenizer, gaps, [first, *two, first - 1, *item, 1]) == (
         "one ____ three ____",
         "one [two] three [one]",
     )
@@ -137,16 +137,16 @@ def test_gaps_are_filled_with_what_was_written_for_them() -> None:
 @pytest.mark.slow
 def test_spans_are_learned(tmp_path: Path) -> None:
     """The loss falls to less than half."""
-    job, kit = ready(recipe_of("spans", SPANS), with_sentinels(), tmp_path)
-    model, reports = train(job, kit, ROWS, steps=80, lr=1e-2)
+    job, context = ready(recipe_of("spans", SPANS), with_sentinels(), tmp_path)
+    model, reports = train(job, context, ROWS, steps=80, lr=1e-2)
     assert fell(reports) > 2
-    (shown,) = samples(job, kit, model, ROWS[:1])
+    (shown,) = samples(job, context, model, ROWS[:1])
     blanks, filled, right = shown.split("\n")
     assert "____" in blanks
     assert filled.startswith("  → ")
     assert "[" in filled
     assert right == f"  = {NUMBERS}"
-    assert samples(job, kit, model, [Row("")]) == []
+    assert samples(job, context, model, [Row("")]) == []
 
 
 # The noises
@@ -173,10 +173,10 @@ def test_rows_are_whole_sentences() -> None:
 def test_the_decoder_writes_the_text_and_the_encoder_reads_it_spoiled(tmp_path: Path) -> None:
     tokenizer = with_mask()
     options = {"rows": "documents", "infill": 0.5}
-    job, kit = ready(recipe_of("denoising", NOISE, objective=options), tokenizer, tmp_path)
-    rows = job.examples(kit, {"train": records(ROWS[:2])})["train"]
+    job, context = ready(recipe_of("denoising", NOISE, objective=options), tokenizer, tmp_path)
+    rows = job.examples(context, {"train": records(ROWS[:2])})["train"]
     assert [ids.tolist() for ids in rows[1]] == sentences_of(tokenizer, COLOURS, "marks")
-    batch = job.objective(kit).prepare([rows[0]], torch.Generator().manual_seed(0))
+    batch = job.objective(context).prepare([rows[0]], torch.Generator().manual_seed(0))
     assert batch.labels["target"][0].tolist() == tokenizer.encode(NUMBERS)
     read = batch.inputs["ids"][0].tolist()
     assert read != tokenizer.encode(NUMBERS)
@@ -188,15 +188,15 @@ def test_the_decoder_writes_the_text_and_the_encoder_reads_it_spoiled(tmp_path: 
 @pytest.mark.slow
 def test_spoiled_text_is_restored(tmp_path: Path) -> None:
     """The loss falls to less than a tenth, and the text is written as it was."""
-    job, kit = ready(recipe_of("denoising", NOISE, objective={"rows": "documents"}), with_mask(), tmp_path)
-    model, reports = train(job, kit, ROWS, steps=80, lr=1e-2)
+    job, context = ready(recipe_of("denoising", NOISE, objective={"rows": "documents"}), with_mask(), tmp_path)
+    model, reports = train(job, context, ROWS, steps=80, lr=1e-2)
     assert fell(reports) > 10
-    (shown,) = samples(job, kit, model, ROWS[:1])
+    (shown,) = samples(job, context, model, ROWS[:1])
     spoiled, written, right = shown.split("\n")
     assert "____" in spoiled
     assert written == f"  → {NUMBERS}"
     assert right == f"  = {NUMBERS}"
-    assert samples(job, kit, model, [Row(" ")]) == []
+    assert samples(job, context, model, [Row(" ")]) == []
 
 
 # Options
@@ -219,15 +219,15 @@ def test_wrong_options_are_refused(job: str, model: Any, options: Any, complaint
 
 
 def test_a_tokenizer_without_the_tokens_of_the_noise_is_refused(tmp_path: Path) -> None:
-    job, kit = ready(recipe_of("denoising", NOISE), with_sentinels(), tmp_path)
+    job, context = ready(recipe_of("denoising", NOISE), with_sentinels(), tmp_path)
     with pytest.raises(ValueError, match="needs a tokenizer with a token for mask"):
-        job.objective(kit)
+        job.objective(context)
 
 
 @pytest.mark.parametrize("name", ["t5-span", "bart-denoise"])
 def test_the_recipes_can_be_built(name: str, tmp_path: Path) -> None:
     recipe = read_recipe(name)
     assert recipe.tokenizer.style is not None
-    job, kit = ready(recipe, vocabulary(recipe.tokenizer.kind, recipe.tokenizer.style), tmp_path)
-    assert job.build(kit) is not None
-    assert job.objective(kit) is not None
+    job, context = ready(recipe, vocabulary(recipe.tokenizer.kind, recipe.tokenizer.style), tmp_path)
+    assert job.build(context) is not None
+    assert job.objective(context) is not None

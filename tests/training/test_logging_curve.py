@@ -40,8 +40,8 @@ def drawn(folder: Path, losses: Losses, validations: Losses | None = None, rates
 
 def line(picture: ET.Element, kind: str) -> list[tuple[float, float]]:
     """The places that a line goes through; the legend has lines of two numbers, which are left out."""
-    found = [path.attrib["d"] for path in picture.iter(f"{SVG}path") if path.attrib["class"] == kind]
-    (where,) = [d for d in found if not d.endswith("h20")]
+    result = [path.attrib["d"] for path in picture.iter(f"{SVG}path") if path.attrib["class"] == kind]
+    (where,) = [d for d in result if not d.endswith("h20")]
     numbers = [float(number) for number in where.removeprefix("M").removesuffix("h0").split()]
     return list(zip(numbers[::2], numbers[1::2], strict=True))
 
@@ -49,7 +49,7 @@ def line(picture: ET.Element, kind: str) -> list[tuple[float, float]]:
 def dots(picture: ET.Element, kind: str) -> list[tuple[float, float]]:
     """Centres of circles, without those of the legend."""
     every = [dot.attrib for dot in picture.iter(f"{SVG}circle") if dot.attrib["class"] == kind]
-    return [(float(one["cx"]), float(one["cy"])) for one in every if float(one["cy"]) > LOSS[1] - 10]
+    return [(float(item["cx"]), float(item["cy"])) for item in every if float(item["cy"]) > LOSS[1] - 10]
 
 
 def texts(picture: ET.Element) -> list[str]:
@@ -100,8 +100,8 @@ def test_the_same_log_gives_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name / "run").mkdir(parents=True)
         drawn(tmp_path / name / "run", {1: 3.0, 2: 2.0}, {2: 2.5})
-    one, other = ((tmp_path / name / "run" / "pictures" / "loss.svg").read_bytes() for name in ("a", "b"))
-    assert one == other
+    item, other = ((tmp_path / name / "run" / "pictures" / "loss.svg").read_bytes() for name in ("a", "b"))
+    assert item == other
 
 
 def test_what_is_not_finite_is_left_out_and_told(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from glassformer.training.logging.progress import Meter, Progress, as_number, as_time, spaced
 from glassformer.training.logging.throughput import Utilisation
-from glassformer.training.loop import Report
+from glassformer.training.loop import StepReport
 from tests.helpers import some_at_once
 
 STEPS = 1000
@@ -66,12 +66,14 @@ def written(console: Console) -> str:
     return console.file.buffer.getvalue().decode(console.encoding)  # type: ignore[attr-defined]
 
 
-def report(step: int, loss: float = 2.0, *, seconds: float = 0.5, steps: int = STEPS, skipped: bool = False) -> Report:
-    return Report(
+def report(
+    step: int, loss: float = 2.0, *, seconds: float = 0.5, steps: int = STEPS, skipped: bool = False
+) -> StepReport:
+    return StepReport(
         step=step,
         loss=loss,
         terms={},
-        parts={},
+        metrics={},
         lr=3e-4,
         grad_norm=0.824,
         tokens=1000,
@@ -267,7 +269,7 @@ def test_numbers(value: float, text: str) -> None:
 
 def test_times() -> None:
     seconds = [0.0, -3.0, 59.6, 245.0, 3723.0, 86399.0, 183900.0]
-    assert [as_time(one) for one in seconds] == ["0:00", "0:00", "1:00", "4:05", "1:02:03", "23:59:59", "2d 03:05"]
+    assert [as_time(item) for item in seconds] == ["0:00", "0:00", "1:00", "4:05", "1:02:03", "23:59:59", "2d 03:05"]
 
 
 def test_control_characters_are_made_visible() -> None:
@@ -297,9 +299,7 @@ print("still there", file=sys.stderr)
 
 @pytest.mark.parametrize(
     ("kind", "when"),
-    some_at_once(
-        product(["file", "terminal"], ["at once", "later"]), {("file", "at once"), ("terminal", "later")}.__contains__
-    ),
+    some_at_once(product(["file", "terminal"], ["at once", "later"]), {("terminal", "later")}.__contains__),
 )
 def test_a_reader_that_goes_away_does_not_end_the_run(kind: str, when: str) -> None:
     """As in ``glassformer train … | head -1``."""

@@ -12,13 +12,13 @@ from tensorboard.backend.event_processing import plugin_event_accumulator
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from glassformer.training.logging.sinks import Sink, Sinks, TensorBoard, WeightsAndBiases, step_values
-from glassformer.training.loop import Report
+from glassformer.training.loop import StepReport
 
 
 def read(folder: Path) -> EventAccumulator:
-    found = EventAccumulator(str(folder))
-    found.Reload()
-    return found
+    result = EventAccumulator(str(folder))
+    result.Reload()
+    return result
 
 
 def scalars(folder: Path, name: str) -> list[tuple[int, float]]:
@@ -27,9 +27,9 @@ def scalars(folder: Path, name: str) -> list[tuple[int, float]]:
 
 def texts(folder: Path) -> list[tuple[int, str]]:
     """As TensorBoard itself reads them: the other reader purges numbers alone."""
-    found = plugin_event_accumulator.EventAccumulator(str(folder))
-    found.Reload()
-    events = found.Tensors("sample/text_summary")
+    result = plugin_event_accumulator.EventAccumulator(str(folder))
+    result.Reload()
+    events = result.Tensors("sample/text_summary")
     return [(event.step, event.tensor_proto.string_val[0].decode()) for event in events]
 
 
@@ -169,7 +169,7 @@ def test_a_package_that_is_not_there_is_an_error_before_the_run(
 
 
 def test_wrong_numbers_of_steps_are_errors(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="done must be a whole number of at least 0, got -1"):
+    with pytest.raises(ValueError, match="done must be an integer of at least 0, got -1"):
         TensorBoard(tmp_path, done=-1)
 
 
@@ -201,11 +201,11 @@ class Broken:
 
 
 def test_a_sink_that_fails_is_told_once_and_tried_again(tmp_path: Path) -> None:
-    said: list[str] = []
+    warnings: list[str] = []
     broken = Broken()
-    with Sinks([broken, TensorBoard(tmp_path)], warn=said.append) as sinks:
+    with Sinks([broken, TensorBoard(tmp_path)], warn=warnings.append) as sinks:
         run_to(sinks, range(1, 5))
-    assert said == ["Broken failed (No space left on device); the run continues, its log has everything."]
+    assert warnings == ["Broken failed (No space left on device); the run continues, its log has everything."]
     assert broken.calls == 9  # four steps, two validations, two texts, the end
     assert len(scalars(tmp_path, "train/loss")) == 4  # the other one has everything
 
@@ -213,10 +213,10 @@ def test_a_sink_that_fails_is_told_once_and_tried_again(tmp_path: Path) -> None:
 def test_every_sink_is_closed_even_when_the_run_breaks_off() -> None:
     first, second = Broken(), Broken()
     first.calls = 2
-    said: list[str] = []
-    with pytest.raises(KeyboardInterrupt), Sinks([first, second], warn=said.append):
+    warnings: list[str] = []
+    with pytest.raises(KeyboardInterrupt), Sinks([first, second], warn=warnings.append):
         raise KeyboardInterrupt
-    assert (first.calls, second.calls, len(said)) == (3, 1, 1)
+    assert (first.calls, second.calls, len(warnings)) == (3, 1, 1)
 
 
 def test_nobody_is_told_without_sinks_and_a_failure_without_warn_is_a_warning() -> None:
@@ -226,9 +226,9 @@ def test_nobody_is_told_without_sinks_and_a_failure_without_warn_is_a_warning() 
         run_to(sinks, range(1, 3))
 
 
-def report(terms: dict[str, float]) -> Report:
-    return Report(
-        step=3, loss=2.0, terms=terms, parts={"accuracy": 0.5}, lr=0.1, grad_norm=1.5, tokens=100, tokens_seen=300,
+def report(terms: dict[str, float]) -> StepReport:
+    return StepReport(
+        step=3, loss=2.0, terms=terms, metrics={"accuracy": 0.5}, lr=0.1, grad_norm=1.5, tokens=100, tokens_seen=300,
         seconds=0.5, fraction=0.1,
     )  # fmt: skip
 

@@ -6,9 +6,9 @@ from typing import get_args
 import pytest
 import torch
 
-from glassformer.config import Model, change
+from glassformer.config import ModelConfig, change
 from glassformer.inspect.account.account import account
-from glassformer.inspect.account.hardware import HARDWARE, own
+from glassformer.inspect.account.hardware import HARDWARE, custom_hardware
 from glassformer.training.logging import throughput
 from glassformer.training.logging.throughput import (
     RowLength,
@@ -20,15 +20,15 @@ from glassformer.training.logging.throughput import (
 )
 from glassformer.training.loop import Precision
 from glassformer.training.objectives.base import Batch
+from tests.configs import CONFIGS
 from tests.helpers import right_padded
-from tests.pages import PAGES
 
 
 def batch(**inputs: torch.Tensor) -> Batch:
     return Batch(inputs=inputs, labels={}, counts={}, tokens=0)
 
 
-def products(facts: Model, *, head: bool = True) -> int:
+def products(facts: ModelConfig, *, head: bool = True) -> int:
     """Parameters of a decoder that are multiplied with: all matrices of its blocks, and the table of its head."""
     stack = facts.decoder
     assert stack is not None
@@ -38,10 +38,10 @@ def products(facts: Model, *, head: bool = True) -> int:
     return stack.layers * of_a_block + (facts.vocab * facts.width if head else 0)
 
 
-@pytest.mark.parametrize("page", ["gpt2", "llama"])
-def test_flops_per_token_of_a_decoder_by_hand(page: str) -> None:
+@pytest.mark.parametrize("config", ["gpt2", "llama"])
+def test_flops_per_token_of_a_decoder_by_hand(config: str) -> None:
     """6 for each parameter that multiplies, and 12 · layers · width for each token that it looks at."""
-    facts, context = PAGES[page], 11
+    facts, context = CONFIGS[config], 11
     stack = facts.decoder
     assert stack is not None
     looking = 12 * stack.layers * stack.attention.heads * stack.attention.head_dim * context
@@ -52,7 +52,7 @@ def test_flops_per_token_of_a_decoder_by_hand(page: str) -> None:
 
 
 def test_tokens_of_an_encoder_decoder_are_those_of_source_and_target() -> None:
-    facts = PAGES["t5"]
+    facts = CONFIGS["t5"]
     whole = account(facts, context=5, source=9, mode="train").flops
     assert flops_per_token(facts, RowLength(5, 9)) == whole / 14
     read_twice = account(facts, context=7, source=7, mode="train").flops
@@ -64,7 +64,7 @@ def test_the_typical_row_stands_for_all_rows() -> None:
     ids, mask = torch.zeros(2, 8, dtype=torch.long), right_padded(2, 6, width=8)
     row = typical_row([batch(ids=ids, mask=mask)])
     assert row == RowLength(5)
-    facts = PAGES["gpt2"]
+    facts = CONFIGS["gpt2"]
     both = sum(account(facts, context=length, mode="train").flops for length in (2, 6))
     assert flops_per_token(facts, row) == both / 8
     assert typical_row([batch(ids=ids[:1], mask=mask[:1]), batch(ids=ids[1:], mask=mask[1:])]) == row
@@ -84,9 +84,9 @@ def test_no_batches_and_a_wrong_share_are_errors() -> None:
         typical_row([])
     for share in (0.0, 1.5):
         with pytest.raises(ValueError, match=f"a fraction of the positions, above 0 and at most 1; got {share}"):
-            flops_per_token(PAGES["gpt2"], RowLength(4), answered=share)
+            flops_per_token(CONFIGS["gpt2"], RowLength(4), answered=share)
     with pytest.raises(ValueError, match=r"only an encoder-decoder has source tokens \(9\); this model is a decoder"):
-        flops_per_token(PAGES["gpt2"], RowLength(4, 9))
+        flops_per_token(CONFIGS["gpt2"], RowLength(4, 9))
 
 
 def test_mfu_by_hand() -> None:
@@ -125,7 +125,7 @@ def test_hardware_that_is_not_known_has_no_peak(gpu: dict[str, str], name: str) 
 
 def test_a_cpu_has_a_peak_only_if_it_was_measured() -> None:
     assert known_peak("cpu", "float32") is None
-    measured = own(flops={"float32": 1e11}, bandwidth=1e10)
+    measured = custom_hardware(flops={"float32": 1e11}, bandwidth=1e10)
     assert known_peak("cpu", "float32", measured) == 1e11
     assert Utilisation.known(2.0, "cpu", "float32", devices=3, hardware=measured) == Utilisation(
         flops_per_token=2.0, peak=1e11, devices=3
@@ -139,18 +139,18 @@ def test_float32_is_tf32_where_torch_was_told_so(gpu: dict[str, str]) -> None:
     torch.set_float32_matmul_precision("high")
     try:
         assert known_peak("cuda", "float32") == 494.5e12
-        assert known_peak("cuda", "float32", own(flops={"float32": 1e12}, bandwidth=1.0)) == 1e12
+        assert known_peak("cuda", "float32", custom_hardware(flops={"float32": 1e12}, bandwidth=1.0)) == 1e12
         gpu["name"] = "Tesla T4"  # which has no such mode
         assert known_peak("cuda", "float32") == 8.1e12
-        assert known_peak("cpu", "float32", own(flops={"float32": 1e9, "tf32": 1e10}, bandwidth=1.0)) == 1e9
+        assert known_peak("cpu", "float32", custom_hardware(flops={"float32": 1e9, "tf32": 1e10}, bandwidth=1.0)) == 1e9
     finally:
         torch.set_float32_matmul_precision(before)
 
 
 def test_peak_memory_of_this_process() -> None:
-    told = peak_memory("cpu")
-    assert told is not None
-    assert told >= 50_000_000  # Python and torch alone: kilobytes taken for bytes would be less
+    peak = peak_memory("cpu")
+    assert peak is not None
+    assert peak >= 50_000_000  # Python and torch alone: kilobytes taken for bytes would be less
     held = torch.ones(100_000_000, dtype=torch.uint8)
     after = peak_memory("cpu")
     assert after is not None
@@ -170,7 +170,7 @@ def test_peak_memory_of_a_gpu() -> None:
 
 
 def test_a_wider_model_has_more_flops() -> None:
-    facts = PAGES["gpt2"]
+    facts = CONFIGS["gpt2"]
     assert facts.decoder is not None
     deeper = change(facts, "decoder.layers", 2 * facts.decoder.layers)
     assert flops_per_token(deeper, RowLength(8)) > flops_per_token(facts, RowLength(8))

@@ -11,11 +11,10 @@ from torch import nn
 
 from glassformer import Transformer
 from glassformer.families.cs336 import CS336
-from glassformer.training.loop import Settings, Trainer, evaluate
-from glassformer.training.objectives.base import Batch, Loss, Term
+from glassformer.training.loop import Settings, Trainer, evaluate, schedule
+from glassformer.training.objectives.base import Batch, Loss, LossTerm
 from glassformer.training.objectives.causal_lm import NextToken
 from glassformer.training.optim import adamw
-from glassformer.training.schedules import schedule
 from tests.helpers import types_unchecked
 from tests.training.random_windows import RandomWindows
 
@@ -52,8 +51,8 @@ def trainer(model: nn.Module, batches: Any = None, **settings: Any) -> Trainer:
     return Trainer(model, NextToken(), batches, [adamw(model, 1e-2)], Settings(**settings))
 
 
-def same(one: nn.Module, other: nn.Module) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+def same(item: nn.Module, other: nn.Module) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(item.parameters(), other.parameters(), strict=True))
 
 
 def test_it_learns_a_pattern_and_repeats_itself_to_the_bit() -> None:
@@ -73,7 +72,7 @@ def test_reports_add_up() -> None:
     assert [r.fraction for r in reports] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
     assert all(r.seconds > 0 for r in reports)
     assert all(r.terms == {"next": r.loss} for r in reports)
-    assert all(0 <= r.parts["accuracy"] <= 1 for r in reports)
+    assert all(0 <= r.metrics["accuracy"] <= 1 for r in reports)
 
 
 def test_the_learning_rate_follows_the_schedule() -> None:
@@ -104,13 +103,13 @@ def test_row_32_micro_batches_of_unequal_length_are_one_batch() -> None:
         for batch in batches
         for row, length in enumerate((batch.labels["next"] >= 0).sum(-1).tolist())
     ]
-    one, many = small().double(), small().double()
-    whole = list(trainer(one, Listed([NextToken().prepare(rows, generator)] * 3), steps=3))
+    item, many = small().double(), small().double()
+    whole = list(trainer(item, Listed([NextToken().prepare(rows, generator)] * 3), steps=3))
     parts = list(trainer(many, Listed(batches * 3), steps=3, accumulate=4))
     assert [r.loss for r in parts] == pytest.approx([r.loss for r in whole], rel=1e-12)
     assert [r.grad_norm for r in parts] == pytest.approx([r.grad_norm for r in whole], rel=1e-10)
     assert [r.tokens for r in parts] == [r.tokens for r in whole]
-    for a, b in zip(one.parameters(), many.parameters(), strict=True):
+    for a, b in zip(item.parameters(), many.parameters(), strict=True):
         assert torch.allclose(a, b, rtol=0, atol=1e-9)
 
 
@@ -140,7 +139,7 @@ def test_gradients_longer_than_allowed_are_cut_and_the_report_says_how_long_they
         for model, clip in ((free, None), (cut, 0.1))
     ]
     start = [p.detach().clone() for p in free.parameters()]
-    reports = [next(iter(one)) for one in made]
+    reports = [next(iter(item)) for item in made]
     assert reports[0].grad_norm == pytest.approx(reports[1].grad_norm)
     moved = [
         math.sqrt(sum(float((a - b.detach()).square().sum()) for a, b in zip(start, model.parameters(), strict=True)))
@@ -199,14 +198,16 @@ def test_bfloat16_is_near_float32() -> None:
 
 
 class TwoTerms:
-    """An objective with terms that are judged at different numbers of places."""
+    """An objective with terms that count different numbers of positions."""
 
     def prepare(self, examples: Any, generator: torch.Generator) -> Batch:
         raise NotImplementedError
 
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
         x = model(batch.inputs["x"])
-        return Loss({"a": Term(x.sum(), batch.counts["a"]), "b": Term(x.square().sum(), batch.counts["b"], 50.0)})
+        return Loss(
+            {"a": LossTerm(x.sum(), batch.counts["a"]), "b": LossTerm(x.square().sum(), batch.counts["b"], 50.0)}
+        )
 
 
 def test_every_term_is_divided_by_its_own_count() -> None:
@@ -228,13 +229,13 @@ def test_evaluation_changes_nothing() -> None:
     model = small().train()
     batches = list(itertools.islice(RandomWindows(PATTERN, 2, 8, seed=1), 3))
     before = [p.clone() for p in model.parameters()]
-    found = evaluate(model, NextToken(), batches)
+    result = evaluate(model, NextToken(), batches)
     with torch.no_grad():
         by_hand = [
             nn.functional.cross_entropy(model(**b.inputs).flatten(0, 1), b.labels["next"].flatten()) for b in batches
         ]
-    assert found.loss == pytest.approx(float(sum(by_hand)) / 3, rel=1e-6)
-    assert found.terms == {"next": found.loss}
+    assert result.loss == pytest.approx(float(sum(by_hand)) / 3, rel=1e-6)
+    assert result.terms == {"next": result.loss}
     assert model.training
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 

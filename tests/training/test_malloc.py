@@ -26,6 +26,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's malloc is told")
+@pytest.mark.slow
 def test_pages_are_cleared_once_and_not_at_every_step():
     def cleared(how):
         done = subprocess.run([sys.executable, "-c", STEPS, how], capture_output=True, check=True, text=True)

@@ -37,13 +37,13 @@ def test_all_are_logged_alike_and_no_name_means_two_things() -> None:
     for kind, make in RESULTS.items():
         result = make()
         assert isinstance(result, Metric)
-        figures = result.metrics()
-        assert figures
-        for name, value in figures.items():
+        scores = result.metrics()
+        assert scores
+        for name, value in scores.items():
             assert type(value) is float, (kind, name)
             assert math.isfinite(value)
             assert seen.setdefault(name, kind) == kind
-        assert json.loads(json.dumps(figures)) == figures
+        assert json.loads(json.dumps(scores)) == scores
         with pytest.raises(AttributeError):
             result.figures = dict
 
@@ -63,7 +63,7 @@ def test_scales() -> None:
     ids=["bleu", "chrf", "rouge", "labels", "entities"],
 )
 def test_counts_must_agree_and_lists_must_not_be_empty(compare) -> None:
-    with pytest.raises(ValueError, match=r"got 3 .* and 2 .* must be equally many"):
+    with pytest.raises(ValueError, match=r"got 3 .* and 2 .* there must be equal numbers of both"):
         compare(["O", "O", "O"], ["O", "O"])
     with pytest.raises(ValueError, match=r"got 0 .* and 0 .*nothing to compare"):
         compare([], [])
@@ -103,24 +103,24 @@ def test_importing_metrics_costs_nothing() -> None:
 
 
 def test_a_share_of_nothing_is_zero() -> None:
-    for found in (
+    for actual in (
         F1Score(0, 0, 0),
         F1Score(0, 3, 0),
         F1Score(0, 0, 3),
         F1Score(0, 2, 2),
     ):
-        assert (found.precision, found.recall, found.f1) == (0, 0, 0)
+        assert (actual.precision, actual.recall, actual.f1) == (0, 0, 0)
 
 
 def test_precision_is_of_what_was_given() -> None:
-    found = F1Score(2, 4, 5)
-    assert (found.precision, found.recall) == (0.5, 0.4)
-    assert found.f1 == pytest.approx(2 * 0.5 * 0.4 / 0.9)
+    actual = F1Score(2, 4, 5)
+    assert (actual.precision, actual.recall) == (0.5, 0.4)
+    assert actual.f1 == pytest.approx(2 * 0.5 * 0.4 / 0.9)
 
 
 def test_counts_add_up_and_shares_do_not() -> None:
     several = [F1Score(1, 1, 1), F1Score(0, 9, 9)]
     assert add_up(several) == F1Score(1, 10, 10)
     assert add_up(several).f1 == pytest.approx(0.1)
-    assert mean([one.f1 for one in several]) == 0.5
+    assert mean([item.f1 for item in several]) == 0.5
     assert add_up([]) == F1Score(0, 0, 0)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassformer.training.metrics.answers import normalise, score_answers
+from glassformer.training.metrics.tasks import normalise, score_answers
 from tests.helpers import types_unchecked
 
 ANSWERS = st.text(alphabet="aAtThe nx.,'-\t7é", max_size=12)
@@ -30,9 +30,9 @@ def test_normalisation(answer: str, expected: str) -> None:
     assert normalise(answer) == expected
 
 
-def one(answer: str, gold: list[str], version: str = "2.0") -> tuple[float, float]:
-    found = score_answers([answer], [gold], version=version)
-    return found.exact_match, found.f1
+def score(answer: str, gold: list[str], version: str = "2.0") -> tuple[float, float]:
+    result = score_answers([answer], [gold], version=version)
+    return result.exact_match, result.f1
 
 
 @pytest.mark.parametrize("version", ["1.1", "2.0"])
@@ -51,11 +51,11 @@ def one(answer: str, gold: list[str], version: str = "2.0") -> tuple[float, floa
     ],
 )
 def test_by_hand(answer: str, gold: list[str], exact: int, f1: float, version: str) -> None:
-    assert one(answer, gold, version) == (exact, pytest.approx(f1))
+    assert score(answer, gold, version) == (exact, pytest.approx(f1))
 
 
 def test_the_best_of_all_gold_answers_counts_and_not_their_mean() -> None:
-    assert one("red", ["red", "blue", "green"]) == (1, 1)
+    assert score("red", ["red", "blue", "green"]) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -69,17 +69,17 @@ def test_the_best_of_all_gold_answers_counts_and_not_their_mean() -> None:
     ],
 )
 def test_where_the_two_versions_differ(answer: str, gold: list[str], older: tuple, newer: tuple) -> None:
-    assert one(answer, gold, "1.1") == older
-    assert one(answer, gold, "2.0") == newer
+    assert score(answer, gold, "1.1") == older
+    assert score(answer, gold, "2.0") == newer
 
 
 def test_no_answer() -> None:
-    assert one("", []) == (1, 1)
-    assert one("the", []) == (1, 1)  # nothing is left of it
-    assert one("Broncos", []) == (0, 0)
-    found = score_answers(["red bus", "", "green", "x"], [["red"], [], [], ["x"]])
-    assert found.has_answer == (True, False, False, True)
-    assert found.metrics() == {
+    assert score("", []) == (1, 1)
+    assert score("the", []) == (1, 1)  # nothing is left of it
+    assert score("Broncos", []) == (0, 0)
+    result = score_answers(["red bus", "", "green", "x"], [["red"], [], [], ["x"]])
+    assert result.has_answer == (True, False, False, True)
+    assert result.metrics() == {
         "exact match": 0.5,
         "answer f1": pytest.approx((2 / 3 + 1 + 0 + 1) / 4),
         "exact match of unanswerable": 0.5,
@@ -95,9 +95,9 @@ def test_no_answer() -> None:
 
 
 def test_questions_weigh_alike_and_not_sorts_of_questions() -> None:
-    found = score_answers(["x", "y", "z", "w"], [["x"], ["y"], ["z"], []])
-    apart = found.only(has_answer=True), found.only(has_answer=False)
-    assert found.exact_match == found.f1 == 0.75
+    result = score_answers(["x", "y", "z", "w"], [["x"], ["y"], ["z"], []])
+    apart = result.only(has_answer=True), result.only(has_answer=False)
+    assert result.exact_match == result.f1 == 0.75
     assert apart[0] is not None
     assert apart[1] is not None
     assert (apart[0].exact_match, apart[1].exact_match) == (1.0, 0.0)  # whose mean would be 0.5
@@ -105,29 +105,29 @@ def test_questions_weigh_alike_and_not_sorts_of_questions() -> None:
 
 
 def test_f1_is_a_mean_over_questions_and_not_of_all_words() -> None:
-    found = score_answers(["a b c d e f g h", "x"], [["1 2 3 4 5 6 7 8"], ["x"]])
-    assert found.f1 == 0.5
+    result = score_answers(["a b c d e f g h", "x"], [["1 2 3 4 5 6 7 8"], ["x"]])
+    assert result.f1 == 0.5
 
 
 @given(ANSWERS, st.lists(ANSWERS, max_size=3))
 def test_properties(answer: str, gold: list[str]) -> None:
-    exact, f1 = one(answer, gold)
+    exact, f1 = score(answer, gold)
     assert exact in (0, 1)
     assert exact <= f1 <= 1  # what is the same shares all
-    assert one(f"The {answer.upper()}!", gold) == (exact, f1) or not answer.isascii()
-    assert one(answer, gold[::-1]) == (exact, f1)
+    assert score(f"The {answer.upper()}!", gold) == (exact, f1) or not answer.isascii()
+    assert score(answer, gold[::-1]) == (exact, f1)
     if gold:
-        assert one(gold[0], [gold[0]]) == (1, 1)
+        assert score(gold[0], [gold[0]]) == (1, 1)
     if gold and normalise(answer):
-        assert one(answer, [*gold, answer]) == (1, 1)
-        more = one(answer, [*gold, "nothing alike"])
+        assert score(answer, [*gold, answer]) == (1, 1)
+        more = score(answer, [*gold, "nothing alike"])
         assert more[0] >= exact
         assert more[1] >= f1
 
 
 @given(ANSWERS, ANSWERS)
 def test_f1_does_not_mind_which_is_gold(first: str, second: str) -> None:
-    assert one(first, [second])[1] == one(second, [first])[1]
+    assert score(first, [second])[1] == score(second, [first])[1]
 
 
 @given(ANSWERS)

@@ -8,16 +8,16 @@ from seqeval.metrics.sequence_labeling import get_entities, precision_recall_fsc
 
 from glassformer.tasks.entities import find_entities
 from glassformer.training.metrics.base import F1Score
-from glassformer.training.metrics.entities import score_entities
+from glassformer.training.metrics.tasks import score_entities
 from tests.helpers import types_unchecked
 
 KINDS = ("PER", "LOC", "geo-pol")
 
 
-def anything(draw: random.Random, letters: str, length: int) -> list[str]:
+def anything(draw: random.Random, characters: str, length: int) -> list[str]:
     """Tags in any order, so that most sequences are ill formed."""
     some = KINDS[: draw.randint(1, len(KINDS))]
-    return [draw.choice(["O", *(f"{letter}-{kind}" for letter in letters for kind in some)]) for _ in range(length)]
+    return [draw.choice(["O", *(f"{letter}-{kind}" for letter in characters for kind in some)]) for _ in range(length)]
 
 
 def well_formed(draw: random.Random, scheme: str, length: int) -> list[str]:
@@ -60,33 +60,35 @@ def test_the_same_scores_as_seqeval(scheme: str) -> None:
         lengths = [draw.randint(0, 8) for _ in range(draw.randint(1, 6))]
         gold = [MAKERS[scheme](draw, length) for length in lengths]
         other = [MAKERS[scheme](draw, length) for length in lengths]
-        given = [a if draw.random() < 0.5 else b for a, b in zip(gold, other, strict=True)]
-        found = score_entities(given, gold)
-        for ours, theirs in (
-            (found.overall.precision, precision_score),
-            (found.overall.recall, recall_score),
-            (found.overall.f1, f1_score),
+        inputs = [a if draw.random() < 0.5 else b for a, b in zip(gold, other, strict=True)]
+        result = score_entities(inputs, gold)
+        for ours, reference in (
+            (result.overall.precision, precision_score),
+            (result.overall.recall, recall_score),
+            (result.overall.f1, f1_score),
         ):
-            assert ours == pytest.approx(theirs(gold, given, zero_division=0), abs=1e-12)
-        by_kind = precision_recall_fscore_support(gold, given, zero_division=0)
-        for ours, *theirs in zip(found.per_kind.values(), *(map(float, numbers) for numbers in by_kind), strict=True):
-            assert (ours.precision, ours.recall, ours.f1, ours.gold) == pytest.approx(tuple(theirs), abs=1e-12)
+            assert ours == pytest.approx(reference(gold, inputs, zero_division=0), abs=1e-12)
+        by_kind = precision_recall_fscore_support(gold, inputs, zero_division=0)
+        for ours, *reference in zip(
+            result.per_kind.values(), *(map(float, numbers) for numbers in by_kind), strict=True
+        ):
+            assert (ours.precision, ours.recall, ours.f1, ours.gold) == pytest.approx(tuple(reference), abs=1e-12)
 
 
 def test_by_hand() -> None:
     gold = [["B-PER", "I-PER", "O", "B-LOC"], ["B-LOC", "O"]]
-    given = [["B-PER", "I-PER", "O", "O"], ["B-LOC", "I-LOC"]]  # one right, one missed, one too long
-    found = score_entities(given, gold)
-    assert found.per_kind == {"LOC": F1Score(0, 1, 2), "PER": F1Score(1, 1, 1)}
-    assert found.metrics() == {
+    inputs = [["B-PER", "I-PER", "O", "O"], ["B-LOC", "I-LOC"]]  # one right, one missed, one too long
+    result = score_entities(inputs, gold)
+    assert result.per_kind == {"LOC": F1Score(0, 1, 2), "PER": F1Score(1, 1, 1)}
+    assert result.metrics() == {
         "entity precision": 1 / 2,
         "entity recall": 1 / 3,
         "entity f1": pytest.approx(2 / 5),
         "entity f1 of LOC": 0.0,
         "entity f1 of PER": 1.0,
     }
-    macro = sum(one.f1 for one in found.per_kind.values()) / 2
-    assert macro == 0.5 != found.overall.f1
+    macro = sum(item.f1 for item in result.per_kind.values()) / 2
+    assert macro == 0.5 != result.overall.f1
 
 
 def test_tags_are_not_what_is_counted() -> None:
@@ -105,22 +107,22 @@ def test_sentences_are_apart() -> None:
 
 
 def test_no_entities_are_no_success() -> None:
-    found = score_entities([["O", "O"], []], [["O", "O"], []])
-    assert found.metrics() == {"entity precision": 0.0, "entity recall": 0.0, "entity f1": 0.0}
+    result = score_entities([["O", "O"], []], [["O", "O"], []])
+    assert result.metrics() == {"entity precision": 0.0, "entity recall": 0.0, "entity f1": 0.0}
 
 
 def test_figures_of_batches_do_not_average_to_those_of_all() -> None:
-    given, gold = [["B-A"], ["B-A", "B-A", "B-A", "O"]], [["B-A"], ["O", "O", "O", "B-A"]]
-    parts = [score_entities([a], [b]).overall.f1 for a, b in zip(given, gold, strict=True)]
+    inputs, gold = [["B-A"], ["B-A", "B-A", "B-A", "O"]], [["B-A"], ["O", "O", "O", "B-A"]]
+    parts = [score_entities([a], [b]).overall.f1 for a, b in zip(inputs, gold, strict=True)]
     assert parts == [1.0, 0.0]
-    assert score_entities(given, gold).overall.f1 == pytest.approx(2 / 6)
+    assert score_entities(inputs, gold).overall.f1 == pytest.approx(2 / 6)
 
 
 def test_errors() -> None:
     with pytest.raises(ValueError, match="sentence 1 has 2 predicted and 1 gold tags"):
         score_entities([["O"], ["O", "O"]], [["O"], ["O"]])
     for tag in ("U-PER", "L-PER", "O-PER", ""):
-        with pytest.raises(ValueError, match=rf"sentence 0 has the tag '{tag}'; known are .*write L as E, U as S"):
+        with pytest.raises(ValueError, match=rf"sentence 0 has the tag '{tag}'; known prefixes .*write L as E, U as S"):
             score_entities([["O", "O"]], [["O", tag]])
     with types_unchecked(), pytest.raises(TypeError, match="sentence 0 must be a list of tags, got 'O'"):
         score_entities(["O"], [["O"]])

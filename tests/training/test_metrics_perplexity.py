@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassformer.training.metrics.perplexity import perplexity
+from glassformer.training.metrics.text import perplexity
 
 
 @pytest.mark.parametrize("choices", [1, 2, 10, 50_257])
 def test_a_model_that_knows_nothing_has_as_many_choices_as_there_are(choices: int) -> None:
-    found = perplexity(7 * math.log(choices), 7, text_bytes=14)
-    assert found.perplexity == pytest.approx(choices)
-    assert found.bits_per_token == pytest.approx(math.log2(choices))
-    assert found.bits_per_byte == pytest.approx(math.log2(choices) / 2)
-    assert found.loss == pytest.approx(math.log(choices))
+    result = perplexity(7 * math.log(choices), 7, text_bytes=14)
+    assert result.perplexity == pytest.approx(choices)
+    assert result.bits_per_token == pytest.approx(math.log2(choices))
+    assert result.bits_per_byte == pytest.approx(math.log2(choices) / 2)
+    assert result.loss == pytest.approx(math.log(choices))
 
 
 def test_figures() -> None:
@@ -36,9 +36,9 @@ def test_it_is_of_sums_and_no_mean_of_batches() -> None:
 
 @given(st.floats(0, allow_nan=False, allow_infinity=True), st.integers(1, 10**12))
 def test_no_sum_is_too_great(nll: float, tokens: int) -> None:
-    found = perplexity(nll, tokens, text_bytes=tokens)
-    assert found.perplexity >= 1
-    assert all(value >= 0 for value in found.metrics().values())
+    result = perplexity(nll, tokens, text_bytes=tokens)
+    assert result.perplexity >= 1
+    assert all(value >= 0 for value in result.metrics().values())
 
 
 def test_overflow_is_infinite() -> None:

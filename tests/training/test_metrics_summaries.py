@@ -5,8 +5,9 @@ import random
 import pytest
 from rouge_score.rouge_scorer import RougeScorer
 
-from glassformer.training.metrics import summaries
-from glassformer.training.metrics.summaries import Rouge, RougeScore, rouge, words
+from glassformer.training.metrics import text as text_metrics
+from glassformer.training.metrics.text import Rouge, RougeScore, rouge, words
+from tests.helpers import some_at_once
 
 KINDS = {"rouge1": "rouge1", "rouge2": "rouge2", "rougeL": "rouge_l", "rougeLsum": "rouge_lsum"}
 THEIRS = {stemmed: RougeScorer(list(KINDS), use_stemmer=stemmed) for stemmed in (False, True)}
@@ -39,25 +40,26 @@ def drawn(count: int, seed: int) -> list[str]:
     ]
 
 
-def three(found: RougeScore) -> tuple[float, float, float]:
-    return found.precision, found.recall, found.f1
+def three(result: RougeScore) -> tuple[float, float, float]:
+    return result.precision, result.recall, result.f1
 
 
-def assert_equal(ours: Rouge, theirs: dict) -> None:
+def assert_equal(ours: Rouge, other: dict) -> None:
     for kind, name in KINDS.items():
-        assert three(getattr(ours, name)) == pytest.approx(tuple(theirs[kind]), abs=1e-12), kind
+        assert three(getattr(ours, name)) == pytest.approx(tuple(other[kind]), abs=1e-12), kind
 
 
-@pytest.mark.parametrize("stemmed", [False, True])
+@pytest.mark.parametrize("stemmed", some_at_once([False, True], bool))
 def test_equal_to_the_reference_on_texts_made_by_hand(stemmed: bool) -> None:
     for written in BY_HAND:
         for reference in BY_HAND:
             assert_equal(rouge([written], [reference], stem=stemmed), THEIRS[stemmed].score(reference, written))
 
 
+@pytest.mark.parametrize("count", some_at_once([60, 300], {60}.__contains__))
 @pytest.mark.parametrize("stemmed", [False, True])
-def test_equal_to_the_reference_on_drawn_texts(stemmed: bool) -> None:
-    for written, reference in zip(drawn(300, 0), drawn(300, 1), strict=True):
+def test_equal_to_the_reference_on_drawn_texts(stemmed: bool, count: int) -> None:
+    for written, reference in zip(drawn(count, 0), drawn(count, 1), strict=True):
         assert_equal(rouge([written], [reference], stem=stemmed), THEIRS[stemmed].score(reference, written))
 
 
@@ -71,19 +73,19 @@ def test_of_several_references_the_best_counts_for_each_kind() -> None:
 
 def test_by_hand() -> None:
     """GenerationOutput 5 words, reference 4; shared: the, cat, mat; pairs: the cat; in order: the cat … mat."""
-    found = rouge(["The cat saw a mat!"], ["the cat, the mat"])
-    assert three(found.rouge1) == pytest.approx((3 / 5, 3 / 4, 6 / 9))
-    assert three(found.rouge2) == pytest.approx((1 / 4, 1 / 3, 2 / 7))
-    assert three(found.rouge_l) == pytest.approx((3 / 5, 3 / 4, 6 / 9))
+    result = rouge(["The cat saw a mat!"], ["the cat, the mat"])
+    assert three(result.rouge1) == pytest.approx((3 / 5, 3 / 4, 6 / 9))
+    assert three(result.rouge2) == pytest.approx((1 / 4, 1 / 3, 2 / 7))
+    assert three(result.rouge_l) == pytest.approx((3 / 5, 3 / 4, 6 / 9))
     names = ["rouge-1", "rouge-2", "rouge-l", "rouge-lsum"]
-    assert list(found.metrics()) == names
-    assert list(found.metrics().values()) == pytest.approx([6 / 9, 2 / 7, 6 / 9, 6 / 9])
-    assert found.texts == 1
+    assert list(result.metrics()) == names
+    assert list(result.metrics().values()) == pytest.approx([6 / 9, 2 / 7, 6 / 9, 6 / 9])
+    assert result.texts == 1
 
 
 def test_sentences_may_change_places_only_in_lsum() -> None:
-    found = rouge(["c d\na b"], ["a b\nc d"])
-    assert (found.rouge_l.f1, found.rouge_lsum.f1) == (0.5, 1.0)
+    result = rouge(["c d\na b"], ["a b\nc d"])
+    assert (result.rouge_l.f1, result.rouge_lsum.f1) == (0.5, 1.0)
 
 
 def test_a_word_written_once_counts_once_in_lsum() -> None:
@@ -93,15 +95,15 @@ def test_a_word_written_once_counts_once_in_lsum() -> None:
 
 def test_figures_are_means_over_texts() -> None:
     written, references = ["a", "b c d e f g h i j"], ["a", "x y z"]
-    found = rouge(written, references)
-    assert three(found.rouge1) == (0.5, 0.5, 0.5)  # all words together would give 1 / 10 and 1 / 4
+    result = rouge(written, references)
+    assert three(result.rouge1) == (0.5, 0.5, 0.5)  # all words together would give 1 / 10 and 1 / 4
     uneven = rouge(["a b", "a"], ["a", "a b"])
     assert three(uneven.rouge1) == pytest.approx((0.75, 0.75, 2 / 3))  # the F1 of the means would be 0.75
 
 
 def test_written_and_reference_are_not_the_same_to_it() -> None:
-    found = rouge(["a b c d"], ["a"])
-    assert (found.rouge1.precision, found.rouge1.recall) == (0.25, 1.0)
+    result = rouge(["a b c d"], ["a"])
+    assert (result.rouge1.precision, result.rouge1.recall) == (0.25, 1.0)
 
 
 def test_words() -> None:
@@ -122,8 +124,8 @@ def test_words() -> None:
 def test_a_script_that_is_not_seen_is_an_error_with_a_way_out() -> None:
     with pytest.raises(ValueError, match=r"none of the 2 references has a word .*pass tokenize= a function"):
         rouge(["猫が好き", "犬"], ["猫が好き", "犬"])
-    found = rouge(["猫が好き", "犬"], ["猫が嫌い", "犬"], tokenize=list)
-    assert found.rouge1.f1 == pytest.approx((2 / 4 + 1) / 2)
+    result = rouge(["猫が好き", "犬"], ["猫が嫌い", "犬"], tokenize=list)
+    assert result.rouge1.f1 == pytest.approx((2 / 4 + 1) / 2)
     assert rouge(["猫"], ["a cat"]).rouge1.f1 == 0  # what a model writes is its own affair
     assert rouge(["a"], [""]).rouge1.f1 == 0
 
@@ -132,6 +134,6 @@ def test_stemming_without_its_package_is_explained(monkeypatch: pytest.MonkeyPat
     def missing(name: str) -> None:
         raise ImportError(name)
 
-    monkeypatch.setattr(summaries, "import_module", missing)
+    monkeypatch.setattr(text_metrics, "import_module", missing)
     with pytest.raises(ImportError, match=r"needs the package nltk.*glassformer\[train\]"):
         rouge(["a"], ["a"], stem=True)

@@ -13,11 +13,11 @@ from glassformer.config import Head, LMHead, PretrainingHead, TaskHead
 from glassformer.models.transformer import Transformer
 from glassformer.training.build_model import StartModel, check_new, start_model
 from glassformer.training.objectives.job import job_of
-from glassformer.training.recipe import Recipe, StartOptions
+from glassformer.training.recipe import Recipe, RecipeLoadOptions
 from glassformer.training.recipe_files import read_recipe
 from glassformer.training.session import Outcome, Session
+from tests.configs import CONFIGS
 from tests.helpers import randomise
-from tests.pages import PAGES
 from tests.training.small_sessions import HERE, Listens, Stopped, StopsAt, small, trained
 from tests.training.tiny_recipes import ANIMALS, sentence, write_questions, write_tagged
 
@@ -56,8 +56,8 @@ TASKS: dict[str, tuple[str, tuple[str, ...], Callable[[Path], list[str]]]] = {
 }
 
 
-def judged_by_all(rows: Iterable[str]) -> list[str]:
-    """Rows that are trained on are judged by, too."""
+def evaluated_on_all(rows: Iterable[str]) -> list[str]:
+    """The training rows are also the validation rows."""
     rows = [row for row in rows if not row.startswith("data.held_out")]
     return [*rows, *(row.replace("data.train", "data.valid") for row in rows if row.startswith("data.train"))]
 
@@ -65,15 +65,15 @@ def judged_by_all(rows: Iterable[str]) -> list[str]:
 @pytest.fixture(scope="module")
 def learned(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Outcome]:
     """Models that have learned something, each made when it is first asked for."""
-    found: dict[str, Outcome] = {}
+    result: dict[str, Outcome] = {}
 
     def model(task: str) -> Outcome:
-        if task not in found:
+        if task not in result:
             folder = tmp_path_factory.mktemp(task)
             name, options, data = TASKS[task]
-            rows = ["data.columns={}", *judged_by_all(data(folder))]
-            found[task] = trained(small(name, folder, *rows, *options, "run.steps=40"), folder / "out")
-        return found[task]
+            rows = ["data.columns={}", *evaluated_on_all(data(folder))]
+            result[task] = trained(small(name, folder, *rows, *options, "run.steps=40"), folder / "out")
+        return result[task]
 
     return model
 
@@ -82,13 +82,16 @@ def taught(start: Path, task: str, folder: Path, *changes: str, rows: list[str] 
     """The recipe of a model that starts from another."""
     folder.mkdir(exist_ok=True)
     name, options, data = TASKS[task]
-    said = [*(one for one in options if ".pool" not in one), *judged_by_all(data(folder) if rows is None else rows)]
+    options = [
+        *(item for item in options if ".pool" not in item),
+        *evaluated_on_all(data(folder) if rows is None else rows),
+    ]
     formats = {"tag": ["data.format=conll", "data.prefix=en:"], "answer": ["data.format=squad"]}.get(name, [])
     usual = ("batch.length=48", "batch.workers=0", "optimizer.warmup=0", f"job={name}", f"model.start={start}")
-    return read_recipe("finetune", [*usual, *formats, *STILL, *said, *changes])
+    return read_recipe("finetune", [*usual, *formats, *STILL, *options, *changes])
 
 
-def turned(start: Path, place: Path, names: Callable[[str], str] = str) -> Path:
+def turned(start: Path, location: Path, names: Callable[[str], str] = str) -> Path:
     """The same model with its labels, and the rows of its head, in another order; perhaps under other names."""
     loaded = glassformer.load(start)
     head = loaded.config.head
@@ -98,8 +101,8 @@ def turned(start: Path, place: Path, names: Callable[[str], str] = str) -> Path:
     weights = loaded.model.state_dict()
     model = Transformer(facts)
     model.load_state_dict(weights | {name: weights[name][order] for name in weights if name.startswith("head.out.")})
-    glassformer.save(model, place, lineage=loaded.lineage, tokenizer=loaded.tokenizer)
-    return place
+    glassformer.save(model, location, lineage=loaded.lineage, tokenizer=loaded.tokenizer)
+    return location
 
 
 def head_of(folder: Path) -> tuple[TaskHead, dict[str, torch.Tensor]]:
@@ -109,9 +112,9 @@ def head_of(folder: Path) -> tuple[TaskHead, dict[str, torch.Tensor]]:
     return loaded.config.head, {name: tensor for name, tensor in weights if name.startswith("head.")}
 
 
-def assert_same(one: Path, other: Path) -> None:
+def assert_same(item: Path, other: Path) -> None:
     """Two models have the same head, with the same weights."""
-    (facts, weights), (others, other_weights) = head_of(one), head_of(other)
+    (facts, weights), (others, other_weights) = head_of(item), head_of(other)
     assert facts == others
     assert weights.keys() == other_weights.keys()
     assert all(torch.allclose(weights[name], other_weights[name], atol=1e-6) for name in weights)
@@ -143,8 +146,8 @@ def test_a_number_goes_by_the_name_that_hugging_face_gives_it(
     start = turned(learned("number").folder, tmp_path / "turned", lambda _: "LABEL_0")
     assert_same(trained(taught(start, "number", tmp_path), tmp_path / "out").folder, start)
     job = job_of(taught(start, "several", tmp_path))
-    said = "the head is new in head.out: its labels were LABEL_0, and are big"
-    assert start_model(str(start), job, ("big",), StartOptions()).notes == [said]
+    message = "the head is new in head.out: its labels were LABEL_0, and are big"
+    assert start_model(str(start), job, ("big",), RecipeLoadOptions()).notes == [message]
 
 
 def test_labels_that_do_not_occur_are_kept(learned: Callable[[str], Outcome], tmp_path: Path) -> None:
@@ -159,10 +162,10 @@ def test_other_names_are_other_labels(learned: Callable[[str], Outcome], tmp_pat
     """As many of them, so that the old weights would fit."""
     start = learned("one").folder
     rows = write(tmp_path / "other.jsonl", lambda text: kind(text).upper())
-    hears, place = Listens(), tmp_path / "out"
-    outcome = Session(taught(start, "one", tmp_path, rows=rows), place, HERE, hears).train()
-    said = "the head is new in head.out: its labels were big, bird, pet, wild, and are BIG, BIRD, PET, WILD"
-    assert hears.notes[0] == said
+    hears, location = Listens(), tmp_path / "out"
+    outcome = Session(taught(start, "one", tmp_path, rows=rows), location, HERE, hears).train()
+    message = "the head is new in head.out: its labels were big, bird, pet, wild, and are BIG, BIRD, PET, WILD"
+    assert hears.notes[0] == message
     (old, before), (new, after) = head_of(start), head_of(outcome.folder)
     assert new == replace(old, labels=("BIG", "BIRD", "PET", "WILD"))  # the pooling stays
     assert old.pool == "mean"
@@ -203,7 +206,7 @@ def test_a_run_with_a_new_head_goes_on_as_if_it_had_never_stopped(
 
 def written(head: Head, folder: Path, lineage: str = "bert") -> Transformer:
     """A model in our format and in that of Hugging Face."""
-    model = Transformer(replace(PAGES["bert"], head=head))
+    model = Transformer(replace(CONFIGS["bert"], head=head))
     randomise(model)
     for form in FORMS:
         glassformer.save(model, folder / form, to=form, lineage=lineage)
@@ -212,71 +215,71 @@ def written(head: Head, folder: Path, lineage: str = "bert") -> Transformer:
 
 def alike(folder: Path, job: str, labels: tuple[str, ...] = ()) -> StartModel:
     """What a job starts from, which is the same from both forms of a model but for what is drawn."""
-    own, theirs = (
-        start_model(str(folder / form), job_of(read_recipe("finetune", [f"job={job}"])), labels, StartOptions())
+    own, reference = (
+        start_model(str(folder / form), job_of(read_recipe("finetune", [f"job={job}"])), labels, RecipeLoadOptions())
         for form in FORMS
     )
-    assert own.config.head == theirs.config.head
-    assert sorted(own.report.fresh) == sorted(theirs.report.fresh)
-    assert own.notes == theirs.notes
+    assert own.config.head == reference.config.head
+    assert sorted(own.report.fresh) == sorted(reference.report.fresh)
+    assert own.notes == reference.notes
     for name, weight in own.model.named_parameters():
         if name not in own.report.fresh:
-            assert torch.equal(weight, theirs.model.get_parameter(name)), name
+            assert torch.equal(weight, reference.model.get_parameter(name)), name
     return own
 
 
-def assert_taken(found: StartModel, part: str, model: Transformer, was: str) -> None:
+def assert_taken(result: StartModel, part: str, model: Transformer, was: str) -> None:
     """Every weight of a part is that of a part of another model."""
-    names = [name for name, _ in found.model.named_parameters() if name.startswith(f"{part}.")]
+    names = [name for name, _ in result.model.named_parameters() if name.startswith(f"{part}.")]
     assert names
     for name in names:
         old = model.get_parameter(was + name.removeprefix(part))
-        assert torch.equal(found.model.get_parameter(name), old), name
+        assert torch.equal(result.model.get_parameter(name), old), name
 
 
 def test_what_was_learned_beside_hidden_words_stays(tmp_path: Path) -> None:
     """The map before the scores is not of any labels in a model that has none."""
     model = written(TaskHead(task="pool", pool="first", hidden="tanh"), tmp_path)
-    found = alike(tmp_path, "classify", ("no", "yes"))
-    assert found.notes == ["the head is new in head.out: it was pool, and is classify"]
-    assert sorted(found.report.fresh) == ["head.out.bias", "head.out.weight"]
-    assert_taken(found, "head.hidden", model, "head.hidden")
+    result = alike(tmp_path, "classify", ("no", "yes"))
+    assert result.notes == ["the head is new in head.out: it was pool, and is classify"]
+    assert sorted(result.report.fresh) == ["head.out.bias", "head.out.weight"]
+    assert_taken(result, "head.hidden", model, "head.hidden")
 
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_head_of_words_and_pairs_goes_on_with_its_words(tied: bool, tmp_path: Path) -> None:
     model = written(replace(WORDS_AND_PAIRS, lm=replace(WORDS, tied=tied)), tmp_path)
-    found = alike(tmp_path, "masked")
-    assert found.config.head == replace(WORDS, tied=tied)
-    assert_taken(found, "head", model, "head.lm")
-    assert found.report.fresh == []
-    assert found.notes == []
+    result = alike(tmp_path, "masked")
+    assert result.config.head == replace(WORDS, tied=tied)
+    assert_taken(result, "head", model, "head.lm")
+    assert result.report.fresh == []
+    assert result.notes == []
 
 
 def test_a_head_of_words_and_pairs_hands_on_what_comes_before_the_scores(tmp_path: Path) -> None:
     """As many labels as the question about pairs has answers, so that its scores would fit."""
     model = written(WORDS_AND_PAIRS, tmp_path)
-    found = alike(tmp_path, "classify", ("no", "yes"))
-    assert_taken(found, "head.hidden", model, "head.pair.hidden")
-    assert sorted(found.report.fresh) == ["head.out.bias", "head.out.weight"]
-    assert found.notes == ["the head is new in head.out: it was pretraining, and is classify"]
+    result = alike(tmp_path, "classify", ("no", "yes"))
+    assert_taken(result, "head.hidden", model, "head.pair.hidden")
+    assert sorted(result.report.fresh) == ["head.out.bias", "head.out.weight"]
+    assert result.notes == ["the head is new in head.out: it was pretraining, and is classify"]
     tags = alike(tmp_path, "tag", ("no", "yes"))
     assert tags.notes == ["the head is new: it was pretraining, and is tag"]
 
 
 def test_a_map_before_the_scores_with_another_activation_is_another(tmp_path: Path) -> None:
     written(WORDS_AND_PAIRS, tmp_path, lineage="bigbird")
-    found = alike(tmp_path, "classify", ("no", "yes"))
-    assert found.report.fresh == [name for name, _ in found.model.named_parameters() if name.startswith("head.")]
-    assert found.notes == ["the head is new: it was pretraining, and is classify"]
+    result = alike(tmp_path, "classify", ("no", "yes"))
+    assert result.report.fresh == [name for name, _ in result.model.named_parameters() if name.startswith("head.")]
+    assert result.notes == ["the head is new: it was pretraining, and is classify"]
 
 
 def test_a_head_of_words_goes_on_beside_one_of_pairs(tmp_path: Path) -> None:
     model = written(WORDS, tmp_path)
-    found = alike(tmp_path, "masked-pairs")
-    assert_taken(found, "head.lm", model, "head")
-    assert {name.split(".")[1] for name in found.report.fresh} == {"pair"}
-    assert found.notes == ["the head is new in head.pair.hidden, head.pair.out: it was lm, and is pretraining"]
+    result = alike(tmp_path, "masked-pairs")
+    assert_taken(result, "head.lm", model, "head")
+    assert {name.split(".")[1] for name in result.report.fresh} == {"pair"}
+    assert result.notes == ["the head is new in head.pair.hidden, head.pair.out: it was lm, and is pretraining"]
 
 
 @pytest.mark.parametrize(

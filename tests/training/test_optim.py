@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from glassformer import Transformer
+from glassformer.training.loop import SCHEDULES, schedule
 from glassformer.training.optim import (
     Muon,
     adamw,
@@ -22,12 +23,11 @@ from glassformer.training.optim import (
     restore_optimizer,
     trained,
 )
-from glassformer.training.resume import random_state, restore_random
-from glassformer.training.schedules import SCHEDULES, schedule
-from tests.pages import PAGES, built
+from glassformer.training.run_state import random_state, restore_random
+from tests.configs import CONFIGS, built
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", CONFIGS)
 def test_row_34_every_parameter_is_in_one_group_and_gains_and_biases_do_not_decay(name: str) -> None:
     model = built(name)
     for optimizers in ([adamw(model, 1e-3)], muon_and_adamw(model, 1e-3)):
@@ -126,8 +126,8 @@ def test_inverse_sqrt_is_the_formula_of_2017() -> None:
     made = schedule("inverse-sqrt", warmup=warmup / steps)
     peak = (width * warmup) ** -0.5
     for step in (1, 100, 400, 401, 5_000, 10_000):
-        theirs = width**-0.5 * min(step**-0.5, step * warmup**-1.5)
-        assert peak * made(step / steps) == pytest.approx(theirs, rel=1e-12)
+        reference = width**-0.5 * min(step**-0.5, step * warmup**-1.5)
+        assert peak * made(step / steps) == pytest.approx(reference, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -174,8 +174,8 @@ def test_an_optimizer_goes_on_as_if_it_had_never_stopped(kind: str) -> None:
     saved = [optimizer_state(optimizer, first) for optimizer in before]
     second, after = made()
     second.load_state_dict(first.state_dict())
-    for optimizer, (tensors, facts) in zip(after, saved, strict=True):
-        restore_optimizer(optimizer, second, {k: v.clone() for k, v in tensors.items()}, facts)
+    for optimizer, (tensors, values) in zip(after, saved, strict=True):
+        restore_optimizer(optimizer, second, {k: v.clone() for k, v in tensors.items()}, values)
     steps(second, after, range(3, 6))
     for (name, a), b in zip(whole.named_parameters(), second.parameters(), strict=True):
         assert torch.equal(a, b), name
@@ -183,9 +183,9 @@ def test_an_optimizer_goes_on_as_if_it_had_never_stopped(kind: str) -> None:
 
 def test_another_model_s_state_is_refused() -> None:
     model, other = built("gpt2"), built("llama")
-    tensors, facts = optimizer_state(adamw(model, 1.0), model)
+    tensors, values = optimizer_state(adamw(model, 1.0), model)
     with pytest.raises(ValueError, match="group 0 of the optimizer holds other parameters"):
-        restore_optimizer(adamw(other, 1.0), other, tensors, facts)
+        restore_optimizer(adamw(other, 1.0), other, tensors, values)
 
 
 def test_names_are_without_wrappers() -> None:

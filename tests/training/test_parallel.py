@@ -10,34 +10,34 @@ from glassformer.training import parallel
 from glassformer.training.loop import Settings, Trainer
 from tests.helpers import types_unchecked
 from tests.training import parallel_runs as runs
-from tests.training.parallel_runs import ALONE, Plan, Told
+from tests.training.parallel_runs import ALONE, Plan, RunRecord
 from tests.training.several import together
 
 KINDS = ("ddp", "fsdp")
 
 
-def largest(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
-    assert one.keys() == other.keys()
-    return max(float((one[name].double() - other[name].double()).abs().max()) for name in one)
+def largest(item: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    assert item.keys() == other.keys()
+    return max(float((item[name].double() - other[name].double()).abs().max()) for name in item)
 
 
-def same(one: Told, other: Told, bound: float) -> None:
+def same(item: RunRecord, other: RunRecord, bound: float) -> None:
     """Losses and lengths of gradients relative to their size, weights absolutely; whatever is counted exactly."""
-    assert one.losses == pytest.approx(other.losses, rel=bound)
-    assert one.norms == pytest.approx(other.norms, rel=bound)
-    assert one.tokens == other.tokens
-    for mine, theirs in zip(one.parts, other.parts, strict=True):
-        assert mine == pytest.approx(theirs, rel=bound)
-    assert largest(one.weights, other.weights) < bound
+    assert item.losses == pytest.approx(other.losses, rel=bound)
+    assert item.norms == pytest.approx(other.norms, rel=bound)
+    assert item.tokens == other.tokens
+    for mine, reference in zip(item.parts, other.parts, strict=True):
+        assert mine == pytest.approx(reference, rel=bound)
+    assert largest(item.weights, other.weights) < bound
 
 
-def several(count: int, plan: Plan) -> list[Told]:
-    found: list[Told] = together(count, runs.train, plan)
-    assert all(isinstance(one, Told) for one in found), found
-    for one in found[1:]:  # every process reports the same, to the bit, and has the same weights
-        assert (one.losses, one.norms, one.tokens, one.parts) == found[0][:4]
-        assert largest(one.weights, found[0].weights) == 0
-    return found
+def several(count: int, plan: Plan) -> list[RunRecord]:
+    result: list[RunRecord] = together(count, runs.train, plan)
+    assert all(isinstance(item, RunRecord) for item in result), result
+    for item in result[1:]:  # every process reports the same, to the bit, and has the same weights
+        assert (item.losses, item.norms, item.tokens, item.parts) == result[0][:4]
+        assert largest(item.weights, result[0].weights) == 0
+    return result
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -47,9 +47,9 @@ def test_two_processes_are_one(kind: parallel.Kind, optimizer: str) -> None:
     plan = Plan(kind=kind, optimizer=optimizer)
     alone = runs.train(ALONE, plan)
     assert min(alone.norms) > 0.5, "nothing is clipped"
-    found = several(2, plan)
-    same(found[0], alone, 1e-10)
-    assert (found[0].shards > 0) == (kind == "fsdp")
+    result = several(2, plan)
+    same(result[0], alone, 1e-10)
+    assert (result[0].shards > 0) == (kind == "fsdp")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -77,11 +77,11 @@ def test_bfloat16_means_the_same_as_alone(kind: parallel.Kind) -> None:
     """Products are rounded alike; gradients are added up in float32, in another order."""
     plan = Plan(kind=kind, dtype=torch.float32, precision="bfloat16", optimizer="sgd")
     alone, wide = runs.train(ALONE, plan), runs.train(ALONE, plan._replace(precision="float32"))
-    found = several(2, plan)[0]
-    same(found, alone, 2e-3)
-    assert found.losses[0] == pytest.approx(alone.losses[0], rel=1e-6)
-    assert abs(found.losses[0] - wide.losses[0]) > 1e-5, "nothing was rounded"
-    assert all(weight.dtype == torch.float32 for weight in found.weights.values())
+    result = several(2, plan)[0]
+    same(result, alone, 2e-3)
+    assert result.losses[0] == pytest.approx(alone.losses[0], rel=1e-6)
+    assert abs(result.losses[0] - wide.losses[0]) > 1e-5, "nothing was rounded"
+    assert all(weight.dtype == torch.float32 for weight in result.weights.values())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -118,18 +118,18 @@ def test_processes_draw_different_numbers_and_the_first_its_own(kind: parallel.K
 def test_evaluation_is_shared_out(kind: parallel.Kind, batches: int) -> None:
     """With one batch, the second process has none; before the first step and between steps."""
     plan = Plan(kind=kind, what="chunks")
-    alone = runs.judge(ALONE, plan, batches)
-    for found in together(2, runs.judge, plan, batches):
-        assert [found[1], found[3]] == pytest.approx([alone[1], alone[3]], rel=1e-10)
-        for place in (0, 2):
-            assert found[place].loss == pytest.approx(alone[place].loss, rel=1e-12)
-            assert found[place].parts == pytest.approx(alone[place].parts, rel=1e-12)
+    alone = runs.evaluate_and_train(ALONE, plan, batches)
+    for result in together(2, runs.evaluate_and_train, plan, batches):
+        assert [result[1], result[3]] == pytest.approx([alone[1], alone[3]], rel=1e-10)
+        for path in (0, 2):
+            assert result[path].loss == pytest.approx(alone[path].loss, rel=1e-12)
+            assert result[path].metrics == pytest.approx(alone[path].metrics, rel=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_to_evaluate_on_is_everybodys_error(kind: parallel.Kind) -> None:
-    for found in together(2, runs.judge, Plan(kind=kind), 0):
-        assert found == "ValueError: there are no batches to evaluate on."
+    for result in together(2, runs.evaluate_and_train, Plan(kind=kind), 0):
+        assert result == "ValueError: there are no batches to evaluate on."
 
 
 def test_what_the_first_does_alone_is_waited_for_and_its_errors_are_everybodys() -> None:
@@ -138,7 +138,7 @@ def test_what_the_first_does_alone_is_waited_for_and_its_errors_are_everybodys()
     assert first == [0, 0, 1, "ZeroDivisionError: integer division or modulo by zero", f"RuntimeError: {refused}", 0, 1]
     assert second[:2] == [0, 1]
     assert second[2].startswith(
-        "FailedElsewhereError: the first process failed, and so this one stops too. There it was"
+        "FailedElsewhereError: the first process failed, so this process stops too; its error was"
     )
     assert second[2].endswith(first[3])
     assert second[3].endswith(first[4])
@@ -152,9 +152,9 @@ def test_the_first_is_done_before_the_others_begin_and_each_does_it_once(tmp_pat
 
 
 def test_a_shard_keeps_no_more_than_itself_alive() -> None:
-    found = together(2, runs.share_out)
-    assert [one[0] for one in found] == [4 * 4 * 4, 3 * 4 * 4]
-    assert all(one[1:] == list(range(28)) for one in found)
+    result = together(2, runs.share_out)
+    assert [item[0] for item in result] == [4 * 4 * 4, 3 * 4 * 4]
+    assert all(item[1:] == list(range(28)) for item in result)
 
 
 def test_a_process_that_dies_ends_the_others() -> None:
@@ -179,9 +179,9 @@ def test_an_error_in_one_process_ends_the_others() -> None:
     ],
 )
 def test_what_would_train_something_else_is_refused(how: str, says: str) -> None:
-    for found in together(2, runs.wrongly_made, how):
-        assert found.startswith("ValueError")
-        assert says in found
+    for result in together(2, runs.wrongly_made, how):
+        assert result.startswith("ValueError")
+        assert says in result
 
 
 def test_one_process_needs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,8 +199,8 @@ def test_one_process_needs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("device", "says"),
     [
-        ("banana", "device banana cannot be used here: say cpu, cuda, cuda:1 or mps"),
-        ("meta", "device meta cannot be used here: say cpu"),
+        ("banana", "device banana cannot be used here: choose cpu, cuda, cuda:1, mps or xpu"),
+        ("meta", "device meta cannot be used here: choose cpu"),
         ("cpu:banana", "device cpu:banana cannot be used here"),
         ("cuda:99", r"device cuda:99 cannot be used here: .+\. The CPU always can: device cpu\.$"),
     ],
@@ -215,7 +215,7 @@ def test_a_device_that_is_not_there_is_explained(monkeypatch: pytest.MonkeyPatch
     ("variables", "says"),
     [
         ({"WORLD_SIZE": "2"}, "RANK is not"),
-        ({"WORLD_SIZE": "two", "RANK": "0"}, "WORLD_SIZE must be a whole number"),
+        ({"WORLD_SIZE": "two", "RANK": "0"}, "WORLD_SIZE must be an integer"),
         ({"WORLD_SIZE": "2", "RANK": "2", "LOCAL_RANK": "0"}, "below world=2"),
     ],
 )

@@ -12,10 +12,10 @@ import torch
 import glassformer
 from glassformer.training import parallel
 from glassformer.training.checkpoint import CheckpointError, Checkpoints, check, step_of
-from glassformer.training.resume import read_run, write_run
+from glassformer.training.run_state import read_run, write_run
 from tests.helpers import some_at_once
 from tests.training import parallel_runs as runs
-from tests.training.parallel_runs import ALONE, IDENTITY, Plan, Told
+from tests.training.parallel_runs import ALONE, FINGERPRINT, Plan, RunRecord
 from tests.training.several import together
 from tests.training.test_parallel import KINDS, largest, same
 
@@ -24,37 +24,37 @@ PLAN = Plan(steps=4)
 STOP = 2
 
 
-def run(count: int, work: Any, plan: Plan, *given: Any) -> list[Any]:
+def run(count: int, work: Any, plan: Plan, *inputs: Any) -> list[Any]:
     """In one process here, or in several."""
-    found = [work(ALONE, plan, *given)] if count == 1 else together(count, work, plan, *given)
-    assert not any(one is None or isinstance(one, str) for one in found), found
-    return found
+    result = [work(ALONE, plan, *inputs)] if count == 1 else together(count, work, plan, *inputs)
+    assert not any(item is None or isinstance(item, str) for item in result), result
+    return result
 
 
-def stopped_and_resumed(before: int, after: int, plan: Plan, folder: Path) -> list[Told]:
+def stopped_and_resumed(before: int, after: int, plan: Plan, folder: Path) -> list[RunRecord]:
     """Some processes begin, others go on: together they are the run that was never stopped."""
     unbroken = runs.train(ALONE, plan)
-    first: Told = run(before, runs.train_and_save, plan, folder, STOP)[0]
-    found = run(after, runs.go_on, plan, folder)
-    for rest, means in found:
-        joined = rest._replace(**{name: getattr(first, name) + getattr(rest, name) for name in Told._fields[:4]})
+    first: RunRecord = run(before, runs.train_and_save, plan, folder, STOP)[0]
+    result = run(after, runs.go_on, plan, folder)
+    for rest, means in result:
+        joined = rest._replace(**{name: getattr(first, name) + getattr(rest, name) for name in RunRecord._fields[:4]})
         same(joined, unbroken, 1e-10)
         assert all(torch.equal(means[name], first.weights[name] * 0.25) for name in means)
-    return [rest for rest, _ in found]
+    return [rest for rest, _ in result]
 
 
 @pytest.mark.parametrize(
     ("kind", "before", "after"),
     some_at_once(
         [("ddp", 2, 1), ("ddp", 1, 2), ("ddp", 2, 2), ("fsdp", 2, 1), ("fsdp", 1, 2), ("fsdp", 2, 2)],
-        lambda one: one in [("ddp", 2, 1), ("fsdp", 2, 1), ("fsdp", 1, 2)],
+        lambda item: item in [("ddp", 2, 1), ("fsdp", 2, 1), ("fsdp", 1, 2)],
     ),
 )
 def test_any_number_of_processes_goes_on(kind: parallel.Kind, before: int, after: int, tmp_path: Path) -> None:
-    found = stopped_and_resumed(before, after, PLAN._replace(kind=kind), tmp_path)
-    for one in found:
-        assert len(one.notes) == (before != after)
-        assert all("start anew, from the seed" in note for note in one.notes)
+    result = stopped_and_resumed(before, after, PLAN._replace(kind=kind), tmp_path)
+    for item in result:
+        assert len(item.notes) == (before != after)
+        assert all("start anew, from the seed" in note for note in item.notes)
 
 
 @pytest.mark.slow
@@ -75,12 +75,12 @@ def test_with_as_many_processes_it_is_the_unbroken_run_to_the_bit(kind: parallel
     plan = PLAN._replace(kind=kind, dropout=0.3)
     unbroken = run(2, runs.train, plan)
     begun = run(2, runs.train_and_save, plan, tmp_path, STOP)
-    found = run(2, runs.go_on, plan, tmp_path)
-    for whole, first, (rest, _) in zip(unbroken, begun, found, strict=True):
+    result = run(2, runs.go_on, plan, tmp_path)
+    for whole, first, (rest, _) in zip(unbroken, begun, result, strict=True):
         assert first.losses + rest.losses == whole.losses
         assert largest(rest.weights, whole.weights) == 0
         assert rest.drawn == whole.drawn
-    assert found[0][0].drawn != found[1][0].drawn
+    assert result[0][0].drawn != result[1][0].drawn
     same_masks = runs.train(ALONE, plan)
     assert same_masks.losses[0] != unbroken[0].losses[0], "both processes dropped the same"
 
@@ -89,14 +89,14 @@ def test_new_random_numbers_follow_from_the_step_and_the_process(tmp_path: Path)
     for stop in (2, 3):
         run(1, runs.train_and_save, PLAN, tmp_path / str(stop), stop)
     once, again, later = (
-        [one.drawn for one, _ in run(2, runs.go_on, PLAN, tmp_path / stop)] for stop in ("2", "2", "3")
+        [item.drawn for item, _ in run(2, runs.go_on, PLAN, tmp_path / stop)] for stop in ("2", "2", "3")
     )
     assert once == again
     assert len({*once, *later}) == 4
 
 
 def test_what_shards_wrote_is_a_model_like_any_other(tmp_path: Path) -> None:
-    told = run(2, runs.train_and_save, PLAN._replace(kind="fsdp"), tmp_path / "shards", STOP)
+    reported = run(2, runs.train_and_save, PLAN._replace(kind="fsdp"), tmp_path / "shards", STOP)
     run(1, runs.train_and_save, PLAN, tmp_path / "alone", STOP)
     paths = [Checkpoints(tmp_path / name).latest() for name in ("shards", "alone")]
     assert paths[0] is not None
@@ -105,13 +105,13 @@ def test_what_shards_wrote_is_a_model_like_any_other(tmp_path: Path) -> None:
     assert files[0] == files[1]
     assert not any(name.endswith((".pt", ".bin", ".pkl", ".distcp")) for name in files[0])
     loaded = glassformer.load(paths[0])
-    assert largest(dict(loaded.model.state_dict()), told[0].weights) == 0
+    assert largest(dict(loaded.model.state_dict()), reported[0].weights) == 0
     file = paths[0] / "run" / "optimizer0.safetensors"
     raw = bytearray(file.read_bytes())
     raw[-5] ^= 16
     file.write_bytes(raw)
-    for found in together(2, runs.go_on, PLAN, tmp_path / "shards"):
-        assert "has changed since it was written" in found
+    for result in together(2, runs.go_on, PLAN, tmp_path / "shards"):
+        assert "has changed since it was written" in result
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -120,16 +120,16 @@ def test_killed_during_a_checkpoint_the_one_before_stands(
     kind: parallel.Kind, victim: int, file: int, tmp_path: Path
 ) -> None:
     plan = PLAN._replace(kind=kind)
-    found = together(2, runs.die_while_writing, plan, tmp_path, victim, file)
-    assert found[victim] is None
-    assert found[1 - victim].startswith("LostProcessError")
+    result = together(2, runs.die_while_writing, plan, tmp_path, victim, file)
+    assert result[victim] is None
+    assert result[1 - victim].startswith("LostProcessError")
     kept = Checkpoints(tmp_path)
     kept.tidy()
     last = kept.latest()
     assert last is not None
     assert step_of(last) == 1
     trainer = runs.made(ALONE, plan)
-    assert len(read_run(last, trainer, IDENTITY)) == 1
+    assert len(read_run(last, trainer, FINGERPRINT)) == 1
     assert trainer.step == 1
 
 
@@ -148,20 +148,20 @@ def test_another_number_of_micro_batches_is_another_run(tmp_path: Path) -> None:
     trainer = runs.made(ALONE, PLAN)
     without = {"data": "uneven"}
     path = Checkpoints(tmp_path).write(1, lambda folder: write_run(folder, trainer, without))
-    assert json.loads((path / "run" / "state.json").read_text())["identity"] == IDENTITY
+    assert json.loads((path / "run" / "state.json").read_text())["identity"] == FINGERPRINT
     trainer.settings = runs.Settings(steps=4, accumulate=2)
     with pytest.raises(CheckpointError, match=r"batch\.micro_batches: was 4, is 2"):
         read_run(path, trainer, without)
     with pytest.raises(ValueError, match=r"says 4 micro-batches a step, and 1 processes read 2 each"):
-        read_run(path, trainer, IDENTITY)
+        read_run(path, trainer, FINGERPRINT)
 
 
 @pytest.mark.slow
 def test_torchrun_starts_them(tmp_path: Path) -> None:
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", runs.__name__]
-    said = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, *command, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=200, check=True
     )
     alone = runs.train(ALONE, Plan(steps=3))
-    assert json.loads(said.stdout) == pytest.approx(alone.losses[:2], rel=1e-10)
+    assert json.loads(completed.stdout) == pytest.approx(alone.losses[:2], rel=1e-10)
     assert Checkpoints(tmp_path).latest() is not None

@@ -13,7 +13,7 @@ from glassformer.config import Rotary
 from glassformer.training import build
 from glassformer.training.checkpoint import CheckpointError
 from glassformer.training.logging.progress import Monitor
-from glassformer.training.logging.sinks import read_log
+from glassformer.training.logging.sinks import RunLog, read_log
 from glassformer.training.objectives.causal_lm import ControlledJob
 from glassformer.training.recipe_files import read_recipe, recipe_names
 from glassformer.training.session import Session, StoppedError
@@ -21,34 +21,38 @@ from tests.helpers import some_at_once
 from tests.training.small_sessions import HERE, TAUGHT, Stopped, StopsAt, losses, small, trained
 from tests.training.tiny_recipes import write_text
 
+AT_ONCE = ("lm-bytes", "bert-mlm", "translate", "tag")
+LEARNED = [name for name in recipe_names() if name not in TAUGHT]
+assert set(AT_ONCE) <= set(LEARNED)
 
-@pytest.mark.parametrize("name", [name for name in recipe_names() if name not in TAUGHT])
+
+@pytest.mark.parametrize("name", some_at_once(LEARNED, AT_ONCE.__contains__))
 def test_each_recipe_learns(name: str, tmp_path: Path) -> None:
-    outcome = trained(small(name, tmp_path), tmp_path / "out")
-    found = losses(tmp_path / "out")
-    assert sum(found[-5:]) < 0.75 * sum(found[:5]), found
+    outcome = trained(small(name, tmp_path, "evaluation.samples=1"), tmp_path / "out")
+    result = losses(tmp_path / "out")
+    assert sum(result[-5:]) < 0.75 * sum(result[:5]), result
     loaded = glassformer.load(outcome.folder)  # with its tokenizer
     assert loaded.tokenizer.vocab_size <= loaded.config.vocab
     assert (tmp_path / "out" / "loss.svg").is_file()
     results = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert {part: figures for part, figures in results.items() if part != "notes"} == outcome.results
-    assert ("notes" in results) == (name in ("translate", "m2m"))  # BLEU has a signature
+    assert {part: metrics for part, metrics in results.items() if part != "notes"} == outcome.results
+    assert ("notes" in results) == (name in ("translate", "m2m", "en-zh"))  # BLEU has a signature
     assert name == "toy" or results["valid"]
 
 
 def test_a_student_learns_from_a_teacher(teacher: Path, tmp_path: Path) -> None:
     changes = (f"model.teacher={teacher}", f"tokenizer.load={teacher}")
     trained(small("distil", tmp_path, *changes), tmp_path / "out")
-    found = losses(tmp_path / "out")
-    assert sum(found[-5:]) < 0.85 * sum(found[:5])  # it starts with half of what the teacher knows
+    result = losses(tmp_path / "out")
+    assert sum(result[-5:]) < 0.85 * sum(result[:5])  # it starts with half of what the teacher knows
 
 
 @pytest.mark.parametrize("adapters", [False, True])
 def test_a_trained_model_is_taught_something_new(teacher: Path, tmp_path: Path, adapters: bool) -> None:
     changes = [f"model.start={teacher}", *(["model.adapters.rank=4"] if adapters else [])]
     outcome = trained(small("finetune", tmp_path, *changes), tmp_path / "out")
-    found = losses(tmp_path / "out")
-    assert sum(found[-5:]) < 0.75 * sum(found[:5])
+    result = losses(tmp_path / "out")
+    assert sum(result[-5:]) < 0.75 * sum(result[:5])
     before, after = (glassformer.load(folder).model.state_dict() for folder in (teacher, outcome.folder))
     changed = {name for name in before if name in after and not torch.equal(before[name], after[name])}
     inside = {name for name in changed if ".blocks." in name}
@@ -78,14 +82,37 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(name: str, stop: int, tmp_path
         assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "parts" / file).read_bytes(), file
 
 
+def test_a_run_that_is_killed_after_a_checkpoint_has_logged_its_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = small("lm-bytes", tmp_path, *RUN, "evaluation.samples=1")
+    trained(recipe, tmp_path / "whole")
+    write = Session._checkpoint
+
+    def killed(session: Session, log: RunLog | None, step: int, is_best: bool) -> None:
+        write(session, log, step, is_best)
+        if step == recipe.run.steps:
+            raise Stopped
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "_checkpoint", killed)
+        with pytest.raises(Stopped):
+            trained(recipe, tmp_path / "parts")
+    trained(recipe, tmp_path / "parts", resume=True)
+    assert without_times(tmp_path / "whole") == without_times(tmp_path / "parts")
+
+
 def test_a_signal_after_the_checkpoint_of_a_step_stops_after_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(_: Session, step: int) -> None:
+    write = Session._checkpoint
+
+    def interrupt(session: Session, log: RunLog | None, step: int, is_best: bool) -> None:
+        write(session, log, step, is_best)
         if step == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(Session, "_show_samples", interrupt)
+    monkeypatch.setattr(Session, "_checkpoint", interrupt)
     with pytest.raises(StoppedError) as stopped:
         trained(small("lm-bytes", tmp_path, "run.steps=9", "evaluation.every=2"), tmp_path / "out")
     assert stopped.value.step == 3
@@ -99,8 +126,8 @@ def test_a_recipe_changes_any_fact_of_a_new_model(tmp_path: Path) -> None:
     assert (config.norm.kind, config.embed.position) == ("rms", None)
     assert config.decoder is not None
     assert config.decoder.attention.rotary == Rotary(dim=4, length=64)
-    found = losses(tmp_path / "out")
-    assert sum(found[-5:]) < 0.75 * sum(found[:5])
+    result = losses(tmp_path / "out")
+    assert sum(result[-5:]) < 0.75 * sum(result[:5])
 
 
 @pytest.mark.parametrize(
@@ -108,7 +135,7 @@ def test_a_recipe_changes_any_fact_of_a_new_model(tmp_path: Path) -> None:
     [
         ("decoder.placements=post", r"model\.facts\.decoder .*Did you mean 'placement'"),
         ("decoder.placement=past", r"model\.facts\.decoder\.placement must be one of"),
-        ("decoder.layers=many", r"model\.facts\.decoder\.layers must be int, got 'many'"),
+        ("decoder.layers=many", r"model\.facts\.decoder\.layers must be an int, got 'many'"),
         ("decoder.attention.rotary={dim: 4}", r"model\.facts\.decoder\.attention\.rotary lacks length"),
     ],
 )
@@ -121,7 +148,7 @@ def test_a_wrong_fact_is_refused_before_anything_is_written(change: str, message
 def test_another_run_is_not_gone_on_with(tmp_path: Path) -> None:
     recipe = small("lm-bytes", tmp_path, *RUN)
     trained(recipe, tmp_path / "out")
-    with pytest.raises(CheckpointError, match="holds a run: continue it with --resume"):
+    with pytest.raises(CheckpointError, match="holds a run: continue it with resume=True"):
         trained(recipe, tmp_path / "out")
     with pytest.raises(CheckpointError, match=r"\n  optimizer\.lr: was 0\.005, is 0\.1"):
         trained(small("lm-bytes", tmp_path, *RUN, "optimizer.lr=0.1"), tmp_path / "out", resume=True)
@@ -150,8 +177,8 @@ def test_the_model_is_the_best_one_or_the_mean_of_the_last(tmp_path: Path) -> No
     every = [glassformer.load(path).model.state_dict() for path in kept]
     mean = glassformer.load(outcome.folder).model.state_dict()
     for name, tensor in mean.items():
-        wanted = torch.stack([one[name].double() for one in every]).mean(0).to(tensor.dtype)
-        assert torch.equal(tensor, wanted), name
+        expected = torch.stack([item[name].double() for item in every]).mean(0).to(tensor.dtype)
+        assert torch.equal(tensor, expected), name
 
 
 def test_a_start_that_failed_leaves_nothing_behind_that_counts(tmp_path: Path) -> None:
@@ -165,14 +192,14 @@ def test_a_start_that_failed_leaves_nothing_behind_that_counts(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("change", "said"), [("evaluation.by=blue", "Did you mean 'bleu'"), ("data.languages=[en]", None)]
+    ("change", "error_text"), [("evaluation.by=blue", "Did you mean 'bleu'"), ("data.languages=[en]", None)]
 )
-def test_what_can_only_fail_fails_before_the_first_step(change: str, said: str | None, tmp_path: Path) -> None:
+def test_what_can_only_fail_fails_before_the_first_step(change: str, error_text: str | None, tmp_path: Path) -> None:
     recipe = small("translate", tmp_path, change)
-    if said is None:
+    if error_text is None:
         Session(recipe, tmp_path / "out", HERE, Monitor())
         return
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=error_text):
         Session(recipe, tmp_path / "out", HERE, Monitor())
     assert not (tmp_path / "out" / "recipe.yaml").exists()
 
@@ -180,10 +207,10 @@ def test_what_can_only_fail_fails_before_the_first_step(change: str, said: str |
 def test_a_rehearsal_draws_no_random_numbers(tmp_path: Path) -> None:
     session = Session(small("ctrl", tmp_path, "model.sizes.resid_pdrop=0.5"), tmp_path / "out", HERE, Monitor())
     before = torch.get_rng_state()
-    found = [session.evaluator.validate(None) for _ in range(3)]
+    result = [session.evaluator.validate(None) for _ in range(3)]
     session.evaluator.samples(2)
     assert torch.equal(torch.get_rng_state(), before)
-    assert found[0] == found[1] == found[2]  # without dropout
+    assert result[0] == result[1] == result[2]  # without dropout
 
 
 def test_losses_are_judged_without_smoothing(tmp_path: Path) -> None:
@@ -229,7 +256,7 @@ def test_one_process_makes_tokenizer_and_examples_once(tmp_path: Path, monkeypat
 
     def counted(owner: object, name: str) -> None:
         inner = getattr(owner, name)
-        monkeypatch.setattr(owner, name, lambda *given: (calls.append(name), inner(*given))[1])
+        monkeypatch.setattr(owner, name, lambda *inputs: (calls.append(name), inner(*inputs))[1])
 
     counted(build, "make_tokenizer")
     counted(ControlledJob, "examples")

@@ -54,17 +54,17 @@ def test_checkpoints_hold_what_learns_alone_and_the_model_has_all(
     load_adapters(base, best)  # refused on any other base
     merge(base)
     kept = glassformer.load(outcome.folder).model.state_dict()
-    assert all(torch.equal(kept[name], one) for name, one in base.state_dict().items())
+    assert all(torch.equal(kept[name], item) for name, item in base.state_dict().items())
 
 
 def test_the_model_is_the_mean_of_the_last_ones_with_their_adapters_merged(start: Path, tmp_path: Path) -> None:
     session = Session(adapting(start, tmp_path, "evaluation.last=3"), tmp_path / "out", HERE, Monitor())
     kept = glassformer.load(session.train().folder).model.state_dict()
-    every = [merged_with(session.run.model, [one]).state_dict() for one in session.checkpoints.all()[-3:]]
+    every = [merged_with(session.run.model, [item]).state_dict() for item in session.checkpoints.all()[-3:]]
     newest = merged(session.run.model).state_dict()
     for name, tensor in kept.items():
-        wanted = torch.stack([one[name].double() for one in every]).mean(0).to(tensor.dtype)
-        assert torch.equal(tensor, wanted), name
+        expected = torch.stack([item[name].double() for item in every]).mean(0).to(tensor.dtype)
+        assert torch.equal(tensor, expected), name
         assert torch.equal(newest[name], every[-1][name]), name
     assert any(not torch.equal(kept[name], newest[name]) for name in kept)
 
@@ -77,8 +77,8 @@ def test_a_run_of_adapters_goes_on_to_the_bit(start: Path, tmp_path: Path, more:
         Session(recipe, tmp_path / "parts", HERE, StopsAt(3)).train()
     trained(recipe, tmp_path / "parts", resume=True)
     both = [Checkpoints(tmp_path / name / "checkpoints").all() for name in ("whole", "parts")]
-    for one, other in zip(*both, strict=True):
-        files = [check(path)["files"] for path in (one, other)]
+    for item, other in zip(*both, strict=True):
+        files = [check(path)["files"] for path in (item, other)]
         for some in files:
             del some["run/random.safetensors"]  # the type checker of the tests draws from Python's generator
         assert files[0] == files[1]
@@ -102,7 +102,7 @@ def test_a_run_of_adapters_needs_its_start(start: Path, tmp_path: Path, monkeypa
     before = content(out)
     with pytest.raises(CheckpointError, match=rf"model\.start \({tmp_path / 'start'}\): was '") as refused:
         trained(recipe, out, resume=True)
-    assert "--init-from" not in str(refused.value)  # a checkpoint of adapters is no model
+    assert "start from these" not in str(refused.value)  # a checkpoint of adapters is no model
     shutil.rmtree(tmp_path / "start")
     assert_refused(recipe, out, r"start does not exist, .* holds only adapters.*model\.start=FOLDER", resume=True)
     assert content(out) == before

@@ -26,7 +26,7 @@ def test_what_is_not_of_the_run_is_not_written_over(name: str, resume: bool, tmp
     out = tmp_path / "out"
     (out / name).parent.mkdir(parents=True)
     (out / name).write_text("somebody's work")
-    match = rf"holds {name.partition('/')[0]}, .*another folder .*--out"
+    match = rf"holds {name.partition('/')[0]}, .*another folder for the run"
     assert_refused(small("lm-bpe", tmp_path, *FEW), out, match, resume=resume)
 
 
@@ -44,19 +44,19 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(small("lm-bpe", folder, *FEW), folder / "out").folder
 
 
-@pytest.mark.parametrize(("key", "place"), [("model.start", "model"), ("tokenizer.load", "tokenizer")])
-def test_what_a_run_begins_from_does_not_lie_where_it_writes(key: str, place: str, model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("key", "path"), [("model.start", "model"), ("tokenizer.load", "tokenizer")])
+def test_what_a_run_begins_from_does_not_lie_where_it_writes(key: str, path: str, model: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    shutil.copytree(model, out / place)
+    shutil.copytree(model, out / path)
     plain = ("model.lineage=null", "model.sizes={}") if key == "model.start" else ()
-    recipe = small("lm-bpe", tmp_path, *FEW, *plain, f"{key}={out / place}")
-    assert_refused(recipe, out, rf"{key}=.*{place} is where .* writes.*--out", error=ValueError)
+    recipe = small("lm-bpe", tmp_path, *FEW, *plain, f"{key}={out / path}")
+    assert_refused(recipe, out, rf"{key}=.*{path} is where the run writes; choose another folder", error=ValueError)
 
 
 @pytest.mark.parametrize("out", ["file", "file/within"])
 def test_a_file_is_no_folder(out: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("somebody's work")
-    with pytest.raises(ValueError, match=r"file is a file, and a run needs a folder.*--out"):
+    with pytest.raises(ValueError, match=r"file is a file, and a run needs a folder: choose another"):
         trained(small("lm-bpe", tmp_path, *FEW), tmp_path / out)
 
 
@@ -105,7 +105,7 @@ sys.stdin.read()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such locks")
-@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("resume", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_two_processes_do_not_train_in_one_folder(resume: bool, tmp_path: Path) -> None:
     out, recipe = tmp_path / "out", small("lm-bpe", tmp_path, *FEW)
     if resume:
@@ -116,7 +116,7 @@ def test_two_processes_do_not_train_in_one_folder(resume: bool, tmp_path: Path) 
     )
     assert other.stdout is not None
     assert other.stdout.readline() == "held\n"
-    assert_refused(recipe, out, "another process trains in .*out now; .*--out", resume=resume)
+    assert_refused(recipe, out, "another process trains in .*out now; .* another folder with out", resume=resume)
     other.kill()  # the system takes the lock back
     other.communicate()
     assert trained(recipe, out, resume=resume).step == 2
@@ -130,11 +130,11 @@ def test_whoever_comes_second_to_a_folder_that_is_not_there_yet_is_refused(
     begin = Session._begin
     others: list[Session] = []
 
-    def later(self: Session, *given: Any) -> None:
+    def later(self: Session, *inputs: Any) -> None:
         if not others:
             others.append(self)  # another one comes while this one reads its data
             others.append(Session(recipe, out, HERE, Monitor()))
-        begin(self, *given)
+        begin(self, *inputs)
 
     monkeypatch.setattr(Session, "_begin", later)
     with pytest.raises(CheckpointError, match="another process trains in"):
@@ -146,11 +146,11 @@ def test_whoever_is_refused_leaves_the_mark_of_the_first(tmp_path: Path, monkeyp
     """That one has marked the folder, and not yet made a vocabulary."""
     out, begin, other = tmp_path / "out", Session._begin, FolderLock(tmp_path / "out")
 
-    def later(*given: Any) -> None:
+    def later(*inputs: Any) -> None:
         out.mkdir()
         other.take()
         (out / ".begun").write_text("of the first")
-        begin(*given)
+        begin(*inputs)
 
     monkeypatch.setattr(Session, "_begin", later)
     with pytest.raises(CheckpointError, match="another process trains in"):
@@ -200,11 +200,11 @@ def test_without_a_checkpoint_nothing_goes_on_over_what_is_finished(name: str, t
 
 def test_what_is_added_to_a_finished_model_stays(tmp_path: Path) -> None:
     recipe = small("lm-bpe", tmp_path, *FEW)
-    place = trained(recipe, tmp_path / "out").folder
-    (place / "README.md").write_text("of mine")
-    before = content(place)
+    path = trained(recipe, tmp_path / "out").folder
+    (path / "README.md").write_text("of mine")
+    before = content(path)
     trained(recipe, tmp_path / "out", resume=True)
-    assert content(place) == before
+    assert content(path) == before
 
 
 def test_a_start_that_came_to_nothing_covers_nothing(tmp_path: Path) -> None:

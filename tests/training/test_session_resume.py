@@ -47,7 +47,7 @@ def test_other_rows_are_refused_before_anything_is_written(name: str, tmp_path: 
     assert f"data.train ({tmp_path / path}" in str(refused.value)
     assert f"was '{was} rows" in str(refused.value)
     assert f"is '{now} rows" in str(refused.value)
-    assert "--init-from" in str(refused.value)
+    assert "model.start=" in str(refused.value)
     assert content(out) == before
 
 
@@ -83,8 +83,11 @@ def another(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("now", "adapters"),
-    [("moved", ()), ("gone", ()), ("moved", ("model.adapters.rank=2",))],
-    ids=["moved", "gone", "moved, adapters"],
+    [
+        pytest.param("moved", (), id="moved"),
+        pytest.param("gone", (), id="gone", marks=pytest.mark.slow),
+        pytest.param("moved", ("model.adapters.rank=2",), id="moved, adapters", marks=pytest.mark.slow),
+    ],
 )
 def test_the_model_that_a_run_began_from_may_move_or_go(
     teacher: Path, another: Path, now: str, adapters: tuple[str, ...], tmp_path: Path
@@ -101,13 +104,13 @@ def test_the_model_that_a_run_began_from_may_move_or_go(
     watch = Listens()
     Session(begun(tmp_path / ("moved" if now == "moved" else "start")), out, HERE, watch, resume=True).train()
     assert any("start" in note and "checkpoint" in note for note in watch.notes) == (now == "gone")
-    logs = [[{**line, "measured": 0} for line in read_log(one / "log.jsonl")] for one in (tmp_path / "whole", out)]
+    logs = [[{**line, "measured": 0} for line in read_log(item / "log.jsonl")] for item in (tmp_path / "whole", out)]
     assert logs[0] == logs[1]
     for file in ("model/model.safetensors", "model/glassformer.json", "model/tokenizer.json", "results.json"):
         assert (tmp_path / "whole" / file).read_bytes() == (out / file).read_bytes(), file
     states = [
-        json.loads((one / "checkpoints" / "step-00000004" / "run" / "state.json").read_text())["identity"]
-        for one in (tmp_path / "whole", out)
+        json.loads((item / "checkpoints" / "step-00000004" / "run" / "state.json").read_text())["identity"]
+        for item in (tmp_path / "whole", out)
     ]
     assert states[0] == states[1]  # so that it can go on a second time
 
@@ -119,7 +122,7 @@ def test_a_checkpoint_that_stands_in_for_the_start_is_not_hashed(
     recipe = small("finetune", tmp_path, *FEW, f"model.start={tmp_path / 'start'}")
     out = stopped(recipe, tmp_path / "out")
     hashed = []
-    monkeypatch.setattr(build_model, "fingerprint", lambda *given: hashed.append(given) or fingerprint(*given))
+    monkeypatch.setattr(build_model, "fingerprint", lambda *inputs: hashed.append(inputs) or fingerprint(*inputs))
     Session(recipe, out, HERE, Monitor(), resume=True)
     assert len(hashed) == 1
     shutil.rmtree(tmp_path / "start")
@@ -163,7 +166,8 @@ def test_a_model_with_labels_is_the_same_start_for_any_rows(labels: str, tmp_pat
     file.write_text(rows.replace("animal", "plant"))
     with pytest.raises(CheckpointError, match=r"data\.train \(") as refused:
         trained(recipe, out, resume=True)
-    assert "model.start" not in str(refused.value)
+    assert "model.start:" not in str(refused.value)
+    assert "model.start (" not in str(refused.value)
 
 
 def test_a_damaged_checkpoint_is_called_so_where_it_has_to_serve_as_the_start(teacher: Path, tmp_path: Path) -> None:

@@ -107,6 +107,13 @@ SIZES = {
         "model.sizes={num_hidden_layers: 1, num_attention_heads: 2, num_key_value_heads: 1, hidden_size: 32, "
         "intermediate_size: 64, max_position_embeddings: 64, tie_word_embeddings: true}"
     ],
+    "stories": [
+        "model.sizes={num_hidden_layers: 1, num_attention_heads: 2, num_key_value_heads: 1, hidden_size: 32, "
+        "intermediate_size: 64, max_position_embeddings: 64, tie_word_embeddings: true}",
+        "model.facts={}",
+        "data.documents=blank line",
+        "data.marker=null",
+    ],
     "ctrl": [
         "model.sizes={n_layer: 1, n_head: 2, n_embd: 32, dff: 64, n_positions: 64, resid_pdrop: 0.0, embd_pdrop: 0.0}"
     ],
@@ -115,6 +122,7 @@ SIZES = {
         "dropout: 0.0, norm_first: true, final_norm: true}"
     ],
     "m2m": SEQ2SEQ,
+    "en-zh": SEQ2SEQ,
     "summarise": SEQ2SEQ,
     "bart-denoise": SEQ2SEQ,
     "t5-tasks": T5,
@@ -132,20 +140,22 @@ SIZES = {
         "model.sizes.num_random_blocks=1",
         "model.sizes.max_position_embeddings=64",
     ],
-    **{name: bert_sizes() for name in ("bert-mlm", "roberta", "xlmr", "classify", "tag")},
+    **{name: bert_sizes() for name in ("bert-mlm", "mlm-en", "roberta", "xlmr", "classify", "tag")},
     "answer": [*bert_sizes(), "objective.stride=16"],
     "toy": [],
     "distil": [
         "model.sizes={dim: 32, n_layers: 1, n_heads: 2, hidden_dim: 64, dropout: 0.0, max_position_embeddings: 128}"
     ],
     "finetune": [],
+    "ner-en": ['data.prefix="en:"'],
 }
 DATA: dict[str, Callable[[Path], list[str]]] = {
-    **dict.fromkeys(("translate", "m2m", "xlm-tlm"), write_pairs),
+    **dict.fromkeys(("translate", "m2m", "en-zh", "xlm-tlm"), write_pairs),
     **dict.fromkeys(("ctrl", "classify", "finetune"), write_labelled),
     "t5-tasks": write_tasks,
     "summarise": write_summaries,
     "tag": write_tagged,
+    "ner-en": write_tagged,
     "answer": write_questions,
     "toy": lambda _: [],
 }  # the others learn from plain text
@@ -161,7 +171,7 @@ def tiny(name: str, folder: Path, kind: str | None) -> list[str]:
     if name == "toy":
         return ["run.steps=60", "evaluation.every=60"]
     pace = ["run.steps=60", "optimizer.lr=5e-3", "optimizer.warmup=5", "optimizer.schedule=constant"]
-    judging = ["evaluation.every=60", "evaluation.rows=4", "evaluation.samples=1", "evaluation.beam=1"]
-    judging += ["evaluation.last=1", "run.checkpoint_every=60", "evaluation.by=loss", "optimizer.weight_decay=0.0"]
+    evaluation = ["evaluation.every=60", "evaluation.rows=4", "evaluation.samples=0", "evaluation.beam=1"]
+    evaluation += ["evaluation.last=1", "run.checkpoint_every=60", "evaluation.by=loss", "optimizer.weight_decay=0.0"]
     data = DATA.get(name, write_text)(folder)
-    return [*data, *SIZES[name], *vocabulary, *batch, *pace, *judging]
+    return [*data, *SIZES[name], *vocabulary, *batch, *pace, *evaluation]

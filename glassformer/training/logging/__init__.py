@@ -12,8 +12,8 @@ Everything here receives plain values; whoever runs a ``Trainer`` passes them on
             sinks.step(report.step, step_values(report))
             if report.step % 1000 == 0:
                 means = evaluate(model, objective, held_out)
-                progress.validation(report.step, means.loss, means.parts)
-                sinks.validation(report.step, {"loss": means.loss, **means.parts})
+                progress.validation(report.step, means.loss, means.metrics)
+                sinks.validation(report.step, {"loss": means.loss, **means.metrics})
     draw_curve(folder / "log.jsonl", folder / "loss.svg")
 
 With several processes, only the first logs.

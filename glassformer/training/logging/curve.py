@@ -36,7 +36,7 @@ class Scale:
     logarithmic: bool = False
 
     def __call__(self, value: float) -> float:
-        """The pixel of a value."""
+        """Return the pixel of a value."""
         (low, high), (first, last) = self.values, self.pixels
         if self.logarithmic:
             low, high, value = log10(low), log10(high), log10(value)
@@ -52,7 +52,7 @@ class Axis:
 
 
 def linear_axis(values: Sequence[float], pixels: tuple[float, float], most: int, *, fits: bool = False) -> Axis:
-    """An axis with at most ``most`` + 1 ticks at round values.
+    """Return an axis with at most ``most`` + 1 ticks at round values.
 
     It begins and ends at a tick; with ``fits`` at the smallest and the largest value.
     """
@@ -67,7 +67,7 @@ def linear_axis(values: Sequence[float], pixels: tuple[float, float], most: int,
 
 
 def value_axis(values: Sequence[float], pixels: tuple[float, float], most: int) -> Axis:
-    """A linear axis; a logarithmic one if the values differ by orders of magnitude."""
+    """Return a linear axis; a logarithmic one if the values differ by orders of magnitude."""
     low, high = min(values), max(values)
     if low <= 0 or high / low < MANY:
         return linear_axis(values, pixels, most)
@@ -81,7 +81,7 @@ def value_axis(values: Sequence[float], pixels: tuple[float, float], most: int) 
 
 
 def whole_axis(values: Sequence[int], pixels: tuple[float, float], most: int) -> Axis:
-    """A linear axis from the first to the last whole number, with whole numbers as ticks."""
+    """Return a linear axis from the first to the last integer, with integers as ticks."""
     axis = linear_axis(values, pixels, most, fits=True)
     if len(set(values)) == 1:
         return Axis(axis.scale, [(values[0], f"{values[0]:,}")])
@@ -156,15 +156,24 @@ def draw_curve(log: Path, svg: Path, *, title: str | None = None) -> None:
 
 
 def read_curves(log: Path) -> Curves:
-    """The losses and learning rates of a log."""
+    """Return the losses and learning rates of a log."""
+    return curves_of(read_lines(log), log)
+
+
+def read_lines(log: Path) -> list[dict[str, Any]]:
+    """Return the lines of a log in the order of their steps; raise if it is not the log of a run."""
     if not log.is_file():
         raise ValueError(f"there is no log {log} to draw a curve from.")
     try:
-        lines = sorted(read_log(log), key=lambda line: int(line["step"]))
+        return sorted(read_log(log), key=lambda line: int(line["step"]))
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise ValueError(
             f"{log} is not the log of a run: a line is not a JSON object with a step ({error})."
         ) from error
+
+
+def curves_of(lines: Sequence[dict[str, Any]], log: Path) -> Curves:
+    """Return the losses and learning rates in the lines of a log; its path is for errors."""
     steps = [line for line in lines if line.get("kind") == "step"]
     train = _points(steps, "loss")
     if not train:
@@ -180,18 +189,18 @@ def _points(lines: Iterable[dict[str, Any]], name: str) -> list[Point]:
     return [Point(step, float(value)) for step, value in pairs if isinstance(value, int | float) and isfinite(value)]
 
 
-def smooth(points: Sequence[Point], reach: int) -> list[Point]:
-    """The mean of each value with ``reach`` neighbours on both sides; fewer towards the ends."""
+def smooth(points: Sequence[Point], neighbours: int) -> list[Point]:
+    """Return the mean of each value with ``neighbours`` neighbours on both sides; fewer towards the ends."""
     sums = [0.0, *accumulate(point.value for point in points)]
     means = []
     for index, point in enumerate(points):
-        near = min(reach, index, len(points) - 1 - index)
+        near = min(neighbours, index, len(points) - 1 - index)
         means.append(Point(point.step, (sums[index + near + 1] - sums[index - near]) / (2 * near + 1)))
     return means
 
 
 def thin(points: Sequence[Point], bins: int) -> list[Point]:
-    """At most two points for each of ``bins`` intervals of the axis: the lowest and the highest, in their order."""
+    """Keep at most two points for each of ``bins`` intervals of the axis: the lowest and the highest, in order."""
     if len(points) <= 2 * bins:
         return list(points)
     first, span = points[0].step, max(1, points[-1].step - points[0].step)
@@ -206,26 +215,29 @@ def thin(points: Sequence[Point], bins: int) -> list[Point]:
 
 
 def svg_of(curves: Curves, title: str) -> str:
-    """The curves as SVG."""
-    reach = len(curves.train) // 100
-    means = smooth(curves.train, reach)
+    """Return the curves as SVG."""
+    neighbours = len(curves.train) // 100
+    means = smooth(curves.train, neighbours)
     steps = [point.step for point in (*curves.train, *curves.validation)]
     has_rate = len({point.value for point in curves.rate}) > 1
     bottom = RATE[0] if has_rate else LOSS[0]
+    # Axes of step and loss.
     x = whole_axis(steps, (LEFT, RIGHT), 8)
     y = value_axis([point.value for point in (*curves.train, *curves.validation)], LOSS, 6)
     parts = _vertical(x, LOSS, labels=not has_rate)
     parts += _horizontal(y, "loss, logarithmic" if y.scale.logarithmic else "loss")
+    # Learning rate, below.
     if has_rate:
         rate = linear_axis([0.0, *(point.value for point in curves.rate)], RATE, 2)
         parts += _vertical(x, RATE, labels=True) + _horizontal(rate, "learning rate")
         parts.append(_path("rate", thin(curves.rate, BINS), x, rate))
-    if reach:
+    # Loss of every step, its running mean, validation.
+    if neighbours:
         parts.append(_path("each", thin(curves.train, BINS), x, y))
     parts.append(_path("mean", thin(means, BINS), x, y))
     parts += _validation(curves, x, y)
     parts.append(f'<text x="{(LEFT + RIGHT) / 2:g}" y="{bottom + 38}" text-anchor="middle">step</text>')
-    return _sheet(parts + _legend(curves, 2 * reach + 1), title, curves, bottom + 50)
+    return _sheet(parts + _legend(curves, 2 * neighbours + 1), title, curves, bottom + 50)
 
 
 def _validation(curves: Curves, x: Axis, y: Axis) -> list[str]:
@@ -238,7 +250,7 @@ def _validation(curves: Curves, x: Axis, y: Axis) -> list[str]:
 
 
 def _path(kind: str, points: Sequence[Point], x: Axis, y: Axis) -> str:
-    """A line through the points; a single point is a line of length 0 with round ends."""
+    """Return a line through the points; a single point is a line of length 0 with round ends."""
     pixels = [f"{x.scale(step):.1f} {y.scale(value):.1f}" for step, value in points]
     dot = f' stroke-linecap="round" style="stroke-width: 6" d="M{pixels[0]}h0"' if len(pixels) == 1 else ""
     return f'<path class="{kind}"' + (dot or f' d="M{" ".join(pixels)}"') + "/>"
@@ -287,7 +299,7 @@ def _legend(curves: Curves, window: int) -> list[str]:
 
 
 def _description(curves: Curves) -> str:
-    """A description of the curves, for screen readers."""
+    """Return a description of the curves, for screen readers."""
     first, last = curves.train[0], curves.train[-1]
     text = f"Training loss from {first.value:.4g} at step {first.step:,} to {last.value:.4g} at step {last.step:,}."
     if curves.best is not None:

@@ -21,11 +21,11 @@ from rich.table import Table
 from rich.text import Text
 
 from glassformer.config.checks import check_number, check_positive
-from glassformer.inspect.account.units import human
-from glassformer.text.visible import visible
+from glassformer.inspect.account.report import human
+from glassformer.text.plain_text import visible
 from glassformer.training.logging.sinks import Sink, Sinks, step_values
 from glassformer.training.logging.throughput import Utilisation, peak_memory
-from glassformer.training.loop import Report
+from glassformer.training.loop import StepReport
 
 OpenSink = Callable[[int], Sink]  # from the number of steps done to a sink for the steps after them
 RECENT = 50  # steps over which the speed is averaged
@@ -33,10 +33,10 @@ KEEP = 0.95  # decay of the smoothed loss: about the mean of the last 20 steps
 REFRESH = 0.1  # minimum seconds between two drawings of the bar
 APART = 2.0  # minimum seconds between two plain lines
 INDENT = 12  # of wrapped lines; the kinds of events are shorter
-STYLES = {"validation": "magenta", "sample": "cyan", "checkpoint": "green", "note": "yellow"}
+STYLES = {"validation": "magenta", "sample": "cyan", "checkpoint": "green", "note": "yellow", "warning": "red"}
 
 
-class Figure(NamedTuple):
+class DisplayValue(NamedTuple):
     """A number as text, with the words before and after it, which may be empty."""
 
     before: str
@@ -63,9 +63,9 @@ class Meter:
         self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT)
         self._made = self._skipped = 0
         self._smooth = self._weight = self._busy = self._begun = self._now = 0.0
-        self._report: Report | None = None
+        self._report: StepReport | None = None
 
-    def add(self, report: Report, now: float) -> None:
+    def add(self, report: StepReport, now: float) -> None:
         """Add one step, which ended ``now``."""
         if not self._made:
             self._begun = now - report.seconds
@@ -80,7 +80,7 @@ class Meter:
         self._report, self._now = report, now
 
     @property
-    def report(self) -> Report:
+    def report(self) -> StepReport:
         """The last report."""
         assert self._report is not None, "nothing has been added"
         return self._report
@@ -111,26 +111,26 @@ class Meter:
         overhead = max(1.0, elapsed / max(self._busy, 1e-9))  # validations, checkpoints
         return (self._steps - self.report.step) * per_step * overhead
 
-    def figures(self, epoch: int | None, memory: int | None) -> Iterator[Figure]:
-        """Everything to show, the most important first."""
+    def values(self, epoch: int | None, memory: int | None) -> Iterator[DisplayValue]:
+        """Yield everything to show, the most important first."""
         report = self.report
-        yield Figure("step", f"{report.step:,}", "" if self._steps is None else f"of {self._steps:,}")
+        yield DisplayValue("step", f"{report.step:,}", "" if self._steps is None else f"of {self._steps:,}")
         if epoch is not None:
-            yield Figure("epoch", f"{epoch:,}")
-        yield Figure("loss", as_number(self.loss), f"(last {as_number(report.loss)})")
-        yield Figure("lr", f"{report.lr:.2e}")
-        yield Figure("grad norm", as_number(report.grad_norm, 3))
-        yield Figure("", f"{self.tokens_per_second:,.0f}", "tokens/s")
+            yield DisplayValue("epoch", f"{epoch:,}")
+        yield DisplayValue("loss", as_number(self.loss), f"(last {as_number(report.loss)})")
+        yield DisplayValue("lr", f"{report.lr:.2e}")
+        yield DisplayValue("grad norm", as_number(report.grad_norm, 3))
+        yield DisplayValue("", f"{self.tokens_per_second:,.0f}", "tokens/s")
         if self.mfu is not None:
-            yield Figure("MFU", f"{100 * self.mfu:.1f}", "%")
+            yield DisplayValue("MFU", f"{100 * self.mfu:.1f}", "%")
         if memory is not None:
-            yield Figure("memory", human(memory, "B"))
+            yield DisplayValue("memory", human(memory, "B"))
         if self._skipped:
-            yield Figure("skipped", f"{self._skipped:,}")
+            yield DisplayValue("skipped", f"{self._skipped:,}")
 
 
 def as_number(value: float, digits: int = 5) -> str:
-    """A number with ``digits`` digits; with a power of ten where these would be zeros, or too few."""
+    """Return a number with ``digits`` digits; with a power of ten where these would be zeros, or too few."""
     if not isfinite(value):
         return str(value)
     if value != 0 and not 10.0 ** (1 - digits) <= abs(value) < 10.0**digits:
@@ -149,7 +149,7 @@ def as_time(seconds: float) -> str:
 
 
 def spaced(text: str) -> str:
-    """Text that is safe to print on a terminal, with tabs as spaces."""
+    """Return text that is safe to print on a terminal, with tabs as spaces."""
     return visible(text.replace("\r\n", "\n").expandtabs(4), keep="\n")
 
 
@@ -179,7 +179,7 @@ class Progress:
         check_number(every_seconds=every_seconds)
         self._console, self._every_steps, self._every_seconds = console, every_steps, every_seconds
         self._meter, self._name = Meter(steps, utilisation), spaced(name)
-        self._figures: list[Figure] = []
+        self._values: list[DisplayValue] = []
         self._shown: tuple[int, float] | None = None  # the step and the time of the last output
         is_live = console.is_terminal and not console.is_dumb_terminal
         self._live = Live(console=console, auto_refresh=False) if is_live else None
@@ -198,7 +198,7 @@ class Progress:
             with self._ignoring_broken_pipe():
                 self._live.stop()
 
-    def step(self, report: Report, *, epoch: int | None = None, memory: int | None = None) -> None:
+    def step(self, report: StepReport, *, epoch: int | None = None, memory: int | None = None) -> None:
         """Show one step.
 
         Args:
@@ -208,7 +208,7 @@ class Progress:
         """
         now = self._console.get_time()
         self._meter.add(report, now)
-        self._figures = list(self._meter.figures(epoch, memory))
+        self._values = list(self._meter.values(epoch, memory))
         if report.fraction >= 1 or self._is_due(report.step, now):
             self._show(now)
 
@@ -216,9 +216,9 @@ class Progress:
         self, step: int, loss: float, metrics: Mapping[str, float] | None = None, *, best: bool = False
     ) -> None:
         """Show a validation; ``best``: the best so far."""
-        figures = [Figure("loss", as_number(loss), "(best so far)" if best else "")]
-        figures += [Figure(name, as_number(value)) for name, value in (metrics or {}).items()]
-        self._event("validation", step, [_text(figure) for figure in figures])
+        values = [DisplayValue("loss", as_number(loss), "(best so far)" if best else "")]
+        values += [DisplayValue(name, as_number(value)) for name, value in (metrics or {}).items()]
+        self._event("validation", step, [_text(value) for value in values])
 
     def sample(self, step: int, text: str, prompt: str = "") -> None:
         """Show what the model generates, after its prompt."""
@@ -230,10 +230,10 @@ class Progress:
         mark = [Text("(best so far)", style="dim")] if best else []
         self._event("checkpoint", step, [*mark, Text(spaced(str(path)))])
 
-    def note(self, text: str) -> None:
-        """Show any other line."""
+    def note(self, text: str, *, kind: str = "note") -> None:
+        """Show any other line; ``kind`` is ``note`` or ``warning``."""
         words = spaced(text).split()
-        head = _head("note")
+        head = _head(kind)
         if self._live is not None:
             lines = Text(" ".join(words)).wrap(self._console, self._width(INDENT))
             self._print(_hanging(head, lines, INDENT))
@@ -241,7 +241,7 @@ class Progress:
             self._print([head.append(" ".join(words))])
 
     def _event(self, kind: str, step: int, parts: Sequence[Text], body: Text | None = None) -> None:
-        head, parts = _head(kind), [_text(Figure("step", f"{step:,}")), *parts]
+        head, parts = _head(kind), [_text(DisplayValue("step", f"{step:,}")), *parts]
         if self._live is None:
             lines = [head.append_text(Text("  ").join(parts))]
             lines += [Text("  ").append_text(line) for line in (body.split("\n") if body else [])]
@@ -293,18 +293,18 @@ class Progress:
                     self._console.show_cursor(False)  # first: a bar that fails as it starts cannot be stopped
             with self._ignoring_broken_pipe():
                 self._live.start()  # at the first step: earlier lines are not part of it
-                self._live.update(_Bar(self._name, report.fraction, self._meter.left, self._figures), refresh=True)
+                self._live.update(_Bar(self._name, report.fraction, self._meter.left, self._values), refresh=True)
             return
-        first, *others = self._figures
-        figures = (first, Figure("", f"{100 * report.fraction:.0f}", "%"), *others, _left(self._meter.left))
-        self._print([Text("  ".join(map(str, figures)))])
+        first, *others = self._values
+        values = (first, DisplayValue("", f"{100 * report.fraction:.0f}", "%"), *others, _left(self._meter.left))
+        self._print([Text("  ".join(map(str, values)))])
 
 
 class _Bar:
     """The bar and the metrics under it, for the width of the terminal when it is drawn."""
 
-    def __init__(self, name: str, fraction: float, left: float, figures: Sequence[Figure]) -> None:
-        self._name, self._fraction, self._left, self._figures = name, fraction, left, figures
+    def __init__(self, name: str, fraction: float, left: float, values: Sequence[DisplayValue]) -> None:
+        self._name, self._fraction, self._left, self._values = name, fraction, left, values
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table | Text]:
         width = options.max_width
@@ -320,13 +320,13 @@ class _Bar:
             row.add_column(no_wrap=True)
         row.add_row(*names, bar, *ends)
         yield row
-        for line in flow([_text(figure) for figure in self._figures], width):
+        for line in flow([_text(value) for value in self._values], width):
             line.no_wrap, line.overflow = True, "crop"
             yield line
 
 
 def flow(parts: Iterable[Text], width: int) -> list[Text]:
-    """Parts joined by two spaces, as many in a line as fit; none is broken."""
+    """Return parts joined by two spaces, as many in a line as fit; none is broken."""
     lines: list[Text] = []
     for part in parts:
         if lines and lines[-1].cell_len + 2 + part.cell_len <= width:
@@ -336,14 +336,14 @@ def flow(parts: Iterable[Text], width: int) -> list[Text]:
     return lines
 
 
-def _text(figure: Figure) -> Text:
-    """A figure with its value emphasised."""
-    words = [(part, style) for part, style in zip(figure, ("dim", "bold", "dim"), strict=True) if part]
+def _text(value: DisplayValue) -> Text:
+    """Return a number with its value emphasised."""
+    words = [(part, style) for part, style in zip(value, ("dim", "bold", "dim"), strict=True) if part]
     return Text(" ").join(Text(part, style=style) for part, style in words)
 
 
-def _left(seconds: float) -> Figure:
-    return Figure("", as_time(seconds), "left")
+def _left(seconds: float) -> DisplayValue:
+    return DisplayValue("", as_time(seconds), "left")
 
 
 def _head(kind: str) -> Text:
@@ -351,7 +351,7 @@ def _head(kind: str) -> Text:
 
 
 def _hanging(head: Text, lines: Iterable[Text], indent: int) -> list[Text]:
-    """Lines after a head, the second and later ones indented."""
+    """Return lines after a head, the second and later ones indented."""
     starts = (head if number == 0 else Text(" " * indent) for number in count())
     indented = [start.append_text(line) for line, start in zip(lines, starts, strict=False)]
     for line in indented:
@@ -366,10 +366,18 @@ class Monitor:
         console: for ``Progress``; None: show nothing.
         name: of the run.
         sinks: TensorBoard, Weights & Biases.
+        only_warnings: show warnings on the console, and nothing else.
     """
 
-    def __init__(self, console: Console | None = None, name: str = "", sinks: Sequence[OpenSink] = ()) -> None:
-        self._console, self._name, self._open = console, name, sinks
+    def __init__(
+        self,
+        console: Console | None = None,
+        name: str = "",
+        sinks: Sequence[OpenSink] = (),
+        *,
+        only_warnings: bool = False,
+    ) -> None:
+        self._console, self._name, self._open, self._only_warnings = console, name, sinks, only_warnings
         self._progress: Progress | None = None
         self._sinks = Sinks([])
         self._stack = ExitStack()
@@ -378,9 +386,9 @@ class Monitor:
     def start(self, *, steps: int, done: int, device: torch.device, utilisation: Utilisation | None) -> None:
         """Begin a run of ``steps`` steps, or resume it after ``done`` of them."""
         self._device = device
-        if self._console is not None:
+        if self._console is not None and not self._only_warnings:
             self._progress = Progress(self._console, steps=steps, name=self._name, utilisation=utilisation)
-        self._sinks = Sinks([open_sink(done) for open_sink in self._open], warn=self.note)
+        self._sinks = Sinks([open_sink(done) for open_sink in self._open], warn=self.warning)
 
     def __enter__(self) -> "Monitor":
         if self._progress is not None:
@@ -391,7 +399,7 @@ class Monitor:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stack.__exit__(kind, error, at)
 
-    def step(self, report: Report, epoch: int | None) -> dict[str, Any]:
+    def step(self, report: StepReport, epoch: int | None) -> dict[str, Any]:
         """Show and log a step; returns what was measured of it."""
         memory = peak_memory(self._device)
         if self._progress is not None:
@@ -415,6 +423,13 @@ class Monitor:
         """Show that a checkpoint was written."""
         if self._progress is not None:
             self._progress.checkpoint(step, path, best=best)
+
+    def warning(self, text: str) -> None:
+        """Show what may need the user's action, also where only warnings are shown."""
+        if self._progress is not None:
+            self._progress.note(text, kind="warning")
+        elif self._console is not None:
+            Progress(self._console).note(text, kind="warning")
 
     def note(self, text: str) -> None:
         """Show any other line."""

@@ -1,7 +1,7 @@
 """Where the numbers of a run go: its own log file, TensorBoard, Weights & Biases.
 
-The log has one line of JSON per event, with ``kind`` (step, validation, checkpoint) and ``step``. Times and memory are
-under ``measured``: two equal runs differ in nothing else.
+The log has one line of JSON per event, with ``kind`` (cost, step, validation, sample, checkpoint) and ``step``. Times
+and memory are under ``measured``: two equal runs differ in nothing else.
 
 A package that is not installed is an error before the run begins. During the run no failure of TensorBoard or Weights &
 Biases may end it: ``Sinks`` reports the first failure of each in one line, ignores later ones, and tries every write
@@ -20,7 +20,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from glassformer.config.checks import check_count
 from glassformer.config.facts import for_json
-from glassformer.training.loop import Report
+from glassformer.training.loop import StepReport
 from glassformer.weights.saving import naming_file, write_text
 
 
@@ -64,7 +64,7 @@ class RunLog:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """All complete lines of a log; the last one may be incomplete if the run was killed."""
+    """Return all complete lines of a log; the last one may be incomplete if the run was killed."""
     return [json.loads(line) for line in _complete_lines(path)]
 
 
@@ -95,13 +95,13 @@ class Sink(Protocol):
         """Write what is left, and end."""
 
 
-def step_values(report: Report, *, mfu: float | None = None, memory: int | None = None) -> dict[str, float | None]:
-    """A report as named values, with what else was measured."""
+def step_values(report: StepReport, *, mfu: float | None = None, memory: int | None = None) -> dict[str, float | None]:
+    """Return a report as named values, with what else was measured."""
     several = len(report.terms) > 1  # a single term is the loss itself
     return {
         "loss": report.loss,
         **({f"loss {name}": value for name, value in report.terms.items()} if several else {}),
-        **report.parts,
+        **report.metrics,
         "lr": report.lr,
         "grad_norm": report.grad_norm,
         "tokens_seen": report.tokens_seen,
@@ -125,16 +125,16 @@ class TensorBoard:
         self._writer = import_tensorboard().SummaryWriter(str(folder), purge_step=done + 1 if done else 0)
 
     def step(self, step: int, values: Values) -> None:
-        """As scalars under ``train/``."""
+        """Write scalars under ``train/``."""
         self._scalars("train", step, values)
 
     def validation(self, step: int, values: Values) -> None:
-        """As scalars under ``validation/``, flushed at once."""
+        """Write scalars under ``validation/`` and flush."""
         self._scalars("validation", step, values)
         self._writer.flush()
 
     def text(self, step: int, text: str, name: str = "sample") -> None:
-        """As a text; shown literally, not as Markdown."""
+        """Write a text that is shown literally, not as Markdown."""
         self._writer.add_text(name, "\n".join(f"    {line}" for line in text.splitlines()), step)
 
     def close(self) -> None:
@@ -184,15 +184,15 @@ class WeightsAndBiases:
         self._known = int(self._run.step)  # the first step that the service does not have yet
 
     def step(self, step: int, values: Values) -> None:
-        """Under ``train/``."""
+        """Log under ``train/``."""
         self._send("train", step, values)
 
     def validation(self, step: int, values: Values) -> None:
-        """Under ``validation/``."""
+        """Log under ``validation/``."""
         self._send("validation", step, values)
 
     def text(self, step: int, text: str, name: str = "sample") -> None:
-        """As it is, its lines kept."""
+        """Write the text unchanged, with its line breaks."""
         if step >= self._known:
             self._run.log({name: self._wandb.Html(f"<pre>{html.escape(text)}</pre>")}, step=step)
 
@@ -252,7 +252,7 @@ class Sinks:
 
 
 def _run_id(file: Path, *, is_new: bool) -> str:
-    """The id of a run at the service; a resumed run that began without the service gets a new one."""
+    """Return the id of a run at the service; a resumed run that began without the service gets a new one."""
     if not is_new and file.is_file():
         return file.read_text(encoding="utf-8").strip()
     run_id = secrets.token_hex(8)
@@ -261,12 +261,12 @@ def _run_id(file: Path, *, is_new: bool) -> str:
 
 
 def import_tensorboard() -> Any:
-    """What writes events for TensorBoard."""
+    """Return what writes events for TensorBoard."""
     return _import("tensorboard", "torch.utils.tensorboard", "TensorBoard")
 
 
 def import_wandb() -> Any:
-    """The package of Weights & Biases."""
+    """Return the package of Weights & Biases."""
     return _import("wandb", "wandb", "Weights & Biases")
 
 

@@ -12,19 +12,22 @@ those of ``Report.tokens``: without padding, of source and target together.
 The peak is the dense one that the manufacturer publishes, or a measured one. For unknown hardware there is no MFU.
 """
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from glassformer.config import Model
+from glassformer.config import ModelConfig
 from glassformer.config.checks import check_choice, check_number, check_positive
 from glassformer.inspect.account.account import account
 from glassformer.inspect.account.hardware import HARDWARE, Hardware
-from glassformer.training.loop import WIDTHS, Precision
+from glassformer.inspect.account.measure import main_memory
+from glassformer.training.loop import DTYPES, Precision
 from glassformer.training.objectives.base import Batch
 
 # What torch.cuda.get_device_name calls the devices of the table. Whole names: an H100 for PCIe is another device.
@@ -52,7 +55,7 @@ class RowLength(NamedTuple):
 
 
 def typical_row(batches: Iterable[Batch]) -> RowLength:
-    """The row whose FLOPs per token are those of all rows together.
+    """Return the row whose FLOPs per token are those of all rows together.
 
     A row of t tokens takes a·t + b·t² FLOPs, so lengths are weighted by their tokens: Σt² / Σt, and not Σt / n.
     """
@@ -66,7 +69,7 @@ def typical_row(batches: Iterable[Batch]) -> RowLength:
 
 
 def _lengths(batch: Batch, ids: str, mask: str) -> Tensor:
-    """Tokens of each row without padding; a mask may hold the numbers of packed documents, 0 for padding."""
+    """Return tokens of each row without padding; a mask may hold the numbers of packed documents, 0 for padding."""
     token_mask = batch.inputs.get(mask, torch.ones_like(batch.inputs[ids])) > 0
     return token_mask.sum(-1).double()
 
@@ -76,8 +79,8 @@ def _typical(lengths: list[Tensor]) -> int:
     return max(1, round(float((t**2).sum() / t.sum().clamp(min=1))))
 
 
-def flops_per_token(facts: Model, row: RowLength, *, answered: float = 1.0, trained: bool = True) -> float:
-    """FLOPs of a model per token that it reads in training.
+def flops_per_token(facts: ModelConfig, row: RowLength, *, answered: float = 1.0, trained: bool = True) -> float:
+    """Return FLOPs of a model per token that it reads in training.
 
     For two models in one run (a generator and a discriminator, a student and a teacher) add up both.
 
@@ -99,7 +102,7 @@ def flops_per_token(facts: Model, row: RowLength, *, answered: float = 1.0, trai
 
 
 def known_peak(device: torch.device | str, precision: Precision, hardware: Hardware | None = None) -> float | None:
-    """Peak FLOP/s of a device in a precision; None if it is not known.
+    """Return peak FLOP/s of a device in a precision; None if it is not known.
 
     Args:
         device: where the model is.
@@ -107,7 +110,7 @@ def known_peak(device: torch.device | str, precision: Precision, hardware: Hardw
         hardware: your own numbers (``hardware.own``) or measured ones (``measure.measure_machine``), instead of the
             published ones. A precision that they lack is an error.
     """
-    check_choice("precision", precision, WIDTHS)
+    check_choice("precision", precision, DTYPES)
     device = torch.device(device)
     if device.type != "cuda":
         return None if hardware is None else hardware.peak(precision)
@@ -148,12 +151,12 @@ class Utilisation:
         return None if peak is None else cls(flops_per_token=flops_per_token, peak=peak, devices=devices)
 
     def at(self, tokens_per_second: float) -> float:
-        """MFU at a throughput of all devices together."""
+        """Return MFU at a throughput of all devices together."""
         return self.flops_per_token * tokens_per_second / (self.devices * self.peak)
 
 
 def peak_memory(device: torch.device | str) -> int | None:
-    """Peak memory in bytes so far: on CUDA of torch's tensors, on a CPU of the whole process; else None."""
+    """Return peak memory in bytes so far: on CUDA of torch's tensors, on a CPU of the whole process; else None."""
     device = torch.device(device)
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
@@ -167,10 +170,51 @@ def peak_memory(device: torch.device | str) -> int | None:
     return peak if sys.platform == "darwin" else peak * 1024  # in bytes there, in KiB elsewhere
 
 
+def current_memory(device: torch.device | str) -> int | None:
+    """Return what ``peak_memory`` would be now: bytes of torch's tensors on CUDA, of the process on a CPU."""
+    device = torch.device(device)
+    if device.type == "cuda":
+        return torch.cuda.memory_allocated(device)
+    file = Path("/proc/self/statm")  # pages: of the address space, resident, …
+    if device.type != "cpu" or not file.is_file():
+        return peak_memory(device)
+    return int(file.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def memory_limit(device: torch.device | str, processes: int = 1) -> int | None:
+    """Return bytes that this process can have on a device: its own and the free ones; None if not known.
+
+    On a CPU, the limits of the process's control group (containers) count as well, and ``processes`` of this machine
+    share the memory equally; a GPU has one process.
+    """
+    device = torch.device(device)
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
+    if device.type != "cpu":
+        return None
+    own, limits = current_memory(device) or 0, []
+    meminfo = Path("/proc/meminfo")
+    if meminfo.is_file():
+        lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+        limits.append(own + 1024 * int(lines["MemAvailable"].split()[0]) // processes)
+    elif (total := main_memory()) is not None:
+        limits.append(total // processes)
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        file = Path("/sys/fs/cgroup") / name
+        if file.is_file() and (text := file.read_text().strip()).isdigit():
+            limits.append(int(text) // processes)
+    return min(limits, default=None)
+
+
 def utilisation_of(
-    facts: Sequence[Model], batch: Batch, device: torch.device, precision: Precision, devices: int
+    facts: Sequence[ModelConfig], batch: Batch, device: torch.device, precision: Precision, devices: int
 ) -> Utilisation | None:
-    """What MFU is computed from, for rows like those of a batch; ``facts`` of all models that are trained on it."""
+    """Return what MFU is computed from, for rows like those of a batch.
+
+    ``facts`` of all models that are trained on it.
+    """
+    if known_peak(device, precision) is None:  # counting FLOPs takes a while
+        return None
     row = typical_row([batch])
     flops = sum(flops_per_token(model, row) for model in facts)
     return Utilisation.known(flops, device, precision, devices=devices)

@@ -16,19 +16,19 @@ texts together, which is not the mean over batches. ``bleu`` and ``chrf`` need t
 stemming needs nltk, the rest nothing.
 """
 
-from glassformer.training.metrics.answers import AnswerScores as AnswerScores
-from glassformer.training.metrics.answers import score_answers as score_answers
 from glassformer.training.metrics.base import F1Score as F1Score
 from glassformer.training.metrics.base import Metric as Metric
-from glassformer.training.metrics.entities import EntityScores as EntityScores
-from glassformer.training.metrics.entities import score_entities as score_entities
-from glassformer.training.metrics.labels import LabelScores as LabelScores
-from glassformer.training.metrics.labels import score_labels as score_labels
-from glassformer.training.metrics.perplexity import Perplexity as Perplexity
-from glassformer.training.metrics.perplexity import perplexity as perplexity
-from glassformer.training.metrics.summaries import Rouge as Rouge
-from glassformer.training.metrics.summaries import rouge as rouge
-from glassformer.training.metrics.translation import Bleu as Bleu
-from glassformer.training.metrics.translation import Chrf as Chrf
-from glassformer.training.metrics.translation import bleu as bleu
-from glassformer.training.metrics.translation import chrf as chrf
+from glassformer.training.metrics.tasks import AnswerScores as AnswerScores
+from glassformer.training.metrics.tasks import EntityScores as EntityScores
+from glassformer.training.metrics.tasks import LabelScores as LabelScores
+from glassformer.training.metrics.tasks import score_answers as score_answers
+from glassformer.training.metrics.tasks import score_entities as score_entities
+from glassformer.training.metrics.tasks import score_labels as score_labels
+from glassformer.training.metrics.text import Bleu as Bleu
+from glassformer.training.metrics.text import Chrf as Chrf
+from glassformer.training.metrics.text import Perplexity as Perplexity
+from glassformer.training.metrics.text import Rouge as Rouge
+from glassformer.training.metrics.text import bleu as bleu
+from glassformer.training.metrics.text import chrf as chrf
+from glassformer.training.metrics.text import perplexity as perplexity
+from glassformer.training.metrics.text import rouge as rouge

@@ -8,18 +8,20 @@ from dataclasses import dataclass
 from math import fsum
 from typing import Protocol, runtime_checkable
 
+from glassformer.config.checks import Item, SettingError
+
 
 @runtime_checkable
 class Metric(Protocol):
     """The result of a comparison: numbers by name, and perhaps more, such as a signature or counts."""
 
     def metrics(self) -> dict[str, float]:
-        """Its numbers for a log; no two metrics of this package use the same name."""
+        """Return its numbers for a log; no two metrics of this package use the same name."""
 
 
 @dataclass(frozen=True)
 class F1Score:
-    """Precision, recall and F1, from counts. A ratio with nothing below it is 0, never 1 and never an error."""
+    """Precision, recall and F1, from counts. A ratio with a zero denominator is 0."""
 
     correct: int  # true positives
     predicted: int  # true and false positives
@@ -42,13 +44,13 @@ class F1Score:
 
 
 def add_up(scores: Iterable[F1Score]) -> F1Score:
-    """All counts added up (micro average): frequent classes weigh more, unlike in a mean of ratios."""
+    """Return all counts added up (micro average): frequent classes weigh more, unlike in a mean of ratios."""
     counts = [(score.correct, score.predicted, score.gold) for score in scores]
     return F1Score(*map(sum, zip(*counts, strict=True))) if counts else F1Score(0, 0, 0)
 
 
 def mean(numbers: Sequence[float]) -> float:
-    """The mean, every number with the same weight."""
+    """Return the mean, every number with the same weight."""
     return fsum(numbers) / len(numbers)
 
 
@@ -59,7 +61,7 @@ def check_aligned(predicted: Sequence[object], gold: Sequence[object], name: str
             raise TypeError(f"{kind} must be a list, got the single text {values!r:.60}; put it into a list.")
     counts = f"{len(predicted)} {name} and {len(gold)} {gold_name}"
     if len(predicted) != len(gold):
-        raise ValueError(f"got {counts}; they are compared one by one and must be equally many.")
+        raise ValueError(f"got {counts}; they are compared one by one, so there must be equal numbers of both.")
     if not predicted:
         raise ValueError(f"got {counts}; there is nothing to compare. Is the data empty?")
 
@@ -72,7 +74,7 @@ def check_strings(name: str, values: Iterable[object]) -> None:
 
 
 def reference_lists(references: Sequence[str | Sequence[str]]) -> list[list[str]]:
-    """For each text the list of its references, of which there is at least one."""
+    """Return the references of each text as a list; raise if a text has none."""
     lists = []
     for number, reference in enumerate(references):
         if not isinstance(reference, Sequence):
@@ -82,6 +84,6 @@ def reference_lists(references: Sequence[str | Sequence[str]]) -> list[list[str]
         texts = [reference] if isinstance(reference, str) else list(reference)
         check_strings(f"text {number}: reference", texts)
         if not texts:
-            raise ValueError(f"text {number} has no reference; leave it out or give it one.")
+            raise SettingError("{} has no reference; leave it out or give it one.", Item("text", number))
         lists.append(texts)
     return lists

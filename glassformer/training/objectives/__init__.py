@@ -18,6 +18,6 @@ model to metrics and samples.
 | ``tagging`` | ``Tagging`` | the label of each word | ``tag`` |
 | ``question_answering`` | ``QuestionAnswering`` | where an answer starts and ends | ``answer`` |
 
-Shared: ``base`` (batches, padding, losses), ``token_loss`` (cross-entropy), ``masking`` (masked rows), ``examples``
+Shared: ``base`` (batches, padding, losses, cross-entropy), ``masking`` (masked rows), ``examples``
 (rows of files as tokens), ``job``.
 """

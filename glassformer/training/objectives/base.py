@@ -1,23 +1,31 @@
-"""What every training objective is: examples in, a batch out; a model and a batch in, a loss out.
+"""What every training objective shares: batches, padding, losses and the cross-entropy of tokens.
 
-A loss is never averaged here. It is a set of terms, each a sum over positions together with their number. A training
-step minimises Σ weight · total / count, where total and count are those of the whole step, over all micro-batches and
-processes: a mean of means would weight a token by the length of its neighbours.
+An objective takes examples and returns a batch (``prepare``), then takes a model and a batch and returns a loss
+(``loss``). A loss is never averaged here. It is a set of terms, each a sum over positions together with their number. A
+training step minimises Σ weight · total / count, where total and count are those of the whole step, over all
+micro-batches and processes: a mean of means would weight a token by the length of its neighbours.
 
-Shapes: ``B`` rows, ``T`` tokens of the longest row, ``N`` tokens of one row.
+Shapes: ``...`` any axes, ``B`` rows, ``T`` tokens of the longest row (of an encoder-decoder: of its decoder), ``N``
+tokens of one row or positions that are counted in the loss, ``V`` vocabulary, ``D`` model width.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Int, Integer
+from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from glassformer.config.checks import check_choice, check_positive
+from glassformer.config.model import ModelConfig, a_family
+from glassformer.models.output_heads import Targets
+from glassformer.models.transformer import Transformer, unwrapped
+from glassformer.nn.cross_entropy import IGNORE as IGNORE
+from glassformer.nn.cross_entropy import TokenLoss as TokenLoss
+from glassformer.nn.cross_entropy import token_cross_entropy as token_cross_entropy
 
-IGNORE = -100  # the label of a position that is not counted in the loss
 Example = TypeVar("Example", contravariant=True)
 Ids = Sequence[int] | Integer[Tensor, "_"]
 PER_TOKEN = ("segments", "languages", "positions")  # further inputs of a model, one number per token
@@ -34,21 +42,19 @@ class Batch:
     seed: int = 0  # of random numbers drawn while the loss is computed
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
-        """The same batch on another device."""
-        return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+        """Return the same batch on another device."""
+        inputs = {name: tensor.to(device, non_blocking=non_blocking) for name, tensor in self.inputs.items()}
+        labels = {name: tensor.to(device, non_blocking=non_blocking) for name, tensor in self.labels.items()}
+        return replace(self, inputs=inputs, labels=labels)
 
     def pin_memory(self) -> "Batch":
-        """The same batch in pinned memory; torch's DataLoader calls a method of this name."""
-        return self._each(Tensor.pin_memory)
-
-    def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        inputs = {name: change(tensor) for name, tensor in self.inputs.items()}
-        labels = {name: change(tensor) for name, tensor in self.labels.items()}
-        return replace(self, inputs=inputs, labels=labels)
+        """Return the same batch in pinned memory; torch's DataLoader calls a method of this name."""
+        inputs = {name: tensor.pin_memory() for name, tensor in self.inputs.items()}
+        return replace(self, inputs=inputs, labels={name: tensor.pin_memory() for name, tensor in self.labels.items()})
 
 
 @dataclass(frozen=True, eq=False)
-class Term:
+class LossTerm:
     """One part of the loss: a sum over ``count`` positions, which enters the loss as weight · total / count."""
 
     total: Tensor  # a differentiable scalar, in float32 at least
@@ -60,32 +66,23 @@ class Term:
 class Loss:
     """The loss of a model on one batch: the terms that it is trained on, and metrics such as accuracy.
 
-    ``parts`` are for logs: a detached sum and its count, so that they can be added up over batches too.
+    ``metrics`` are for logs: a detached sum and its count, so that they can be added up over batches too.
     """
 
-    terms: dict[str, Term]
-    parts: dict[str, tuple[Tensor, int]] = field(default_factory=dict)
+    terms: dict[str, LossTerm]
+    metrics: dict[str, tuple[Tensor, int]] = field(default_factory=dict)
 
     def mean(self, counts: Mapping[str, int] | None = None) -> Tensor:
         """Σ weight · total / count.
 
-        With the ``counts`` of a whole step (``add_counts``), this is the batch's share of the step's loss: the shares
-        of all micro-batches add up to the loss of one large batch, and so do their gradients.
+        With the ``counts`` of a whole step, over all of its micro-batches, this is the batch's share of the step's
+        loss: the shares add up to the loss of one large batch, and so do their gradients.
         """
         means = [
             term.total * (term.weight / max(1, term.count if counts is None else counts[name]))
             for name, term in self.terms.items()
         ]
         return torch.stack(means).sum()
-
-
-def add_counts(batches: Iterable[Batch]) -> dict[str, int]:
-    """The number of positions of each term in several batches together; known before the forward pass."""
-    total: dict[str, int] = {}
-    for batch in batches:
-        for name, count in batch.counts.items():
-            total[name] = total.get(name, 0) + count
-    return total
 
 
 @runtime_checkable
@@ -97,10 +94,10 @@ class Objective(Protocol[Example]):
     """
 
     def prepare(self, examples: Sequence[Example], generator: torch.Generator) -> Batch:
-        """A batch of these examples, noise included."""
+        """Return a batch of these examples, noise included."""
 
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
-        """The loss of the model on a batch.
+        """Return the loss of the model on a batch.
 
         Some objectives call parts of the model, past wrappers: a wrapper that must see every call (for distributed
         training) has to wrap model and objective together.
@@ -125,17 +122,15 @@ class TokenRow:
 
 
 def as_ids(ids: Ids) -> Int[Tensor, "N"]:
-    """Numbers as a tensor of one axis; a tensor is not copied, so the result must not be written to."""
+    """Return numbers as a tensor of one axis; a tensor is not copied, so the result must not be written to."""
     tensor = torch.as_tensor(ids) if len(ids) else torch.zeros(0, dtype=torch.long)
     if tensor.ndim != 1 or tensor.is_floating_point() or tensor.dtype == torch.bool:
-        raise TypeError(
-            f"a row of ids is whole numbers in one axis; got {tensor.dtype} of shape {tuple(tensor.shape)}."
-        )
+        raise TypeError(f"a row of ids is integers in one axis; got {tensor.dtype} of shape {tuple(tensor.shape)}.")
     return tensor.long()
 
 
 def as_token_row(example: Ids | TokenRow) -> TokenRow:
-    """Ids alone become a row without further numbers."""
+    """Turn ids alone into a row without further numbers."""
     return example if isinstance(example, TokenRow) else TokenRow(as_ids(example))
 
 
@@ -152,7 +147,7 @@ class Padding:
         check_positive(multiple=self.multiple)
 
     def padded(self, rows: Sequence[Integer[Tensor, "_"]], fill: int) -> Int[Tensor, "B T"]:
-        """Rows padded with ``fill``."""
+        """Return rows padded with ``fill``."""
         token_mask = self.mask(rows)
         padded = torch.full(token_mask.shape, fill)
         padded[token_mask] = torch.cat([*rows]).long()  # all at once: faster for many short rows
@@ -168,11 +163,11 @@ class Padding:
         return positions < count if self.side == "right" else positions >= width - count
 
     def labels(self, rows: Sequence[Integer[Tensor, "_"]]) -> Int[Tensor, "B T"]:
-        """Labels of tokens; padding is not counted in the loss."""
+        """Return labels of tokens; padding is not counted in the loss."""
         return self.padded(rows, IGNORE)
 
     def inputs(self, texts: Sequence[TokenRow]) -> dict[str, Tensor]:
-        """The arguments of a model that reads these texts.
+        """Return the arguments of a model that reads these texts.
 
         There is no mask if nothing is padded: attention is faster without one.
         """
@@ -183,7 +178,7 @@ class Padding:
         for name in PER_TOKEN:
             present = [getattr(text, name) for text in texts if getattr(text, name) is not None]
             if present and len(present) < len(texts):
-                raise ValueError(f"{len(present)} of the {len(texts)} texts of a batch have {name}; say them for all.")
+                raise ValueError(f"{len(present)} of the {len(texts)} texts of a batch have {name}; set them for all.")
             if present:
                 inputs[name] = self.padded([as_ids(numbers) for numbers in present], 0)
         return inputs
@@ -195,5 +190,137 @@ def flip(probability: float, generator: torch.Generator) -> bool:
 
 
 def pick(low: int, high: int, generator: torch.Generator) -> int:
-    """A uniformly distributed integer from ``low`` to ``high``, both included."""
+    """Return a uniformly distributed integer from ``low`` to ``high``, both included."""
     return int(torch.randint(low, high + 1, (), generator=generator))
+
+
+def token_losses(
+    logits: Float[Tensor, "... V"], labels: Int[Tensor, "..."], smoothing: float = 0.0
+) -> tuple[Float[Tensor, ""], int]:
+    """(Sum of the cross-entropies in nats, number of positions)."""
+    return token_cross_entropy(logits, labels, smoothing).total, int((labels != IGNORE).sum())
+
+
+def chunked_cross_entropy(
+    hidden: Float[Tensor, "... D"],
+    head: Callable[[Tensor], Tensor],
+    labels: Int[Tensor, "..."],
+    chunk: int,
+    smoothing: float = 0.0,
+) -> TokenLoss:
+    """``token_cross_entropy`` of ``head(hidden)``, with the logits of at most ``chunk`` positions in memory.
+
+    Logits are recomputed in the backward pass, which costs one more product with the vocabulary. Positions that are not
+    counted in the loss are left out before the head, which for masked words saves most of its work.
+
+    Args:
+        hidden: vectors before the head.
+        head: from vectors ``(1, N, D)`` to logits ``(1, N, V)``, each position by itself.
+        labels: the target at each position, or ``IGNORE``.
+        chunk: positions at a time.
+        smoothing: label smoothing.
+    """
+    check_positive(chunk=chunk)
+
+    def chunk_loss(vectors: Tensor, targets: Tensor) -> TokenLoss:
+        return token_cross_entropy(head(vectors[None]), targets[None], smoothing)
+
+    counted = labels != IGNORE
+    vectors, targets = hidden[counted], labels[counted]  # N D, N
+    parts = [
+        TokenLoss(*checkpoint(chunk_loss, *both, use_reentrant=False, preserve_rng_state=False))
+        for both in zip(torch.split(vectors, chunk), torch.split(targets, chunk), strict=True)
+    ]
+    if not len(targets):
+        parts = [TokenLoss(vectors.sum(), targets.sum())]  # 0, but still a function of the parameters
+    return TokenLoss(torch.stack([p.total for p in parts]).sum(), torch.stack([p.correct for p in parts]).sum())
+
+
+class ModelRequirement(NamedTuple):
+    """The family and head of the models that an objective can train."""
+
+    objective: str  # its name, for the error
+    head: type
+    tasks: tuple[str, ...] = ()  # allowed tasks of a TaskHead
+    families: tuple[str, ...] = ("encoder", "decoder", "encoder-decoder")
+
+    def check(self, model: nn.Module) -> ModelConfig:
+        """Return the facts of the model; raise if its family or head does not fit."""
+        transformer = unwrapped(model)
+        facts, family = transformer.config, transformer.family
+        task = getattr(facts.head, "task", "")
+        if isinstance(facts.head, self.head) and family in self.families and task in (self.tasks or (task,)):
+            return facts
+        wanted = _named(self.head, " or ".join(self.tasks))
+        has = "none" if facts.head is None else _named(type(facts.head), task)
+        raise ValueError(
+            f"{self.objective} trains {' or '.join(map(a_family, self.families))} with the head {wanted}; this model "
+            f"is {a_family(family)} and its head is {has}. Set head with glassformer.config.change."
+        )
+
+
+def _named(head: type, tasks: str) -> str:
+    return f"{head.__name__} for {tasks}" if tasks else head.__name__
+
+
+def final_hidden(model: Transformer, inputs: Mapping[str, Tensor]) -> Float[Tensor, "B T D"]:
+    """Return the final hidden states, which the head reads."""
+    own: dict[str, Any] = {name: tensor for name, tensor in inputs.items() if name not in ("target", "target_mask")}
+    if model.config.encoder is None:
+        return model.decode(**own)
+    hidden = model.encode(**own)
+    if model.config.decoder is None:
+        return hidden
+    return model.decode(inputs["target"], inputs.get("target_mask"), memory=hidden, memory_mask=inputs.get("mask"))
+
+
+def model_token_loss(
+    model: nn.Module,
+    inputs: Mapping[str, Tensor],
+    labels: Int[Tensor, "B T"],
+    *,
+    smoothing: float = 0.0,
+    chunk: int | None = None,
+) -> TokenLoss:
+    """Return cross-entropy of a model with a head over the vocabulary.
+
+    A fused language-model head never holds all logits (``Transformer.fuses_loss``), but those of ``chunk`` positions or
+    of as many as are fast. Other heads compute those of ``chunk`` positions at a time, or all at once. Positions that
+    are not counted in the loss are left out before the head wherever the model can be called in two parts.
+    """
+    inner = unwrapped(model)
+    # The head alone may be called if the model has no wrapper, no hooks and is not compiled as a whole.
+    hooks = (model._forward_pre_hooks, model._forward_hooks, model._backward_pre_hooks, model._backward_hooks)
+    in_parts = type(model) is Transformer and model._compiled_call_impl is None and not any(hooks)
+    if chunk is None and not in_parts:
+        return token_cross_entropy(model(**inputs), labels, smoothing)
+    counted = (labels != IGNORE).nonzero(as_tuple=True)  # before the forward pass: on a GPU this synchronises
+    is_part = 0 < len(counted[0]) < labels.numel()  # if none is counted, all give the head gradients of 0
+    hidden = final_hidden(inner, inputs)
+    if inner.fuses_loss(hidden):
+        hidden, labels = (hidden[counted][None], labels[counted][None]) if is_part else (hidden, labels)
+        return inner.token_loss(hidden, Targets(labels, smoothing, chunk))
+    if chunk is not None:
+        return chunked_cross_entropy(hidden, inner.apply_head, labels, chunk, smoothing)
+    if is_part:
+        hidden, labels = hidden[counted][None], labels[counted][None]  # 1 N D, 1 N
+    return token_cross_entropy(inner.apply_head(hidden), labels, smoothing)
+
+
+def head_output(model: nn.Module, inputs: dict[str, Tensor]) -> Any:
+    """Return the output of a task head; an encoder-decoder's decoder reads the same text after its start token."""
+    facts = unwrapped(model).config
+    if facts.family != "encoder-decoder":
+        return model(**inputs)
+    if facts.tokens.start is None:
+        raise ValueError("the facts of this model have no start token for its decoder; set tokens.start.")
+    ids = inputs["ids"]
+    mask = inputs.get("mask", torch.ones_like(ids, dtype=torch.bool))
+    return model(**inputs, target=_shift_right(ids, mask, facts.tokens.start), target_mask=mask)
+
+
+def _shift_right(ids: Int[Tensor, "B T"], mask: Bool[Tensor, "B T"], start: int) -> Int[Tensor, "B T"]:
+    """Return the tokens of each row shifted right by one, after a start token, on either side of the padding."""
+    before = mask.roll(1, -1)
+    before[:, 0] = False
+    return ids.roll(1, -1).where(before, start)

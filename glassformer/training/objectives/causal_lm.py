@@ -4,35 +4,53 @@ Inputs are a row without its last token, labels the row without its first; they 
 control code (Keskar et al., 2019) is read but not predicted. Documents packed into one row attend only to themselves
 (the mask has their numbers), and none predicts the first token of the next.
 
-Shapes: ``B`` rows, ``T`` tokens of a row, ``M`` documents.
+Shapes: ``B`` rows, ``T`` tokens of a row, ``M`` documents, ``N`` tokens of a text, ``n`` tokens of a window.
 """
 
+import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Int, Int64, Integer
 from torch import Tensor, nn
 
 from glassformer.config import LMHead
-from glassformer.config.checks import check_choice, check_count, check_probability
+from glassformer.config.checks import check_choice, check_count, check_positive, check_probability
 from glassformer.data.loader import Dataset
-from glassformer.data.packing import BestFitPlan, Documents, Packed, PackedRows, Windows
-from glassformer.data.records import Labelled, Text
+from glassformer.data.packing import BestFitPlan, Documents, Packed, PackedRows
+from glassformer.data.records import LabelledRecord, TextRecord
 from glassformer.data.token_files import TokenFile
 from glassformer.generation.text import generate_text
 from glassformer.hub import Loaded
 from glassformer.nn.modes import Evaluating
 from glassformer.text.tokenizer import TokenizerError
-from glassformer.training.metrics.perplexity import perplexity
-from glassformer.training.objectives.base import IGNORE, Batch, Ids, Loss, Padding, Term, TokenRow, as_ids
-from glassformer.training.objectives.examples import DatasetSlice, Encoded, Mapped, PlainTextJob, texts_of, token_file
+from glassformer.training.metrics.text import perplexity
+from glassformer.training.objectives.base import (
+    IGNORE,
+    Batch,
+    Ids,
+    Loss,
+    LossTerm,
+    ModelRequirement,
+    Padding,
+    TokenRow,
+    as_ids,
+    model_token_loss,
+)
+from glassformer.training.objectives.examples import (
+    DatasetSlice,
+    EncodedExamples,
+    Mapped,
+    PlainTextJob,
+    texts_of,
+    token_file,
+)
 from glassformer.training.objectives.job import Job, RunContext
-from glassformer.training.objectives.token_loss import ModelRequirement, model_token_loss
-from glassformer.training.reading import Records
+from glassformer.training.recipe_data import Records
 
 _TOO_SHORT = "a row of fewer than two tokens has no next token to predict; leave it out."
 NEEDS = ModelRequirement("NextToken", LMHead, families=("decoder",))
@@ -41,14 +59,14 @@ SAMPLE_TOKENS = 120
 
 @dataclass(frozen=True, eq=False)
 class Document:
-    """A text whose first ``given`` tokens (a prompt, a control code) are read but not predicted."""
+    """A text whose first ``prompt_tokens`` tokens (a prompt, a control code) are read but not predicted."""
 
     ids: Ids
-    given: int = 0
+    prompt_tokens: int = 0
     language: int | None = None  # for models with language embeddings
 
     def __post_init__(self) -> None:
-        check_count(given=self.given)
+        check_count(prompt_tokens=self.prompt_tokens)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,9 +82,9 @@ def with_code(ids: Ids, code: int, *, bos: int | None = None, predicted: bool = 
     A code that comes first cannot be predicted: there is nothing before it to predict it from.
     """
     if predicted and bos is None:
-        raise ValueError(f"the control code {code} comes first, so nothing predicts it; say bos, or predicted=False.")
+        raise ValueError(f"the control code {code} comes first, so nothing predicts it; pass bos, or predicted=False.")
     before = [code] if bos is None else [bos, code]
-    return Document(torch.cat((torch.tensor(before), as_ids(ids))), given=0 if predicted else len(before))
+    return Document(torch.cat((torch.tensor(before), as_ids(ids))), prompt_tokens=0 if predicted else len(before))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,44 +93,38 @@ class NextToken:
 
     smoothing: float = 0.0
     padding: Padding = field(default_factory=Padding)
-    chunk: int | None = None  # positions whose logits are computed at a time, for a large vocabulary; None: all
+    chunk: int | None = None  # positions whose logits are computed at a time; see ``model_token_loss``
 
     def __post_init__(self) -> None:
         check_probability(smoothing=self.smoothing)
 
     def prepare(self, examples: Sequence[Ids | Document | PackedDocuments], generator: torch.Generator) -> Batch:
-        """Rows of ids, documents or packed documents; nothing is random."""
+        """Return rows of ids, documents or packed documents; nothing is random."""
         del generator
-        if all(isinstance(example, Tensor) for example in examples) and self.padding.multiple == 1:
-            return self._plain([as_ids(cast(Tensor, example)) for example in examples])
+        # Windows of one length, the usual case: nothing to pad, so all rows at once.
+        rows = [row for row in examples if isinstance(row, Tensor) and row.ndim == 1 and row.dtype == torch.long]
+        lengths = {len(row) for row in rows}
+        if len(rows) == len(examples) and len(lengths) == 1 and min(lengths) > 1 and self.padding.multiple == 1:
+            ids = torch.stack(rows)  # B T+1
+            inputs, targets = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()  # B T
+            count = targets.numel()
+            return Batch(inputs={"ids": inputs}, labels={"next": targets}, counts={"next": count}, tokens=count)
+        # Otherwise rows are padded, and packed documents get their numbers as the mask.
         texts, labels, numbers = zip(*(_row(example) for example in examples), strict=True) if examples else ((),) * 3
-        inputs = self.padding.inputs(texts)
+        arguments = self.padding.inputs(texts)
         if any(isinstance(example, PackedDocuments) for example in examples):
-            inputs["mask"] = self.padding.padded(numbers, 0)
+            arguments["mask"] = self.padding.padded(numbers, 0)
         targets = self.padding.labels(labels)  # B T
         count = int((targets != IGNORE).sum())
         tokens = sum(len(text.ids) for text in texts)
-        return Batch(inputs=inputs, labels={"next": targets}, counts={"next": count}, tokens=tokens)
-
-    def _plain(self, rows: Sequence[Tensor]) -> Batch:
-        """The same for rows of ids alone, all rows at once."""
-        if any(row.shape[0] < 2 for row in rows):
-            raise ValueError(_TOO_SHORT)
-        token_mask = self.padding.mask([row[1:] for row in rows])  # B T
-        ids = self.padding.labels(rows)  # B T+1
-        inputs = {"ids": ids[:, :-1].where(token_mask, self.padding.fill)}
-        if not bool(token_mask.all()):
-            inputs["mask"] = token_mask
-        count = int(token_mask.sum())
-        labels = {"next": ids[:, 1:].where(token_mask, IGNORE)}
-        return Batch(inputs=inputs, labels=labels, counts={"next": count}, tokens=count)
+        return Batch(inputs=arguments, labels={"next": targets}, counts={"next": count}, tokens=tokens)
 
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
-        """One term, ``next``."""
+        """Return one term, ``next``."""
         NEEDS.check(model)
         result = model_token_loss(model, batch.inputs, batch.labels["next"], smoothing=self.smoothing, chunk=self.chunk)
         count = batch.counts["next"]
-        return Loss({"next": Term(result.total, count)}, {"accuracy": (result.right, count)})
+        return Loss({"next": LossTerm(result.total, count)}, {"accuracy": (result.correct, count)})
 
 
 def _row(example: Ids | Document | PackedDocuments) -> tuple[TokenRow, Tensor, Tensor]:
@@ -123,7 +135,8 @@ def _row(example: Ids | Document | PackedDocuments) -> tuple[TokenRow, Tensor, T
     if sum(map(len, rows)) < 2:
         raise ValueError(_TOO_SHORT)
     labels = [
-        row.where(torch.arange(len(row)) >= max(1, d.given), IGNORE) for row, d in zip(rows, documents, strict=True)
+        row.where(torch.arange(len(row)) >= max(1, d.prompt_tokens), IGNORE)
+        for row, d in zip(rows, documents, strict=True)
     ]
     numbers = torch.cat([torch.full_like(row, number) for number, row in enumerate(rows, start=1)])
     text = TokenRow(torch.cat(rows)[:-1], languages=_languages(documents, rows))
@@ -135,8 +148,44 @@ def _languages(documents: Sequence[Document], rows: Sequence[Tensor]) -> Tensor 
     if not languages:
         return None
     if len(languages) < len(rows):
-        raise ValueError(f"{len(languages)} of the {len(rows)} documents of a row have a language; say it for all.")
+        raise ValueError(f"{len(languages)} of the {len(rows)} documents of a row have a language; set it for all.")
     return torch.cat([torch.full_like(row, number) for row, number in zip(rows, languages, strict=True)])[:-1]
+
+
+class Windows:
+    """Windows over one long text, by number: window i starts at token i · ``stride``.
+
+    A window has ``length`` tokens and the next one, so that each of its tokens has a label. With ``stride=length``
+    every token of the text but the first is a label exactly once; the last window is shorter. ``fingerprint`` is a
+    SHA-256 of the tokens and the settings.
+
+    Args:
+        tokens: the text as ids; may be memory-mapped.
+        length: tokens of a window.
+        stride: tokens from the start of one window to the start of the next.
+        source: a SHA-256 of the tokens, if it is known; else it is computed.
+    """
+
+    def __init__(
+        self, tokens: Integer[np.ndarray, "N"], length: int, *, stride: int = 1, source: str | None = None
+    ) -> None:
+        check_positive(length=length, stride=stride)
+        if len(tokens) < 2:
+            raise ValueError(f"a text of {len(tokens)} tokens has no next token to learn; pass a longer text.")
+        self._tokens, self._length, self._stride = tokens, length, stride
+        self._count = max(1, -(-(len(tokens) - 1 - length) // stride) + 1)
+        source = source or hashlib.sha256(np.ascontiguousarray(tokens).tobytes()).hexdigest()
+        facts = f"windows {source} {len(tokens)} {length} {stride}"
+        self.fingerprint = hashlib.sha256(facts.encode()).hexdigest()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, number: int) -> Int[Tensor, "n"]:
+        if not 0 <= number < self._count:
+            raise IndexError(f"there are {self._count:,} windows, numbered from 0; got {number}.")
+        start = number * self._stride
+        return torch.from_numpy(self._tokens[start : start + self._length + 1].astype(np.int64))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,8 +212,8 @@ class LanguageJob(PlainTextJob):
     options_type = LanguageOptions
     holds_out_rows = False
 
-    def vocabulary(self, rows: Records[Text]) -> Iterable[str]:
-        """The training text, without its end if that is held out."""
+    def tokenizer_texts(self, rows: Records[TextRecord]) -> Iterable[str]:
+        """Yield the training text, without its end if that is held out."""
         share = 0.0 if self.recipe.data.valid is not None else self.recipe.data.held_out
         left = round((1 - share) * sum(len(row.text) for row in rows))
         for row in rows:
@@ -174,16 +223,16 @@ class LanguageJob(PlainTextJob):
                 return
 
     def objective(self, run: RunContext) -> NextToken:
-        """Cross-entropy of every token but the first of its row."""
+        """Return the objective: cross-entropy of every token but the first of its row."""
         del run
         return NextToken(smoothing=self.options.smoothing, chunk=self.options.chunk)
 
-    def examples(self, run: RunContext, parts: Mapping[str, Records[Text]]) -> dict[str, Dataset[Any]]:
-        """Rows of ``batch.length`` tokens."""
+    def examples(self, run: RunContext, parts: Mapping[str, Records[TextRecord]]) -> dict[str, Dataset[Any]]:
+        """Return rows of ``batch.length`` tokens."""
         tokenizer, alone = run.tokenizer, self.options.rows == "documents"
-        frame = {"start": tokenizer.bos if alone else None, "end": tokenizer.eos}
+        specials = {"start": tokenizer.bos if alone else None, "end": tokenizer.eos}
         files = {
-            part: token_file(run.folder, part, texts_of(rows), rows.fingerprint, tokenizer, **frame)
+            part: token_file(run.folder, part, texts_of(rows), rows.fingerprint, tokenizer, **specials)
             for part, rows in parts.items()
         }
         if alone:
@@ -203,14 +252,14 @@ class LanguageJob(PlainTextJob):
         }
 
     def _documents(self, files: Mapping[str, TokenFile]) -> dict[str, tuple[Documents, Int64[np.ndarray, "M"]]]:
-        """The documents of each part, and their lengths."""
+        """Return the documents of each part, and their lengths."""
         documents: dict[str, tuple[Documents, Any]] = {part: (file, file.lengths) for part, file in files.items()}
         share = self.recipe.data.held_out
         if "valid" in files or "train" not in files or not share:
             return documents
         whole, lengths = files["train"], files["train"].lengths
         if len(whole) < 2:
-            raise ValueError("one document cannot be both trained on and evaluated on; say data.valid=FILE.")
+            raise ValueError("a single document cannot be both training and validation data; set data.valid=FILE.")
         cut = len(whole) - max(1, int(len(whole) * share))
         for part, first, last in (("train", 0, cut), ("valid", cut, len(whole))):
             rows = DatasetSlice(whole, first, last, f"{whole.fingerprint} documents {first} to {last}")
@@ -227,11 +276,11 @@ class LanguageJob(PlainTextJob):
         return Mapped[PackedDocuments](rows, unpack, [length] * len(rows))
 
     def derived_metrics(self, loss: float) -> dict[str, float]:
-        """Perplexity per token."""
+        """Return perplexity per token."""
         return {"perplexity": perplexity(loss, 1).perplexity}
 
-    def samples(self, run: RunContext, loaded: Loaded, rows: Sequence[Text]) -> list[str]:
-        """Texts that the model generates after a prompt."""
+    def samples(self, run: RunContext, loaded: Loaded, rows: Sequence[TextRecord]) -> list[str]:
+        """Return texts that the model generates after a prompt."""
         default = "" if self.options.rows == "documents" and run.tokenizer.bos is not None else "\n"
         prompts = [default if self.options.prompt is None else self.options.prompt for _ in rows]
         length = max(1, min(SAMPLE_TOKENS, run.recipe.batch.length - 2))
@@ -240,35 +289,35 @@ class LanguageJob(PlainTextJob):
 
 
 def code_token(label: str) -> str:
-    """The special token of a control code."""
+    """Return the special token of a control code."""
     return f"<|{label}|>"
 
 
-class ControlledJob(Job[Labelled]):
+class ControlledJob(Job[LabelledRecord]):
     """Text after a control code that names its kind (Keskar et al., 2019)."""
 
-    record = Labelled
+    record = LabelledRecord
     head = "lm"
     options_type = LanguageOptions
 
-    def texts(self, row: Labelled) -> Iterable[str]:
-        """The text."""
+    def texts(self, row: LabelledRecord) -> Iterable[str]:
+        """Return the text."""
         return (row.text,)
 
-    def special(self, rows: Iterable[Labelled]) -> tuple[str, ...]:
-        """A token for every label."""
+    def special(self, rows: Iterable[LabelledRecord]) -> tuple[str, ...]:
+        """Return a token for every label."""
         return tuple(code_token(label) for label in sorted({row.label for row in rows}))
 
     def objective(self, run: RunContext) -> NextToken:
-        """Cross-entropy of every token after the code."""
+        """Return the objective: cross-entropy of every token after the code."""
         del run
         return NextToken(smoothing=self.options.smoothing, chunk=self.options.chunk)
 
-    def examples(self, run: RunContext, parts: Mapping[str, Records[Labelled]]) -> dict[str, Dataset[Any]]:
-        """Documents after their codes, truncated to ``batch.length``."""
+    def examples(self, run: RunContext, parts: Mapping[str, Records[LabelledRecord]]) -> dict[str, Dataset[Any]]:
+        """Return documents after their codes, truncated to ``batch.length``."""
         return {part: self._coded(run, rows) for part, rows in parts.items()}
 
-    def _coded(self, run: RunContext, rows: Records[Labelled]) -> Encoded[Document]:
+    def _coded(self, run: RunContext, rows: Records[LabelledRecord]) -> EncodedExamples[Document]:
         tokenizer, length = run.tokenizer, self.recipe.batch.length
         end = [] if tokenizer.eos is None else [tokenizer.eos]
         documents, cut = [], 0
@@ -276,10 +325,10 @@ class ControlledJob(Job[Labelled]):
             ids = tokenizer.encode(row.text, special=False, allow_special=False) + end
             documents.append(with_code(torch.tensor(ids[:length], dtype=torch.long), _code(run, row)))
             cut += len(ids) > length
-        return Encoded(documents, [len(document.ids) for document in documents], rows.fingerprint, cut=cut)
+        return EncodedExamples(documents, [len(document.ids) for document in documents], rows.fingerprint, cut=cut)
 
-    def figures(self, run: RunContext, loaded: Loaded, rows: Sequence[Labelled]) -> dict[str, float]:
-        """The share of texts that are most likely after their own code, of all codes."""
+    def metrics(self, run: RunContext, loaded: Loaded, rows: Sequence[LabelledRecord]) -> dict[str, float]:
+        """Return the share of texts that are most likely after their own code, of all codes."""
         codes = {row.label: _code(run, row) for row in sorted(rows, key=lambda row: row.label)}
         if len(codes) < 2:
             return {}
@@ -298,20 +347,20 @@ class ControlledJob(Job[Labelled]):
             mean = float(NextToken().loss(loaded.model, batch).mean())
         return mean if math.isfinite(mean) else math.inf
 
-    def samples(self, run: RunContext, loaded: Loaded, rows: Sequence[Labelled]) -> list[str]:
-        """What the model generates after the codes of these rows."""
+    def samples(self, run: RunContext, loaded: Loaded, rows: Sequence[LabelledRecord]) -> list[str]:
+        """Return what the model generates after the codes of these rows."""
         length = max(1, min(SAMPLE_TOKENS, run.recipe.batch.length - 2))
         prompts = [[_code(run, row)] for row in rows]
         generated = generate_text(loaded, prompts, max_new_tokens=length, temperature=0.8, top_k=200, seed=0)
         return [f"{code_token(row.label)} {texts[0].text}" for row, texts in zip(rows, generated, strict=True)]
 
 
-def _code(run: RunContext, row: Labelled) -> int:
-    """The id of the control code of a row; one that the vocabulary lacks is an error."""
+def _code(run: RunContext, row: LabelledRecord) -> int:
+    """Return the id of the control code of a row; raise if the vocabulary lacks it."""
     try:
         return run.tokenizer.id_of(code_token(row.label))
     except TokenizerError as error:
         raise ValueError(
             f"{row.origin}: the label {row.label!r} has no token {code_token(row.label)!r} in the vocabulary, which "
-            f"has one for every label that is trained on. Correct it, or train on rows that have it."
+            f"has a token for every label of the training rows. Correct it, or train on rows that have it."
         ) from error

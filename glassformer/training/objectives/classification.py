@@ -15,32 +15,42 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from glassformer.config import Head, Model, TaskHead
+from glassformer.config import Head, ModelConfig, TaskHead
 from glassformer.config.checks import check_choice, check_probability
 from glassformer.data.loader import Dataset
-from glassformer.data.records import BadRowError, Labelled
+from glassformer.data.records import BadRowError, LabelledRecord
 from glassformer.hub import Loaded
 from glassformer.nn.norm import upcast
+from glassformer.tasks.batches import TextTokens, fit
 from glassformer.tasks.classify import Classified, classify
-from glassformer.tasks.texts import Framed, fit
 from glassformer.training.metrics.base import F1Score, add_up, mean
-from glassformer.training.metrics.labels import score_labels
-from glassformer.training.objectives.base import Batch, Ids, Loss, Padding, Term, TokenRow, as_token_row
+from glassformer.training.metrics.tasks import score_labels
+from glassformer.training.objectives.base import (
+    Batch,
+    Ids,
+    Loss,
+    LossTerm,
+    ModelRequirement,
+    Padding,
+    TokenRow,
+    as_token_row,
+    head_output,
+    token_cross_entropy,
+)
 from glassformer.training.objectives.examples import (
     BATCH_SIZE,
     CUT,
     NoteCounts,
     as_trained,
     encode_rows,
-    frame_row,
     label_id,
     max_row_tokens,
     readable_rows,
+    row_tokens,
     task_token_row,
 )
 from glassformer.training.objectives.job import Job, RunContext
-from glassformer.training.objectives.token_loss import ModelRequirement, head_output, token_cross_entropy
-from glassformer.training.reading import Records
+from glassformer.training.recipe_data import Records
 
 CLASSIFIES = ModelRequirement("Classification", TaskHead, ("classify", "pair"))
 NUMBER = ("number",)  # the labels of a head that predicts a number
@@ -73,13 +83,13 @@ class Classification:
         check_probability(smoothing=self.smoothing)
 
     def prepare(self, examples: Sequence[ClassificationExample], generator: torch.Generator) -> Batch:
-        """Rows with labels; nothing is random."""
+        """Return rows with labels; nothing is random."""
         del generator
         texts = [as_token_row(example.text) for example in examples]
         inputs = self.padding.inputs(texts)
         labels = torch.tensor([example.label for example in examples])
         if labels.ndim != (2 if self.kind == "several" else 1) or (self.kind == "one" and labels.is_floating_point()):
-            expected = {"one": "whole numbers", "several": "lists of 0 and 1", "number": "numbers"}[self.kind]
+            expected = {"one": "integers", "several": "lists of 0 and 1", "number": "numbers"}[self.kind]
             raise ValueError(f"labels of kind {self.kind!r} are {expected}; got {[e.label for e in examples[:3]]} …")
         return Batch(
             inputs=inputs,
@@ -89,12 +99,12 @@ class Classification:
         )
 
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
-        """One term, ``label``."""
+        """Return one term, ``label``."""
         CLASSIFIES.check(model)
         scores, labels, count = head_output(model, batch.inputs), batch.labels["label"], batch.counts["label"]
         if self.kind == "one":
             result = token_cross_entropy(scores, labels, self.smoothing)
-            return Loss({"label": Term(result.total, count)}, {"accuracy": (result.right, count)})
+            return Loss({"label": LossTerm(result.total, count)}, {"accuracy": (result.correct, count)})
         scores = upcast(scores if self.kind == "several" else scores.squeeze(-1))
         if scores.shape != labels.shape:
             raise ValueError(
@@ -103,9 +113,9 @@ class Classification:
             )
         targets = labels.to(scores.dtype)
         if self.kind == "number":
-            return Loss({"label": Term(F.mse_loss(scores, targets, reduction="sum"), count)})
+            return Loss({"label": LossTerm(F.mse_loss(scores, targets, reduction="sum"), count)})
         total = F.binary_cross_entropy_with_logits(scores, targets, reduction="sum")
-        return Loss({"label": Term(total, count)}, {"accuracy": (((scores > 0) == (targets > 0.5)).sum(), count)})
+        return Loss({"label": LossTerm(total, count)}, {"accuracy": (((scores > 0) == (targets > 0.5)).sum(), count)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,13 +132,13 @@ class ClassificationOptions:
         check_choice("objective.pool", self.pool or "first", ("first", "last", "mean"))
         check_probability(smoothing=self.smoothing)
         if not self.between:
-            raise ValueError("objective.between must be what stands between labels; got nothing.")
+            raise ValueError("objective.between must be the separator of labels; got an empty text.")
 
 
-class ClassificationJob(Job[Labelled]):
+class ClassificationJob(Job[LabelledRecord]):
     """Labels of texts, or of pairs of texts."""
 
-    record = Labelled
+    record = LabelledRecord
     head = "classify"
     options_type = ClassificationOptions
 
@@ -137,15 +147,15 @@ class ClassificationJob(Job[Labelled]):
         super().check()
         if self.options.pool is not None and self.recipe.model.start is not None:
             raise ValueError(
-                "objective.pool is for new models; that of model.start has a way of its own: say objective.pool=null."
+                "objective.pool is for new models; that of model.start has its own pooling: set objective.pool=null."
             )
 
-    def texts(self, row: Labelled) -> Iterable[str]:
-        """The text, or both."""
+    def texts(self, row: LabelledRecord) -> Iterable[str]:
+        """Return the text, or both."""
         return (row.text,) if row.second is None else (row.text, row.second)
 
-    def labels(self, rows: Iterable[Labelled]) -> tuple[str, ...]:
-        """All labels that occur, in alphabetical order."""
+    def labels(self, rows: Iterable[LabelledRecord]) -> tuple[str, ...]:
+        """Return all labels that occur, in alphabetical order."""
         if self.options.kind == "number":
             return NUMBER
         labels = tuple(sorted({label for row in rows for label in self._names(row)}))
@@ -161,38 +171,38 @@ class ClassificationJob(Job[Labelled]):
         is_number = self.options.kind == "number" and getattr(head, "labels", ()) == NAMELESS
         return super().keeps(head, NAMELESS if is_number else labels)
 
-    def finish(self, facts: Model) -> Model:
-        """The head with the pooling of the options."""
+    def finish(self, facts: ModelConfig) -> ModelConfig:
+        """Return the facts with the pooling of the options in the head."""
         head = facts.head
         if self.options.pool is None or not isinstance(head, TaskHead):
             return facts
         return replace(facts, head=replace(head, pool=self.options.pool))
 
-    def export_remedy(self) -> str | None:
-        """Models of Hugging Face pool as their lineage does."""
+    def export_hint(self) -> str | None:
+        """Return advice if the pooling is set: models of Hugging Face always pool as their lineage does."""
         return None if self.options.pool is None else "With objective.pool=null it can."
 
     def objective(self, run: RunContext) -> Classification:
-        """Cross-entropy of the class, binary cross-entropy of each class, or squared error of a number."""
+        """Return the objective: cross-entropy of the class, binary cross-entropy per class, or squared error."""
         del run
         return Classification(kind=self.options.kind, smoothing=self.options.smoothing)
 
-    def examples(self, run: RunContext, parts: Mapping[str, Records[Labelled]]) -> dict[str, Dataset[Any]]:
-        """Texts with special tokens, truncated to ``batch.length``; of a pair the longer text first."""
+    def examples(self, run: RunContext, parts: Mapping[str, Records[LabelledRecord]]) -> dict[str, Dataset[Any]]:
+        """Return texts with special tokens, truncated to ``batch.length``; of a pair the longer text first."""
         return {part: encode_rows(run, rows, partial(self._make, run)) for part, rows in parts.items()}
 
-    def _make(self, run: RunContext, row: Labelled, counts: NoteCounts) -> list[ClassificationExample]:
-        framed, longest = self._read(run, row), max_row_tokens(run)
-        counts[CUT] += len(framed.tokens) > longest
-        text = task_token_row(run, fit(framed, longest, "right").row)
+    def _make(self, run: RunContext, row: LabelledRecord, counts: NoteCounts) -> list[ClassificationExample]:
+        encoded, longest = self._read(run, row), max_row_tokens(run)
+        counts[CUT] += len(encoded.tokens) > longest
+        text = task_token_row(run, fit(encoded, longest, "right").row)
         return [ClassificationExample(text, self._label(run, row))]
 
-    def _read(self, run: RunContext, row: Labelled) -> Framed:
+    def _read(self, run: RunContext, row: LabelledRecord) -> TextTokens:
         if self.options.kind == "number":
             _number(row)
-        return frame_row(run, row.origin, row.text, row.second)
+        return row_tokens(run, row.origin, row.text, row.second)
 
-    def _label(self, run: RunContext, row: Labelled) -> int | float | list[float]:
+    def _label(self, run: RunContext, row: LabelledRecord) -> int | float | list[float]:
         if self.options.kind == "number":
             return _number(row)
         numbers = [label_id(run, name, row.origin) for name in self._names(row)]
@@ -201,19 +211,19 @@ class ClassificationJob(Job[Labelled]):
         assert isinstance(run.facts.head, TaskHead)
         return [float(number in numbers) for number in range(len(run.facts.head.labels))]
 
-    def _names(self, row: Labelled) -> list[str]:
+    def _names(self, row: LabelledRecord) -> list[str]:
         if self.options.kind == "one":
             return [row.label]
         names = (name.strip() for name in row.label.split(self.options.between))
         return [name for name in names if name]
 
-    def _predict(self, loaded: Loaded, rows: Sequence[Labelled]) -> list[Classified]:
+    def _predict(self, loaded: Loaded, rows: Sequence[LabelledRecord]) -> list[Classified]:
         texts = [row.text if row.second is None else (row.text, row.second) for row in rows]
         several = self.options.kind != "one"
         return classify(as_trained(loaded), texts, several=several, truncate="right", batch_size=BATCH_SIZE)
 
-    def figures(self, run: RunContext, loaded: Loaded, rows: Sequence[Labelled]) -> dict[str, float]:
-        """Accuracy and macro F1; of several labels micro and macro F1; of numbers their correlation with the labels."""
+    def metrics(self, run: RunContext, loaded: Loaded, rows: Sequence[LabelledRecord]) -> dict[str, float]:
+        """Return accuracy and macro F1; for several labels, micro and macro F1; for numbers, their correlations."""
         rows = readable_rows(run, rows, self._read)
         predictions = self._predict(loaded, rows)
         if self.options.kind == "number":
@@ -226,8 +236,8 @@ class ClassificationJob(Job[Labelled]):
             [_likely(prediction) for prediction in predictions], [{*self._names(row)} for row in rows]
         )
 
-    def samples(self, run: RunContext, loaded: Loaded, rows: Sequence[Labelled]) -> list[str]:
-        """A text, the predicted label with its probability, and the right one."""
+    def samples(self, run: RunContext, loaded: Loaded, rows: Sequence[LabelledRecord]) -> list[str]:
+        """Return a text, the predicted label with its probability, and the right one."""
         rows = readable_rows(run, rows, self._read)
         shown = []
         for row, prediction in zip(rows, self._predict(loaded, rows), strict=True):
@@ -242,7 +252,7 @@ class ClassificationJob(Job[Labelled]):
         return shown
 
 
-def _number(row: Labelled) -> float:
+def _number(row: LabelledRecord) -> float:
     try:
         number = float(row.label)
     except ValueError:
@@ -269,8 +279,8 @@ def _likely(prediction: Classified) -> set[str]:
 def _score_several(predicted: Sequence[set[str]], gold: Sequence[set[str]]) -> dict[str, float]:
     counts = []
     for label in sorted(set().union(*predicted, *gold)):
-        has = [(label in ours, label in theirs) for ours, theirs in zip(predicted, gold, strict=True)]
-        counts.append(F1Score(has.count((True, True)), sum(ours for ours, _ in has), sum(theirs for _, theirs in has)))
-    right = [ours == theirs for ours, theirs in zip(predicted, gold, strict=True)]
+        has = [(label in own, label in correct) for own, correct in zip(predicted, gold, strict=True)]
+        counts.append(F1Score(has.count((True, True)), sum(own for own, _ in has), sum(correct for _, correct in has)))
+    right = [own == correct for own, correct in zip(predicted, gold, strict=True)]
     every = {"micro f1": add_up(counts).f1, "macro f1": mean([count.f1 for count in counts]) if counts else 0.0}
     return {"subset accuracy": mean(right), **every}

@@ -19,25 +19,25 @@ from torch import Tensor, nn
 
 from glassformer.config.checks import check_number, check_probability
 from glassformer.data.loader import Dataset
-from glassformer.data.records import Text
+from glassformer.data.records import TextRecord
 from glassformer.generation.text import generate_text
 from glassformer.hub import Loaded
-from glassformer.text.sentences import By
+from glassformer.text.plain_text import By
 from glassformer.training.objectives.base import Batch, Ids, Loss, as_ids, pick
 from glassformer.training.objectives.examples import PlainTextJob, SentenceRows, sentences_of
 from glassformer.training.objectives.job import RunContext
 from glassformer.training.objectives.masking import SAMPLE_TOKENS, RowFill, show_ids
 from glassformer.training.objectives.seq2seq import SequenceToSequence, SourceTarget
-from glassformer.training.reading import Records
+from glassformer.training.recipe_data import Records
 
 
 def mask_tokens(ids: Int[Tensor, "T"], share: float, mask: int, generator: torch.Generator) -> Int[Tensor, "T"]:
-    """Random tokens replaced by the mask token."""
+    """Replace random tokens by the mask token."""
     return ids.index_fill(0, _random_positions(len(ids), share, generator), mask)
 
 
 def delete_tokens(ids: Int[Tensor, "T"], share: float, generator: torch.Generator) -> Int[Tensor, "S"]:
-    """Random tokens deleted; the model must find where."""
+    """Delete random tokens; the model must find where they were."""
     kept = torch.ones(len(ids), dtype=torch.bool).index_fill(0, _random_positions(len(ids), share, generator), False)
     return ids[kept]
 
@@ -45,7 +45,7 @@ def delete_tokens(ids: Int[Tensor, "T"], share: float, generator: torch.Generato
 def infill_text(
     ids: Int[Tensor, "T"], share: float, mask: int, generator: torch.Generator, mean: float = 3.0
 ) -> Int[Tensor, "S"]:
-    """Random spans, each replaced by one mask token, however long; a span of length 0 inserts a mask token.
+    """Replace random spans by one mask token each, however long; a span of length 0 inserts a mask token.
 
     Lengths are drawn from a Poisson distribution until they cover the share; the last is cut to cover it exactly. All
     orders of spans and kept tokens are equally likely.
@@ -63,22 +63,22 @@ def infill_text(
 
 
 def permute_sentences(sentences: Sequence[Int[Tensor, "_"]], generator: torch.Generator) -> list[Int[Tensor, "_"]]:
-    """The sentences in a random order."""
+    """Return the sentences in a random order."""
     return [sentences[number] for number in torch.randperm(len(sentences), generator=generator).tolist()]
 
 
 def rotate_document(ids: Int[Tensor, "T"], generator: torch.Generator) -> Int[Tensor, "T"]:
-    """The text rotated to begin at a random token; the model must find its beginning."""
+    """Rotate the text so that it begins at a random token; the model must find its beginning."""
     return ids.roll(-pick(0, len(ids) - 1, generator)) if len(ids) else ids
 
 
 def _random_positions(length: int, share: float, generator: torch.Generator) -> Int[Tensor, "_"]:
-    """⌈share · length⌉ random positions."""
+    """Return ⌈share · length⌉ random positions."""
     return torch.randperm(length, generator=generator)[: math.ceil(share * length)]
 
 
 def _span_lengths(tokens: int, mean: float, generator: torch.Generator) -> list[int]:
-    """Random lengths of spans that add up to ``tokens``."""
+    """Return random lengths of spans that add up to ``tokens``."""
     if not tokens:
         return []
     lengths = torch.zeros(0, dtype=torch.long)
@@ -107,7 +107,7 @@ class Noise:
         check_number(mean=self.mean)
 
     def apply(self, sentences: Sequence[Int[Tensor, "_"]], generator: torch.Generator) -> Int[Tensor, "S"]:
-        """A text, as a list of sentences, with noise."""
+        """Return a text, as a list of sentences, with noise."""
         ids = torch.cat(permute_sentences(sentences, generator) if self.permute else list(sentences))
         if self.infill:
             ids = infill_text(ids, self.infill, self.mask_token, generator, self.mean)
@@ -128,7 +128,7 @@ class Denoising:
     eos: int  # after both texts; without noise
 
     def prepare(self, examples: Sequence[Sequence[Ids]], generator: torch.Generator) -> Batch:
-        """Texts as lists of sentences without special tokens; noise is drawn anew at every call."""
+        """Return texts as lists of sentences without special tokens; noise is drawn anew at every call."""
         return self.decoder.prepare([self._corrupt(sentences, generator) for sentences in examples], generator)
 
     def _corrupt(self, sentences: Sequence[Ids], generator: torch.Generator) -> SourceTarget:
@@ -139,7 +139,7 @@ class Denoising:
         return SourceTarget(torch.cat((bos, self.noise.apply(rows, generator), eos)), torch.cat((bos, *rows, eos)))
 
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
-        """One term, ``target``."""
+        """Return one term, ``target``."""
         return self.decoder.loss(model, batch)
 
 
@@ -172,7 +172,7 @@ class DenoisingJob(PlainTextJob):
     options_type = DenoisingOptions
 
     def objective(self, run: RunContext) -> Denoising:
-        """Cross-entropy of the whole text."""
+        """Return the objective: cross-entropy of the whole text."""
         options: DenoisingOptions = self.options
         noise = Noise(
             mask_token=run.token("mask"),
@@ -186,8 +186,8 @@ class DenoisingJob(PlainTextJob):
         decoder = SequenceToSequence(start=run.start, chunk=options.chunk)
         return Denoising(decoder=decoder, noise=noise, bos=run.token("bos"), eos=run.token("eos"))
 
-    def examples(self, run: RunContext, parts: Mapping[str, Records[Text]]) -> dict[str, Dataset[Any]]:
-        """Rows of sentences, at most ``batch.length`` tokens with BOS and EOS."""
+    def examples(self, run: RunContext, parts: Mapping[str, Records[TextRecord]]) -> dict[str, Dataset[Any]]:
+        """Return rows of sentences, at most ``batch.length`` tokens with BOS and EOS."""
         across = self.options.rows == "full"
         return {
             part: SentenceRows(
@@ -199,14 +199,14 @@ class DenoisingJob(PlainTextJob):
     @property
     def _max_text(self) -> int:
         if self.recipe.batch.length < 3:
-            raise ValueError(f"batch.length={self.recipe.batch.length} has no room for text between BOS and EOS.")
+            raise ValueError(f"batch.length={self.recipe.batch.length} leaves no space for text between BOS and EOS.")
         return self.recipe.batch.length - 2
 
     def _sentences(self, run: RunContext, text: str) -> list[list[int]]:
         return sentences_of(run.tokenizer, text, self.options.sentences)
 
-    def samples(self, run: RunContext, loaded: Loaded, rows: Sequence[Text]) -> list[str]:
-        """Texts with noise, the generated texts, and the originals."""
+    def samples(self, run: RunContext, loaded: Loaded, rows: Sequence[TextRecord]) -> list[str]:
+        """Return texts with noise, the generated texts, and the originals."""
         objective, longest, shown = self.objective(run), min(SAMPLE_TOKENS, self._max_text), []
         for row in rows:
             if not any(whole := self._sentences(run, row.text)):

@@ -1,7 +1,7 @@
 """Distillation: a student learns from a teacher (Hinton et al., 2015; three losses: Sanh et al., 2019, section 3).
 
-* ``soft``: T² · KL(teacher ‖ student) of the distributions at temperature T, over all real tokens. The factor T² undoes
-  the factor 1 / T² by which temperature makes its gradients smaller.
+* ``soft``: τ² · KL(teacher ‖ student) of the distributions at temperature τ, over all real tokens. The factor τ²
+  cancels the factor 1 / τ² that the temperature puts on the gradients.
 * the loss of the objective itself, under its own name.
 * ``cosine``: 1 − cosine of the final hidden states of both, over all real tokens.
 
@@ -27,14 +27,13 @@ from glassformer.models.transformer import Transformer, unwrapped
 from glassformer.nn.modes import Evaluating
 from glassformer.nn.norm import upcast
 from glassformer.training.adapters import fingerprint
-from glassformer.training.objectives.base import Batch, Loss, Term
+from glassformer.training.objectives.base import Batch, Loss, LossTerm, final_hidden, token_cross_entropy
 from glassformer.training.objectives.causal_lm import NEEDS as NEXT
 from glassformer.training.objectives.causal_lm import NextToken
 from glassformer.training.objectives.job import RunContext
 from glassformer.training.objectives.masked_lm import NEEDS as MASKED
 from glassformer.training.objectives.masked_lm import MaskedLM
 from glassformer.training.objectives.masking import MaskingJob, MaskingOptions, RowFill
-from glassformer.training.objectives.token_loss import final_hidden, token_cross_entropy
 
 
 def soft_targets(
@@ -43,9 +42,9 @@ def soft_targets(
     token_mask: Bool[Tensor, "B T"],
     temperature: float,
 ) -> Float[Tensor, ""]:
-    """Σ T² · KL(teacher ‖ student) at temperature T, over real tokens."""
-    mine, theirs = ((upcast(logits) / temperature).log_softmax(-1) for logits in (student, teacher))
-    each = F.kl_div(mine, theirs, reduction="none", log_target=True).sum(-1)  # B T
+    """Σ τ² · KL(teacher ‖ student) at temperature τ, over real tokens."""
+    log_probs, teacher_log_probs = ((upcast(logits) / temperature).log_softmax(-1) for logits in (student, teacher))
+    each = F.kl_div(log_probs, teacher_log_probs, reduction="none", log_target=True).sum(-1)  # B T
     return each.where(token_mask, 0.0).sum() * temperature**2
 
 
@@ -68,7 +67,7 @@ class Distillation:
     objective: MaskedLM | NextToken
     teacher: Transformer
     temperature: float = 2.0
-    soft: float = 5.0  # weights of the three, as in the paper's program
+    soft: float = 5.0  # weights of the three losses, as in the authors' code
     hard: float = 2.0
     cosine: float = 1.0  # 0 if their widths differ
 
@@ -78,13 +77,13 @@ class Distillation:
             raise ValueError(f"weights are at least 0; got hard={self.hard}, cosine={self.cosine}.")
 
     def prepare(self, examples: Sequence[Any], generator: torch.Generator) -> Batch:
-        """The batch of the objective; ``soft`` and ``cosine`` count every real token."""
+        """Return the batch of the objective; ``soft`` and ``cosine`` count every real token."""
         batch = self.objective.prepare(examples, generator)
         more = ("soft", "cosine") if self.cosine else ("soft",)
         return replace(batch, counts=batch.counts | dict.fromkeys(more, batch.tokens))
 
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
-        """Three terms: ``soft``, that of the objective, and ``cosine``."""
+        """Return three terms: ``soft``, that of the objective, and ``cosine``."""
         student, requirement = unwrapped(model), MASKED if isinstance(self.objective, MaskedLM) else NEXT
         requirement.check(student)
         requirement.check(self.teacher)
@@ -92,30 +91,34 @@ class Distillation:
         device = next(student.parameters()).device
         if next(self.teacher.parameters()).device != device:
             self.teacher.to(device)
+        # Hidden states and logits of both for the same batch.
         hidden, logits = _hidden_and_logits(student, batch.inputs)  # B T D, B T V
         with Evaluating(self.teacher), torch.no_grad():
-            their_hidden, their_logits = _hidden_and_logits(self.teacher, batch.inputs)
+            teacher_hidden, teacher_logits = _hidden_and_logits(self.teacher, batch.inputs)
+        # The three terms, over labels or over all real tokens.
         ((name, labels),) = batch.labels.items()
         result = token_cross_entropy(logits, labels, getattr(self.objective, "smoothing", 0.0))
         ones = torch.ones_like(labels, dtype=torch.bool)
         token_mask = batch.inputs["mask"].bool() if "mask" in batch.inputs else ones
         terms = {
-            "soft": Term(soft_targets(logits, their_logits, token_mask, self.temperature), batch.tokens, self.soft),
-            name: Term(result.total, batch.counts[name], self.hard),
+            "soft": LossTerm(
+                soft_targets(logits, teacher_logits, token_mask, self.temperature), batch.tokens, self.soft
+            ),
+            name: LossTerm(result.total, batch.counts[name], self.hard),
         }
         if self.cosine:
-            terms["cosine"] = Term(cosine_distance(hidden, their_hidden, token_mask), batch.tokens, self.cosine)
-        return Loss(terms, {"accuracy": (result.right, batch.counts[name])})
+            terms["cosine"] = LossTerm(cosine_distance(hidden, teacher_hidden, token_mask), batch.tokens, self.cosine)
+        return Loss(terms, {"accuracy": (result.correct, batch.counts[name])})
 
     def _check_fit(self, student: Transformer) -> None:
-        mine, theirs = student.config, self.teacher.config
-        if mine.vocab != theirs.vocab:
+        own, other = student.config, self.teacher.config
+        if own.vocab != other.vocab:
             raise ValueError(
-                f"student and teacher need the same vocabulary; theirs have {mine.vocab} and {theirs.vocab} ids."
+                f"student and teacher need the same vocabulary; they have {own.vocab} and {other.vocab} ids."
             )
-        if self.cosine and mine.width != theirs.width:
+        if self.cosine and own.width != other.width:
             raise ValueError(
-                f"vectors of width {mine.width} and {theirs.width} have no cosine; set cosine=0, or build the student "
+                f"vectors of width {own.width} and {other.width} have no cosine; set cosine=0, or build the student "
                 f"as wide as its teacher."
             )
 
@@ -123,7 +126,7 @@ class Distillation:
 def _hidden_and_logits(
     model: Transformer, inputs: Mapping[str, Tensor]
 ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T V"]]:
-    """The final hidden states and the logits, from one pass."""
+    """Return the final hidden states and the logits, from one pass."""
     known = {k: v for k, v in inputs.items() if k != "segments" or model.config.embed.segments}
     hidden = final_hidden(model, known)
     return hidden, model.apply_head(hidden)
@@ -143,7 +146,7 @@ class DistillationOptions:
 
 
 class DistillationJob(MaskingJob):
-    """Masked tokens of plain text, learned from the text and from the teacher ``model.teacher``."""
+    """Distil the masked language model ``model.teacher`` on plain text; there is no job for causal models."""
 
     head = "lm"
     options_type = DistillationOptions
@@ -157,7 +160,7 @@ class DistillationJob(MaskingJob):
             )
         if self.recipe.model.teacher is None:
             raise ValueError(
-                "the job distillation learns from a model: say model.teacher=FOLDER and tokenizer.load=FOLDER."
+                "the job distillation learns from a model: set model.teacher=FOLDER and tokenizer.load=FOLDER."
             )
 
     @cached_property
@@ -169,19 +172,19 @@ class DistillationJob(MaskingJob):
         teacher.model = without_pair_head(teacher.model).requires_grad_(False)
         return teacher
 
-    def identity(self) -> dict[str, Any]:
-        """The teacher's weights."""
+    def fingerprint(self) -> dict[str, Any]:
+        """Return the fingerprint of the teacher's weights."""
         return {"teacher": fingerprint(self.teacher.model)}
 
     def build(self, run: RunContext) -> nn.Module:
-        """A new student, with weights of the teacher if the options say so."""
+        """Return a new student, with weights of the teacher if the options say so."""
         student = Transformer(run.facts)
         if self.options.start_from_teacher:
             copy_teacher(student, self.teacher.model)
         return student
 
     def objective(self, run: RunContext) -> Distillation:
-        """The teacher's predictions, the masked tokens, and the teacher's hidden states."""
+        """Return the objective: match the teacher's predictions and hidden states, and predict masked tokens."""
         self._check_tokenizer(run)
         options: DistillationOptions = self.options
         return Distillation(
@@ -196,13 +199,13 @@ class DistillationJob(MaskingJob):
     def _check_tokenizer(self, run: RunContext) -> None:
         if tokenizer_fingerprint(self.teacher.tokenizer) != tokenizer_fingerprint(run.tokenizer):
             raise ValueError(
-                f"student and teacher must read text by the same tokenizer; say "
+                f"student and teacher must read text by the same tokenizer; set "
                 f"tokenizer.load={self.recipe.model.teacher} to take the teacher's."
             )
 
 
 def without_pair_head(model: Transformer) -> Transformer:
-    """The model itself, or, if it has a head for sentence pairs as well, the same without it."""
+    """Return the model itself, or, if it has a head for sentence pairs as well, the same without it."""
     head = model.config.head
     if not isinstance(head, PretrainingHead):
         return model
@@ -213,9 +216,9 @@ def without_pair_head(model: Transformer) -> Transformer:
 
 
 def teacher_layers(student: int, teacher: int) -> list[int]:
-    """The teacher's layer that each layer of the student is copied from: the first, the last, and evenly between.
+    """Return the teacher's layer that each layer of the student is copied from: first, last, and evenly between.
 
-    For 12 and 6 layers these are 0, 2, 4, 7, 9 and 11, as in the paper's program.
+    For 12 and 6 layers these are 0, 2, 4, 7, 9 and 11, as in the authors' code.
     """
     if student > teacher:
         raise ValueError(
@@ -226,13 +229,18 @@ def teacher_layers(student: int, teacher: int) -> list[int]:
 
 @torch.no_grad()
 def copy_teacher(student: Transformer, teacher: Transformer) -> None:
-    """Copy the teacher's embeddings, head and chosen layers; weights that the student lacks (segments) are skipped."""
-    mine, theirs = student.config.encoder, teacher.config.encoder
-    if mine is None or theirs is None:
+    """Copy the teacher's embeddings, head and ``teacher_layers`` into the student.
+
+    Every weight of the student must have a counterpart of the same shape; weights that only the teacher has, such as
+    segment embeddings, are left out.
+    """
+    own, other = student.config.encoder, teacher.config.encoder
+    if own is None or other is None:
         raise ValueError("a student starts from the layers of its teacher's encoder; one of the two has none.")
-    layers = teacher_layers(mine.layers, theirs.layers)
+    layers = teacher_layers(own.layers, other.layers)
     teacher_weights = teacher.state_dict()
     for name, weight in student.state_dict().items():
+        # The layer of the teacher that this layer of the student starts from.
         source = name
         if name.startswith("encoder.blocks."):
             first, second, number, rest = name.split(".", 3)
@@ -241,6 +249,6 @@ def copy_teacher(student: Transformer, teacher: Transformer) -> None:
             has = f"of shape {tuple(teacher_weights[source].shape)}" if source in teacher_weights else "missing"
             raise ValueError(
                 f"the student's {name} is of shape {tuple(weight.shape)}, and the teacher's {source} is {has}; build "
-                f"it as wide as its teacher and with the same parts, or set objective.start_from_teacher=false."
+                f"the student as wide as its teacher, with the same parts, or set objective.start_from_teacher=false."
             )
         weight.copy_(teacher_weights[source])

@@ -1,7 +1,7 @@
 """From the rows of files to tokenised examples, for several objectives.
 
 * Plain text: token files of all documents (``token_file``), rows of whole sentences (``SentenceRows``).
-* Task heads: rows with special tokens around, truncated exactly as in ``glassformer.tasks`` (``frame_row``), so that a
+* Task heads: rows with special tokens around, truncated exactly as in ``glassformer.tasks`` (``row_tokens``), so that a
   model is trained on what it reads later. Only special tokens in the data are read as plain text (``as_trained``).
 """
 
@@ -19,16 +19,15 @@ from torch import Tensor
 from glassformer.config import TaskHead
 from glassformer.data.loader import Dataset
 from glassformer.data.readers.base import RowStats
-from glassformer.data.records import BadRowError, Origin, Text
+from glassformer.data.records import BadRowError, Origin, TextRecord
 from glassformer.data.token_files import TokenFile, encoded, open_tokens, tokenizer_fingerprint, write_tokens
 from glassformer.hub import Loaded
-from glassformer.tasks.batches import Row
-from glassformer.tasks.texts import Framed, frame
-from glassformer.text.sentences import By, cut_sentences
+from glassformer.tasks.batches import TaskRow, TextTokens, text_tokens
+from glassformer.text.plain_text import By, cut_sentences
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.training.objectives.base import TokenRow
 from glassformer.training.objectives.job import Job, RunContext, as_loaded
-from glassformer.training.reading import Records
+from glassformer.training.recipe_data import Records
 from glassformer.weights.saving import write_text
 
 E = TypeVar("E")
@@ -39,7 +38,7 @@ BATCH_SIZE = 64  # rows per batch when a model is evaluated on tasks
 CUT = "cut"
 
 
-class Encoded(Generic[E]):
+class EncodedExamples(Generic[E]):
     """Examples in memory with their lengths.
 
     ``fingerprint`` is that of the rows they were made from; ``cut`` is the number of truncated examples.
@@ -60,13 +59,13 @@ class Encoded(Generic[E]):
         return self._examples[number]
 
 
-class PlainTextJob(Job[Text]):
+class PlainTextJob(Job[TextRecord]):
     """Base of the jobs that learn from plain text."""
 
-    record = Text
+    record = TextRecord
 
-    def texts(self, row: Text) -> Iterable[str]:
-        """The text."""
+    def texts(self, row: TextRecord) -> Iterable[str]:
+        """Return the text."""
         return (row.text,)
 
 
@@ -80,7 +79,7 @@ def token_file(
     start: int | None = None,
     end: int | None = None,
 ) -> TokenFile:
-    """All texts as a token file, each a document between ``start`` and ``end``; written once for the same rows.
+    """Return all texts as a token file, each a document between ``start`` and ``end``; written once for the same rows.
 
     ``source`` is the fingerprint of the rows of the texts.
     """
@@ -90,6 +89,7 @@ def token_file(
         return open_tokens(path, tokenizer=str(made_of["tokenizer"]))
     folder.mkdir(parents=True, exist_ok=True)
     note.unlink(missing_ok=True)
+    # Encode and write the documents, and then the note on what they were made of.
     before = [] if start is None else [start]
     documents = ([*before, *ids] for ids in encoded(texts, tokenizer, end=end) if ids)  # white space may have no token
     written = write_tokens(path, documents, vocab_size=tokenizer.vocab_size, tokenizer=str(made_of["tokenizer"]))
@@ -98,7 +98,7 @@ def token_file(
 
 
 def read_note(note: Path) -> Any:
-    """The contents of a JSON file; None if it is missing or damaged."""
+    """Return the contents of a JSON file; None if it is missing or damaged."""
     try:
         return json.loads(note.read_text(encoding="utf-8")) if note.is_file() else None
     except ValueError:
@@ -106,7 +106,7 @@ def read_note(note: Path) -> Any:
 
 
 def texts_of(rows: Records[Any]) -> Iterable[str]:
-    """The text of each row."""
+    """Return the text of each row."""
     return (row.text for row in rows)
 
 
@@ -148,7 +148,7 @@ class Mapped(Generic[E]):
 
 
 def sentences_of(tokenizer: Tokenizer, text: str, by: By) -> list[list[int]]:
-    """The ids of each sentence of a text, without special tokens."""
+    """Return the ids of each sentence of a text, without special tokens."""
     return tokenizer.encode_batch(cut_sentences(text, by), special=False, allow_special=False)
 
 
@@ -169,6 +169,7 @@ class SentenceRows:
     ) -> None:
         pieces: list[np.ndarray] = []
         firsts, used = list[int](), longest
+        # Fill rows with sentences; ``firsts`` has the first piece of each row.
         for sentences in documents:
             used = used if across else longest  # a full row, so that the next sentence starts a new one
             for ids in (part for sentence in sentences for part in _cut(sentence, longest)):
@@ -179,6 +180,7 @@ class SentenceRows:
                 pieces.append(ids)
         if not pieces:
             raise ValueError("there is no text to corrupt; the rows are empty.")
+        # All tokens in one array, with the end of each piece.
         self._tokens = torch.from_numpy(np.concatenate(pieces))
         self._ends = np.cumsum([0, *map(len, pieces)])
         self._firsts = [*firsts, len(pieces)]
@@ -196,40 +198,46 @@ class SentenceRows:
 
 
 def _cut(sentence: Sequence[int], longest: int) -> list[Int32[np.ndarray, "_"]]:
-    """A sentence in parts of at most ``longest`` tokens; none for an empty sentence."""
+    """Return a sentence in parts of at most ``longest`` tokens; none for an empty sentence."""
     ids = np.asarray(sentence, dtype=np.int32)
     return [ids[start : start + longest] for start in range(0, len(ids), longest)]
 
 
-class EncodedRows(Encoded[E], Generic[E]):
+class EncodedRows(EncodedExamples[E], Generic[E]):
     """Examples with ``notes`` for the user on their rows: how many were skipped or changed."""
 
-    def __init__(self, examples: Sequence[E], fingerprint: str, tally: RowStats, counts: NoteCounts) -> None:
+    def __init__(self, examples: Sequence[E], fingerprint: str, stats: RowStats, counts: NoteCounts) -> None:
         lengths = [len(example.text.ids) for example in cast(Sequence[Any], examples)]
         super().__init__(examples, lengths, fingerprint, cut=counts[CUT])
-        self.notes = [str(tally)] if tally.bad else []
+        self.notes = [str(stats)] if stats.bad else []
         self.notes += [f"{count:,} {what}" for what, count in counts.items() if what != CUT]
 
 
 def encode_rows(run: RunContext, rows: Records[R], make: MakeExamples[R, E]) -> EncodedRows[E]:
-    """The examples that ``make`` returns for each row. Bad rows stop the run or are skipped, as the recipe says."""
+    """Return the examples that ``make`` returns for each row.
+
+    Bad rows stop the run or are skipped, as the recipe says.
+    """
     examples: list[E] = []
-    tally, counts = RowStats(), NoteCounts()
+    stats, counts = RowStats(), NoteCounts()
     for row in rows:
         try:
             examples.extend(make(row, counts))
-            tally.good += 1
+            stats.good += 1
         except BadRowError as error:
             if run.recipe.data.on_bad_row == "stop":
                 raise
-            tally.count(error)
-    if not examples and tally.bad:
-        raise ValueError(f"no examples are left: {tally}")
-    return EncodedRows(examples, rows.fingerprint, tally, counts)
+            stats.count(error)
+    if not examples and stats.bad:
+        raise ValueError(f"no examples are left: {stats}")
+    return EncodedRows(examples, rows.fingerprint, stats, counts)
 
 
 def readable_rows(run: RunContext, rows: Sequence[R], read: Callable[[RunContext, R], object]) -> list[R]:
-    """The rows without bad ones, for which ``read`` raises BadRowError; all rows if bad ones stop the run anyway."""
+    """Return the rows without bad ones, for which ``read`` raises BadRowError.
+
+    All rows if bad ones stop the run anyway.
+    """
     if run.recipe.data.on_bad_row == "stop":
         return list(rows)
 
@@ -244,29 +252,29 @@ def readable_rows(run: RunContext, rows: Sequence[R], read: Callable[[RunContext
 
 
 def max_row_tokens(run: RunContext) -> int:
-    """The most tokens of a row."""
-    length, longest = run.recipe.batch.length, run.facts.longest
+    """Return the most tokens of a row."""
+    length, longest = run.recipe.batch.length, run.facts.max_length
     if longest is not None and length > longest:
-        raise ValueError(f"this model takes {longest} tokens; say batch.length={longest}, or less than that.")
+        raise ValueError(f"this model takes {longest} tokens; set batch.length={longest} or less.")
     return length
 
 
-def frame_row(run: RunContext, origin: Origin, text: str, second: str | None = None) -> Framed:
-    """A text or a pair with the tokenizer's special tokens around; a text without a token is a bad row."""
+def row_tokens(run: RunContext, origin: Origin, text: str, second: str | None = None) -> TextTokens:
+    """Return a text or a pair with the tokenizer's special tokens around; a text without a token is a bad row."""
     try:
-        return frame(run.tokenizer.without_specials(), text, second, name=str(origin))
+        return text_tokens(run.tokenizer.without_specials(), text, second, name=str(origin))
     except ValueError as error:
         texts = " and ".join(f"{part!r:.60}" for part in (text, second) if part is not None)
         raise BadRowError(origin, "no token", texts, "Take the row out") from error
 
 
 def as_trained(loaded: Loaded) -> Loaded:
-    """The model with a tokenizer that reads special tokens in texts as plain text, as in training."""
-    return as_loaded(loaded.model, loaded.tokenizer.without_specials(), loaded.place)
+    """Return the model with a tokenizer that reads special tokens in texts as plain text, as in training."""
+    return as_loaded(loaded.model, loaded.tokenizer.without_specials(), loaded.path)
 
 
-def task_token_row(run: RunContext, row: Row, words: Iterable[int] | None = None) -> TokenRow:
-    """The row of a task as a TokenRow, with segments if the model has them."""
+def task_token_row(run: RunContext, row: TaskRow, words: Iterable[int] | None = None) -> TokenRow:
+    """Return the row of a task as a TokenRow, with segments if the model has them."""
     return TokenRow(
         torch.tensor(row.ids, dtype=torch.int32),
         segments=torch.tensor(row.segments, dtype=torch.int32) if run.facts.embed.segments else None,
@@ -275,7 +283,7 @@ def task_token_row(run: RunContext, row: Row, words: Iterable[int] | None = None
 
 
 def label_id(run: RunContext, label: str, origin: Origin) -> int:
-    """The number of a label in the model's head.
+    """Return the number of a label in the model's head.
 
     A label that no training row has is an error even if bad rows are skipped: skipped, it would improve the metrics.
     """

@@ -11,10 +11,21 @@ from torch import nn
 
 from glassformer.config import LMHead
 from glassformer.data.loader import Dataset
-from glassformer.data.records import Pair
+from glassformer.data.records import PairRecord
 from glassformer.hub import Loaded
-from glassformer.training.objectives.base import Batch, Ids, Loss, Padding, Term, TokenRow, as_ids, as_token_row
-from glassformer.training.objectives.examples import Encoded
+from glassformer.training.objectives.base import (
+    Batch,
+    Ids,
+    Loss,
+    LossTerm,
+    ModelRequirement,
+    Padding,
+    TokenRow,
+    as_ids,
+    as_token_row,
+    model_token_loss,
+)
+from glassformer.training.objectives.examples import EncodedExamples
 from glassformer.training.objectives.job import Job, RunContext
 from glassformer.training.objectives.masking import (
     Masking,
@@ -25,11 +36,10 @@ from glassformer.training.objectives.masking import (
     separator,
     show_predictions,
 )
-from glassformer.training.objectives.token_loss import ModelRequirement, model_token_loss
-from glassformer.training.reading import Records
+from glassformer.training.recipe_data import Records
 
 NEEDS = ModelRequirement("MaskedLM", LMHead, families=("encoder",))
-_FRAME = 4  # special tokens around a text and its translation
+_SPECIAL_TOKENS = 4  # special tokens around a text and its translation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,15 +54,15 @@ class MaskedLM:
     chunk: int | None = None
 
     def prepare(self, examples: Sequence[Ids | TokenRow], generator: torch.Generator) -> Batch:
-        """Rows with special tokens; tokens are masked anew at every call."""
+        """Return rows with special tokens; tokens are masked anew at every call."""
         return masked_batch([as_token_row(example) for example in examples], self.masking, generator, self.padding)
 
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
-        """One term, ``masked``."""
+        """Return one term, ``masked``."""
         NEEDS.check(model)
         result = model_token_loss(model, batch.inputs, batch.labels["masked"], chunk=self.chunk)
         count = batch.counts["masked"]
-        return Loss({"masked": Term(result.total, count)}, {"accuracy": (result.right, count)})
+        return Loss({"masked": LossTerm(result.total, count)}, {"accuracy": (result.correct, count)})
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,10 +74,11 @@ class Translation:
     languages: tuple[int, int]
 
 
-def join_translation(pair: Translation, frame: int) -> TokenRow:
-    """A text and its translation in one row: each between two tokens ``frame``, positions from 0 in both."""
+def join_translation(pair: Translation, separator: int) -> TokenRow:
+    """Return a text and its translation in one row: each between two tokens ``separator``, positions from 0 in both."""
     halves = [
-        torch.cat((torch.tensor([frame]), as_ids(ids), torch.tensor([frame]))) for ids in (pair.first, pair.second)
+        torch.cat((torch.tensor([separator]), as_ids(ids), torch.tensor([separator])))
+        for ids in (pair.first, pair.second)
     ]
     languages = [torch.full_like(half, number) for half, number in zip(halves, pair.languages, strict=True)]
     positions = [torch.arange(len(half)) for half in halves]
@@ -82,14 +93,14 @@ class TranslationMaskedLM:
     """
 
     masked: MaskedLM
-    frame: int  # the token before and after each text; ``</s>`` in the paper's program
+    separator: int  # the token before and after each text; ``</s>`` in the paper's program
 
     def prepare(self, examples: Sequence[Translation], generator: torch.Generator) -> Batch:
-        """Pairs of texts, joined; tokens are masked anew at every call."""
-        return self.masked.prepare([join_translation(pair, self.frame) for pair in examples], generator)
+        """Return pairs of texts, joined; tokens are masked anew at every call."""
+        return self.masked.prepare([join_translation(pair, self.separator) for pair in examples], generator)
 
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
-        """One term, ``masked``."""
+        """Return one term, ``masked``."""
         return self.masked.loss(model, batch)
 
 
@@ -109,7 +120,7 @@ class MaskedLMJob(MaskingJob):
     options_type = MaskedLMOptions
 
     def objective(self, run: RunContext) -> MaskedLM:
-        """Cross-entropy of the masked tokens."""
+        """Return the objective: cross-entropy of the masked tokens."""
         return MaskedLM(masking=self.options.masking.masking(run.tokenizer), chunk=self.options.chunk)
 
 
@@ -124,23 +135,23 @@ class MaskedTranslationOptions:
         self.masking.refuse_whole_words("masked-translation")
 
 
-class MaskedTranslationJob(Job[Pair]):
+class MaskedTranslationJob(Job[PairRecord]):
     """Pairs of a text and its translation (Conneau and Lample, 2019, section 3.3).
 
     Languages are numbered in the order of ``data.languages``. The paper alternates these with rows of one language; a
     run here does one of the two.
     """
 
-    record = Pair
+    record = PairRecord
     head = "lm"
     options_type = MaskedTranslationOptions
 
-    def texts(self, row: Pair) -> Iterable[str]:
-        """Both texts."""
+    def texts(self, row: PairRecord) -> Iterable[str]:
+        """Return both texts."""
         return row.source, row.target
 
     def objective(self, run: RunContext) -> TranslationMaskedLM:
-        """Cross-entropy of the masked tokens of both texts."""
+        """Return the objective: cross-entropy of the masked tokens of both texts."""
         known, needed = run.facts.embed.languages, len(self.recipe.data.languages)
         if known < needed:
             raise ValueError(
@@ -148,51 +159,53 @@ class MaskedTranslationJob(Job[Pair]):
                 f"number in model.sizes."
             )
         masked = MaskedLM(masking=self.options.masking.masking(run.tokenizer), chunk=self.options.chunk)
-        return TranslationMaskedLM(masked=masked, frame=separator(run))
+        return TranslationMaskedLM(masked=masked, separator=separator(run))
 
-    def examples(self, run: RunContext, parts: Mapping[str, Records[Pair]]) -> dict[str, Dataset[Any]]:
-        """Pairs of texts, at most ``batch.length`` tokens with the special tokens."""
+    def examples(self, run: RunContext, parts: Mapping[str, Records[PairRecord]]) -> dict[str, Dataset[Any]]:
+        """Return pairs of texts, at most ``batch.length`` tokens with the special tokens."""
         datasets = {}
         for part, rows in parts.items():
             pairs, cut = self._encoded(run, list(rows))
-            lengths = [len(pair.first) + len(pair.second) + _FRAME for pair in pairs]
-            datasets[part] = Encoded(pairs, lengths, rows.fingerprint, cut=cut)
+            lengths = [len(pair.first) + len(pair.second) + _SPECIAL_TOKENS for pair in pairs]
+            datasets[part] = EncodedExamples(pairs, lengths, rows.fingerprint, cut=cut)
         return {**datasets}
 
-    def _encoded(self, run: RunContext, rows: Sequence[Pair]) -> tuple[list[Translation], int]:
-        """The pairs, and how many were truncated."""
+    def _encoded(self, run: RunContext, rows: Sequence[PairRecord]) -> tuple[list[Translation], int]:
+        """Return the pairs, and how many were truncated."""
         columns = [
             run.tokenizer.encode_batch(texts, special=False, allow_special=False)
             for texts in ([row.source for row in rows], [row.target for row in rows])
         ]
         pairs, cut = [], 0
         for row, first, second in zip(rows, *columns, strict=True):
-            halves = _cut_pair(first, second, self.recipe.batch.length - _FRAME)
+            halves = _cut_pair(first, second, self.recipe.batch.length - _SPECIAL_TOKENS)
             ours, theirs = (torch.tensor(half, dtype=torch.int32) for half in halves)
             pairs.append(Translation(ours, theirs, self._languages(row)))
             cut += len(ours) < len(first) or len(theirs) < len(second)
         return pairs, cut
 
-    def _languages(self, row: Pair) -> tuple[int, int]:
+    def _languages(self, row: PairRecord) -> tuple[int, int]:
         known, wanted = self.recipe.data.languages, (row.source_language, row.target_language)
         numbers = [known.index(code) for code in wanted if code in known]
         if len(numbers) != 2:
             raise ValueError(
-                f"{row.origin}: its languages are {wanted[0]} and {wanted[1]}; say both with data.languages=[en, de]."
+                f"{row.origin}: its languages are {wanted[0]} and {wanted[1]}; set both with data.languages=[en, de]."
             )
         return numbers[0], numbers[1]
 
-    def samples(self, run: RunContext, loaded: Loaded, rows: Sequence[Pair]) -> list[str]:
-        """Texts and their translations with blanks, and the model's predictions."""
+    def samples(self, run: RunContext, loaded: Loaded, rows: Sequence[PairRecord]) -> list[str]:
+        """Return texts and their translations with blanks, and the model's predictions."""
         objective = self.objective(run)
-        joined = [join_translation(pair, objective.frame) for pair in self._encoded(run, rows)[0]]
+        joined = [join_translation(pair, objective.separator) for pair in self._encoded(run, rows)[0]]
         return [show_predictions(loaded, text, objective.masked.masking) for text in joined]
 
 
 def _cut_pair(first: list[int], second: list[int], longest: int) -> tuple[list[int], list[int]]:
-    """Two texts, truncated to ``longest`` tokens together; the longer text is truncated first."""
+    """Return two texts, truncated to ``longest`` tokens together; the longer text is truncated first."""
     if longest < 2:
-        length = longest + _FRAME
-        raise ValueError(f"batch.length={length} has no room for two texts and the {_FRAME} tokens around them.")
+        length = longest + _SPECIAL_TOKENS
+        raise ValueError(
+            f"batch.length={length} leaves no space for two texts and the {_SPECIAL_TOKENS} tokens around them."
+        )
     kept = min(len(first), max(longest - len(second), longest - longest // 2))
     return first[:kept], second[: longest - kept]

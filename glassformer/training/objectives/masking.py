@@ -18,7 +18,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -28,20 +28,20 @@ from torch import Tensor
 from glassformer.config.checks import check_choice, check_positive, check_probability
 from glassformer.data.loader import Dataset
 from glassformer.data.packing import Packed, PackedRows, StreamPlan
-from glassformer.data.records import Text
+from glassformer.data.records import TextRecord
 from glassformer.data.token_files import TokenFile
 from glassformer.hub import Loaded
 from glassformer.nn.modes import Evaluating
 from glassformer.nn.norm import upcast
-from glassformer.tasks.texts import frame
+from glassformer.tasks.batches import text_tokens
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.training.objectives.base import IGNORE, Batch, Padding, TokenRow, as_ids
 from glassformer.training.objectives.examples import Mapped, PlainTextJob, texts_of, token_file
 from glassformer.training.objectives.job import RunContext
-from glassformer.training.reading import Records
+from glassformer.training.recipe_data import Records
 
 Count = Literal["fixed", "rounded", "independent"]
-COUNTS = ("fixed", "rounded", "independent")
+COUNTS = get_args(Count)
 RowFill = Literal["full", "documents"]
 SAMPLE_TOKENS = 60
 BLANK = "____"
@@ -66,7 +66,7 @@ class MaskVocabulary:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "MaskVocabulary":
-        """The vocabulary of a tokenizer; special are tokens with a role, and others that it marks as special."""
+        """Return the vocabulary of a tokenizer; special are tokens with a role, and others that it marks as special."""
         if tokenizer.mask is None:
             raise ValueError("this tokenizer has no mask token, so words cannot be masked; add one to its vocabulary.")
         added = tokenizer.backend.get_added_tokens_decoder()
@@ -96,7 +96,7 @@ def choose_tokens(
     count: Count = "fixed",
     words: Int[Tensor, "T"] | None = None,
 ) -> Bool[Tensor, "T"]:
-    """Which of the maskable tokens to mask.
+    """Return which of the maskable tokens to mask.
 
     With ``words``, the number of each token's word, all tokens of a word are masked or none; a word that would exceed
     the number of tokens to mask is skipped, unless nothing else is masked.
@@ -107,6 +107,7 @@ def choose_tokens(
         candidates, sizes = torch.unique(words[maskable], return_counts=True)
     if not len(candidates):
         return torch.zeros_like(maskable)
+    # How many of them, in a random order.
     order = torch.randperm(len(candidates), generator=generator)
     if count == "independent":
         taken = order[torch.rand(len(candidates), generator=generator) < share]
@@ -115,6 +116,7 @@ def choose_tokens(
         length = share * len(maskable)
         budget = max(1, round(length) if uniform is None else math.floor(length + uniform))
         taken = order[:budget] if sizes is None else order[_within(sizes[order], budget)]
+    # At least one; of words, all of their tokens.
     drawn = candidates[taken if len(taken) else order[:1]]
     if words is not None:
         return torch.isin(words, drawn) & maskable
@@ -122,7 +124,7 @@ def choose_tokens(
 
 
 def _within(sizes: Int[Tensor, "W"], budget: int) -> Bool[Tensor, "W"]:
-    """Which words to take, in this order, so that they have at most ``budget`` tokens."""
+    """Return which words to take, in this order, so that they have at most ``budget`` tokens."""
     taken = []
     for size in sizes.tolist():
         taken.append(size <= budget)
@@ -137,7 +139,7 @@ def replace_tokens(
     generator: torch.Generator,
     split: tuple[float, float, float] = (0.8, 0.1, 0.1),
 ) -> Int[Tensor, "T"]:
-    """Ids with the chosen ones replaced: by the mask token, by a random ordinary token, or by themselves.
+    """Return ids with the chosen ones replaced: by the mask token, by a random ordinary token, or by themselves.
 
     ``split`` are the probabilities of the three, drawn for each token, also within a word.
     """
@@ -163,7 +165,7 @@ class Masking:
         check_choice("count", self.count, COUNTS)
         if min(self.split) < 0 or not math.isclose(sum(self.split), 1):
             raise ValueError(
-                f"split is the chances of mask, random and same token, which add up to 1; got {self.split}."
+                f"split holds the probabilities of mask, random and same token, which add up to 1; got {self.split}."
             )
 
     def apply(
@@ -171,7 +173,7 @@ class Masking:
     ) -> tuple[Int[Tensor, "T"], Int[Tensor, "T"]]:
         """(Ids with some masked, labels: the original id of a masked token, else ``IGNORE``)."""
         if self.whole_words and words is None:
-            raise ValueError("whole_words needs to know which tokens make a word: say words, a number per token.")
+            raise ValueError("whole_words needs the words of the tokens: pass words, a number per token.")
         maskable = self.vocabulary.is_ordinary[ids]
         if words is not None:
             maskable &= words >= 0
@@ -183,7 +185,7 @@ class Masking:
 
 
 def masked_batch(texts: Sequence[TokenRow], masking: Masking, generator: torch.Generator, padding: Padding) -> Batch:
-    """A batch of rows with masked tokens; its labels and count are named ``masked``."""
+    """Return a batch of rows with masked tokens; its labels and count are named ``masked``."""
     noisy, labels = [], []
     for text in texts:
         words = None if text.words is None else as_ids(text.words)
@@ -209,11 +211,11 @@ class MaskingOptions:
         check_probability(share=self.share)
         if len(self.split) != 3:
             raise ValueError(
-                f"masking.split is the chances of the mask token, a random one and the token itself; got {self.split}."
+                f"masking.split holds 3 probabilities: mask token, random token, the token itself; got {self.split}."
             )
 
     def masking(self, tokenizer: Tokenizer) -> Masking:
-        """These options with the vocabulary of a tokenizer."""
+        """Return these options with the vocabulary of a tokenizer."""
         mask, random, same = self.split
         return Masking(
             vocabulary=MaskVocabulary.of(tokenizer),
@@ -224,7 +226,7 @@ class MaskingOptions:
         )
 
     def refuse_whole_words(self, job: str) -> None:
-        """For jobs whose rows do not say which tokens make a word."""
+        """Raise if ``whole_words`` is set, for jobs whose rows have no word numbers."""
         if self.whole_words:
             raise ValueError(f"the job {job} masks tokens one by one; leave masking.whole_words at false.")
 
@@ -238,6 +240,7 @@ class WordNumbering:
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
+        # Which tokens begin a word, by the kind of vocabulary.
         page = json.loads(tokenizer.backend.to_str())
         model = page["model"]
         splitting = json.dumps([page["pre_tokenizer"], page["normalizer"]], ensure_ascii=False)
@@ -257,7 +260,7 @@ class WordNumbering:
         self._ordinary = MaskVocabulary.of(tokenizer).is_ordinary
 
     def __call__(self, ids: Int[Tensor, "T"]) -> Int[Tensor, "T"]:
-        """The number of each token's word, from 0; −1 for special tokens, after which a new word begins."""
+        """Return the number of each token's word, from 0; −1 for special tokens, after which a new word begins."""
         ordinary = self._ordinary[ids]
         after_special = torch.cat((torch.tensor([True]), ~ordinary[:-1]))[: len(ids)]
         begins = (self._begins[ids] | after_special) & ordinary
@@ -274,9 +277,9 @@ class Frame:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, *, whole_words: bool = False) -> "Frame":
-        """The special tokens that a tokenizer puts around a text."""
-        framed = frame(tokenizer, "a", name="a letter")
-        before, after = (tuple(token.id for token in part) for part in (framed.before, framed.after))
+        """Return the special tokens that a tokenizer puts around a text."""
+        letter = text_tokens(tokenizer, "a", name="a letter")
+        before, after = (tuple(token.id for token in part) for part in (letter.before, letter.after))
         return cls(before, after, WordNumbering(tokenizer) if whole_words else None)
 
     @property
@@ -285,13 +288,13 @@ class Frame:
         return len(self.before) + len(self.after)
 
     def max_text(self, length: int) -> int:
-        """The most tokens of text in a row of ``length``."""
+        """Return the most tokens of text in a row of ``length``."""
         if length <= self.size:
-            raise ValueError(f"batch.length={length} has no room for text within a frame of {self.size} tokens.")
+            raise ValueError(f"batch.length={length} leaves no space for text between {self.size} special tokens.")
         return length - self.size
 
     def add_to(self, ids: Int[Tensor, "_"]) -> TokenRow:
-        """Ids with the special tokens around; one that ends the text already is not doubled."""
+        """Return ids with the special tokens around; one that ends the text already is not doubled."""
         if self.after and len(ids) and int(ids[-1]) == self.after[0]:
             ids = ids[:-1]
         row = torch.cat((torch.tensor(self.before, dtype=torch.long), ids, torch.tensor(self.after, dtype=torch.long)))
@@ -299,14 +302,14 @@ class Frame:
 
 
 def separator(run: RunContext) -> int:
-    """The token between texts: ``sep`` if the tokenizer has it, else ``eos``."""
+    """Return the token between texts: ``sep`` if the tokenizer has it, else ``eos``."""
     return run.token("sep" if run.tokenizer.sep is not None or run.tokenizer.eos is None else "eos")
 
 
 def text_rows(
     run: RunContext, parts: Mapping[str, Records[Any]], rows: RowFill, *, whole_words: bool
 ) -> dict[str, Dataset[TokenRow]]:
-    """Rows of at most ``batch.length`` tokens with special tokens around, of every part.
+    """Return rows of at most ``batch.length`` tokens with special tokens around, of every part.
 
     ``full``: rows continue across documents, with a separator between them (Liu et al., 2019, section 4.2), and end
     where they are full, even within a sentence. ``documents``: one row per document, truncated.
@@ -325,23 +328,23 @@ def _full_rows(file: TokenFile, longest: int, special: Frame) -> Mapped[TokenRow
     lengths = np.full(len(packed), longest + special.size)
     lengths[-1] -= longest * len(packed) - len(file.tokens)
 
-    def framed(row: Packed) -> TokenRow:
+    def with_specials(row: Packed) -> TokenRow:
         return special.add_to(row.ids[row.documents > 0])
 
-    return Mapped(packed, framed, lengths)
+    return Mapped(packed, with_specials, lengths)
 
 
 def _document_rows(file: TokenFile, longest: int, special: Frame) -> Mapped[TokenRow]:
     lengths = file.lengths
 
-    def framed(ids: Int[Tensor, "_"]) -> TokenRow:
+    def with_specials(ids: Int[Tensor, "_"]) -> TokenRow:
         return special.add_to(ids[:longest])
 
-    return Mapped(file, framed, np.minimum(lengths, longest) + special.size, cut=int((lengths > longest).sum()))
+    return Mapped(file, with_specials, np.minimum(lengths, longest) + special.size, cut=int((lengths > longest).sum()))
 
 
 def sample_row(run: RunContext, text: str, *, whole_words: bool) -> TokenRow:
-    """The beginning of a text with special tokens around, short enough to print."""
+    """Return the beginning of a text with special tokens around, short enough to print."""
     special = Frame.of(run.tokenizer, whole_words=whole_words)
     ids = run.tokenizer.encode(text, special=False, allow_special=False)
     longest = min(SAMPLE_TOKENS, special.max_text(run.recipe.batch.length))
@@ -350,7 +353,7 @@ def sample_row(run: RunContext, text: str, *, whole_words: bool) -> TokenRow:
 
 @torch.no_grad()
 def predict_row(loaded: Loaded, text: TokenRow) -> Any:
-    """The output of the model's head for one row."""
+    """Return the output of the model's head for one row."""
     device = next(loaded.model.parameters()).device
     inputs = {name: tensor.to(device) for name, tensor in Padding().inputs([text]).items()}
     with Evaluating(loaded.model):
@@ -358,7 +361,7 @@ def predict_row(loaded: Loaded, text: TokenRow) -> Any:
 
 
 def show_predictions(loaded: Loaded, text: TokenRow, masking: Masking) -> str:
-    """A row with blanks, and the model's prediction for each with its probability; the label if it is wrong."""
+    """Return a row with blanks, and the model's prediction for each with its probability; the label if it is wrong."""
     words = None if text.words is None else as_ids(text.words)
     blanks = replace(masking, split=(1.0, 0.0, 0.0))
     ids, labels = blanks.apply(as_ids(text.ids), torch.Generator().manual_seed(0), words)
@@ -377,13 +380,13 @@ def show_predictions(loaded: Loaded, text: TokenRow, masking: Masking) -> str:
 
 
 def show_token(tokenizer: Tokenizer, number: int) -> str:
-    """A token as readable text; white space as in Python source."""
+    """Return a token as readable text; white space as in Python source."""
     text = tokenizer.decode([number])
     return text.strip() or repr(text)
 
 
 def show_ids(tokenizer: Tokenizer, ids: list[int]) -> str:
-    """Ids as one line: blanks for mask tokens, and no other special tokens."""
+    """Return ids as one line: blanks for mask tokens, and no other special tokens."""
     special = {tokenizer.id_of(token) for token in tokenizer.special.values()} - {tokenizer.mask}
     text = tokenizer.decode(number for number in ids if number not in special)
     if tokenizer.mask is not None:
@@ -394,17 +397,17 @@ def show_ids(tokenizer: Tokenizer, ids: list[int]) -> str:
 class MaskingJob(PlainTextJob):
     """Base of the jobs that mask tokens of plain text; their options have ``masking`` and ``rows``."""
 
-    def examples(self, run: RunContext, parts: Mapping[str, Records[Text]]) -> dict[str, Dataset[Any]]:
-        """Rows of at most ``batch.length`` tokens, special tokens included."""
+    def examples(self, run: RunContext, parts: Mapping[str, Records[TextRecord]]) -> dict[str, Dataset[Any]]:
+        """Return rows of at most ``batch.length`` tokens, special tokens included."""
         return {**text_rows(run, parts, self.options.rows, whole_words=self.options.masking.whole_words)}
 
-    def samples(self, run: RunContext, loaded: Loaded, rows: Sequence[Text]) -> list[str]:
-        """The beginning of each text, with the model's predictions (``sample``)."""
+    def samples(self, run: RunContext, loaded: Loaded, rows: Sequence[TextRecord]) -> list[str]:
+        """Return the beginning of each text, with the model's predictions (``sample``)."""
         options: MaskingOptions = self.options.masking
         masking = options.masking(run.tokenizer)
         texts = [sample_row(run, row.text, whole_words=options.whole_words) for row in rows]
         return [self.sample(loaded, text, masking) for text in texts]
 
     def sample(self, loaded: Loaded, text: TokenRow, masking: Masking) -> str:
-        """A row with blanks, and the model's predictions."""
+        """Return a row with blanks, and the model's predictions."""
         return show_predictions(loaded, text, masking)

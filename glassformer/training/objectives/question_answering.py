@@ -18,26 +18,36 @@ from torch import nn
 from glassformer.config import TaskHead
 from glassformer.config.checks import check_choice, check_positive
 from glassformer.data.loader import Dataset
-from glassformer.data.records import BadRowError, Question
+from glassformer.data.records import BadRowError, QuestionRecord
 from glassformer.hub import Loaded
 from glassformer.nn.norm import upcast
 from glassformer.tasks.answer import Answered, answer
-from glassformer.tasks.texts import Framed, Tokens, Window, sliding, trim
-from glassformer.training.metrics.answers import score_answers
-from glassformer.training.objectives.base import Batch, Ids, Loss, Padding, Term, TokenRow, as_token_row
+from glassformer.tasks.batches import TextTokens, Tokens, Window, sliding, trim
+from glassformer.training.metrics.tasks import score_answers
+from glassformer.training.objectives.base import (
+    Batch,
+    Ids,
+    Loss,
+    LossTerm,
+    ModelRequirement,
+    Padding,
+    TokenRow,
+    as_token_row,
+    head_output,
+    token_cross_entropy,
+)
 from glassformer.training.objectives.examples import (
     BATCH_SIZE,
     NoteCounts,
     as_trained,
     encode_rows,
-    frame_row,
     max_row_tokens,
     readable_rows,
+    row_tokens,
     task_token_row,
 )
 from glassformer.training.objectives.job import Job, RunContext
-from glassformer.training.objectives.token_loss import ModelRequirement, head_output, token_cross_entropy
-from glassformer.training.reading import Records
+from glassformer.training.recipe_data import Records
 
 NEEDS = ModelRequirement("QuestionAnswering", TaskHead, ("span",))
 WIDER = "answers begin or end inside a token, and are learned with the whole token"
@@ -65,7 +75,7 @@ class QuestionAnswering:
     padding: Padding = field(default_factory=Padding)
 
     def prepare(self, examples: Sequence[AnswerExample], generator: torch.Generator) -> Batch:
-        """Questions with the positions of their answers; nothing is random."""
+        """Return questions with the positions of their answers; nothing is random."""
         del generator
         texts = [as_token_row(example.text) for example in examples]
         inputs = self.padding.inputs(texts)
@@ -80,14 +90,16 @@ class QuestionAnswering:
         )
 
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
-        """Two terms, ``start`` and ``end``, over the rows."""
+        """Return two terms, ``start`` and ``end``, over the rows."""
         NEEDS.check(model)
         scores = upcast(head_output(model, batch.inputs))  # B T 2
         if (mask := batch.inputs.get("mask")) is not None:
             scores = scores.masked_fill(~mask.unsqueeze(-1), -torch.inf)
         count = batch.counts["start"]
         logits = dict(zip(("start", "end"), scores.unbind(-1), strict=True))  # B T each
-        terms = {name: Term(token_cross_entropy(logits[name], batch.labels[name]).total, count, 0.5) for name in logits}
+        terms = {
+            name: LossTerm(token_cross_entropy(logits[name], batch.labels[name]).total, count, 0.5) for name in logits
+        }
         right = [logits[name].argmax(-1) == batch.labels[name] for name in logits]
         return Loss(terms, {"exact": ((right[0] & right[1]).sum(), count)})
 
@@ -108,60 +120,60 @@ class QuestionAnsweringOptions:
         check_positive(max_answer_tokens=self.max_answer_tokens, stride=1 if self.stride is None else self.stride)
 
 
-class QuestionAnsweringJob(Job[Question]):
+class QuestionAnsweringJob(Job[QuestionRecord]):
     """Questions on a context; of several right answers the first is learned."""
 
-    record = Question
+    record = QuestionRecord
     head = "span"
     options_type = QuestionAnsweringOptions
 
-    def texts(self, row: Question) -> Iterable[str]:
-        """Question and context."""
+    def texts(self, row: QuestionRecord) -> Iterable[str]:
+        """Return question and context."""
         return row.question, row.context
 
     def objective(self, run: RunContext) -> QuestionAnswering:
-        """Cross-entropy of the answer's first and last token."""
+        """Return the objective: cross-entropy of the answer's first and last token."""
         del run
         return QuestionAnswering()
 
-    def examples(self, run: RunContext, parts: Mapping[str, Records[Question]]) -> dict[str, Dataset[Any]]:
-        """One example per window. The ``notes`` of a data set count answers that are not whole tokens."""
+    def examples(self, run: RunContext, parts: Mapping[str, Records[QuestionRecord]]) -> dict[str, Dataset[Any]]:
+        """Return one example per window. The ``notes`` of a data set count answers that are not whole tokens."""
         return {part: encode_rows(run, rows, partial(self._make, run)) for part, rows in parts.items()}
 
-    def _make(self, run: RunContext, row: Question, counts: NoteCounts) -> list[AnswerExample]:
-        framed, windows = self._read(run, row)
-        span = answer_tokens(framed.second, row) if row.answers else None
-        begin = len(framed.before + framed.first + framed.between)
+    def _make(self, run: RunContext, row: QuestionRecord, counts: NoteCounts) -> list[AnswerExample]:
+        encoded, windows = self._read(run, row)
+        span = answer_tokens(encoded.second, row) if row.answers else None
+        begin = len(encoded.before + encoded.first + encoded.between)
         examples = []
         for window in windows:
-            text = task_token_row(run, replace(framed, second=framed.second[window.start : window.end]).row)
+            text = task_token_row(run, replace(encoded, second=encoded.second[window.start : window.end]).row)
             if span is not None and window.start <= span[0] and span[1] < window.end:
                 positions = span[0] - window.start + begin, span[1] - window.start + begin
                 examples.append(AnswerExample(text, positions))
             elif span is None or self.options.without == "none":
                 examples.append(AnswerExample(text, None))
-        self._check(row, framed, examples)
-        if span is not None and _text(framed.second, span, row.context) != row.answers[0][0].strip():
+        self._check(row, encoded, examples)
+        if span is not None and _text(encoded.second, span, row.context) != row.answers[0][0].strip():
             counts[WIDER] += 1
         return examples
 
-    def _check(self, row: Question, framed: Framed, examples: Sequence[AnswerExample]) -> None:
+    def _check(self, row: QuestionRecord, encoded: TextTokens, examples: Sequence[AnswerExample]) -> None:
         if row.answers and all(example.answer is None for example in examples):
             text = f"{row.answers[0][0]!r:.60} of question {row.id!r}"
             remedy = "Lower objective.stride or raise batch.length"
             raise BadRowError(row.origin, "an answer that no window holds", text, remedy)
-        if not framed.before and any(example.answer is None for example in examples):
+        if not encoded.before and any(example.answer is None for example in examples):
             raise ValueError(
                 f"{row.origin}: a window without an answer has the token before the question as its answer, and this "
-                f"tokenizer puts none there. Say objective.without='leave out', and take out questions without answers."
+                f"tokenizer puts none there. Set objective.without='leave out', and remove questions without answers."
             )
 
-    def _read(self, run: RunContext, row: Question) -> tuple[Framed, list[Window]]:
-        """Question and context, and the windows over the context."""
-        framed, longest = frame_row(run, row.origin, row.question, row.context), max_row_tokens(run)
-        window = longest - framed.frame - len(framed.first)  # tokens of the context
+    def _read(self, run: RunContext, row: QuestionRecord) -> tuple[TextTokens, list[Window]]:
+        """Return question and context, and the windows over the context."""
+        encoded, longest = row_tokens(run, row.origin, row.question, row.context), max_row_tokens(run)
+        window = longest - encoded.special_count - len(encoded.first)  # tokens of the context
         if window < 1:
-            problem = f"{len(framed.first)} tokens leave no room for the context in batch.length={longest}"
+            problem = f"{len(encoded.first)} tokens leave no space for the context in batch.length={longest}"
             raise BadRowError(row.origin, "a question that is too long", problem, "Shorten it, or raise batch.length")
         stride = max(1, window // 2) if self.options.stride is None else self.options.stride
         if stride > window:
@@ -169,9 +181,9 @@ class QuestionAnsweringJob(Job[Question]):
                 f"objective.stride={stride} passes over tokens, for beside the question {window} of the context fit"
             )
             raise BadRowError(row.origin, "a question that is too long", problem, "Lower it, or raise batch.length")
-        return framed, sliding(len(framed.second), window, stride)
+        return encoded, sliding(len(encoded.second), window, stride)
 
-    def _predict(self, loaded: Loaded, rows: Sequence[Question]) -> list[Answered]:
+    def _predict(self, loaded: Loaded, rows: Sequence[QuestionRecord]) -> list[Answered]:
         no_answer = self.options.no_answer
         return answer(
             as_trained(loaded),
@@ -182,15 +194,15 @@ class QuestionAnsweringJob(Job[Question]):
             batch_size=BATCH_SIZE,
         )
 
-    def figures(self, run: RunContext, loaded: Loaded, rows: Sequence[Question]) -> dict[str, float]:
-        """Exact match and F1, by the rules of SQuAD 1.1, or of 2.0 if a question has no answer."""
+    def metrics(self, run: RunContext, loaded: Loaded, rows: Sequence[QuestionRecord]) -> dict[str, float]:
+        """Return exact match and F1, by the rules of SQuAD 1.1, or of 2.0 if a question has no answer."""
         rows = readable_rows(run, rows, self._read)
         predicted = [best_answer(answered) for answered in self._predict(loaded, rows)]
         gold = [[text for text, _ in row.answers] for row in rows]
         return score_answers(predicted, gold, version="1.1" if all(gold) else "2.0").metrics()
 
-    def samples(self, run: RunContext, loaded: Loaded, rows: Sequence[Question]) -> list[str]:
-        """A question, the predicted answer, and the right ones."""
+    def samples(self, run: RunContext, loaded: Loaded, rows: Sequence[QuestionRecord]) -> list[str]:
+        """Return a question, the predicted answer, and the right ones."""
         rows = readable_rows(run, rows, self._read)
         shown = []
         for row, answered in zip(rows, self._predict(loaded, rows), strict=True):
@@ -200,14 +212,14 @@ class QuestionAnsweringJob(Job[Question]):
 
 
 def best_answer(answered: Answered) -> str:
-    """The most likely answer; empty if having no answer is more likely."""
+    """Return the most likely answer; empty if having no answer is more likely."""
     if not answered.answers or (answered.no_answer or 0.0) > answered.answers[0].probability:
         return ""
     return answered.answers[0].text
 
 
-def answer_tokens(tokens: Tokens, row: Question) -> tuple[int, int]:
-    """The first and the last token of the first answer: the shortest span with all of its characters.
+def answer_tokens(tokens: Tokens, row: QuestionRecord) -> tuple[int, int]:
+    """Return the first and the last token of the first answer: the shortest span with all of its characters.
 
     An answer whose first or last character is in no token is a bad row: the neighbouring tokens would be a wrong label.
     """

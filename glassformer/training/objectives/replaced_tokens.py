@@ -18,14 +18,27 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from glassformer.config import LMHead, Model, TaskHead
+from glassformer.config import LMHead, ModelConfig, TaskHead
 from glassformer.config.checks import check_choice, check_number
+from glassformer.config.model import a_family
 from glassformer.families import lineages
 from glassformer.hub import Loaded
 from glassformer.models.transformer import Transformer, unwrapped
 from glassformer.nn.norm import upcast
 from glassformer.training.build_model import check_new, new_facts
-from glassformer.training.objectives.base import IGNORE, Batch, Ids, Loss, Padding, Term, TokenRow, as_ids, as_token_row
+from glassformer.training.objectives.base import (
+    IGNORE,
+    Batch,
+    Ids,
+    Loss,
+    LossTerm,
+    ModelRequirement,
+    Padding,
+    TokenRow,
+    as_ids,
+    as_token_row,
+    token_cross_entropy,
+)
 from glassformer.training.objectives.job import RunContext
 from glassformer.training.objectives.masking import (
     Masking,
@@ -37,7 +50,6 @@ from glassformer.training.objectives.masking import (
     show_ids,
     show_token,
 )
-from glassformer.training.objectives.token_loss import ModelRequirement, token_cross_entropy
 
 GENERATES = ModelRequirement("ReplacedTokens (its generator)", LMHead, families=("encoder",))
 DISCRIMINATES = ModelRequirement("ReplacedTokens (its discriminator)", TaskHead, ("replaced",), ("encoder",))
@@ -52,7 +64,7 @@ class GeneratorAndDiscriminator(nn.Module):
 
     * ``none``: nothing.
     * ``tied``: the tables themselves, trained by both (Clark et al., 2020).
-    * ``disentangled``: the discriminator reads the generator's table of tokens plus a difference of its own, which
+    * ``disentangled``: the discriminator reads the generator's table of tokens plus a learned difference, which
       starts at 0; it trains only the difference (He et al., 2021). ``finished`` adds the two tables up.
     """
 
@@ -88,7 +100,7 @@ class GeneratorAndDiscriminator(nn.Module):
         theirs.weight = mine.weight
 
     def discriminate(self, inputs: Mapping[str, Tensor]) -> Float[Tensor, "B T"]:
-        """The logit of each token; positive: predicted as replaced."""
+        """Return the logit of each token; positive: predicted as replaced."""
         if self.share != "disentangled":
             return self.discriminator(**inputs)
         own = self.discriminator.get_parameter(TABLE)
@@ -96,7 +108,7 @@ class GeneratorAndDiscriminator(nn.Module):
         return functional_call(self.discriminator, {TABLE: table}, kwargs=dict(inputs))
 
     def finished(self) -> Transformer:
-        """A copy of the discriminator that does not need the generator."""
+        """Return a copy of the discriminator that does not need the generator."""
         model = copy.deepcopy(self.discriminator)
         if self.share == "disentangled":
             with torch.no_grad():
@@ -105,7 +117,7 @@ class GeneratorAndDiscriminator(nn.Module):
 
 
 def draw_tokens(logits: Float[Tensor, "N V"], seed: int) -> Int[Tensor, "N"]:
-    """A token sampled from the softmax of each row: the argmax of the logits plus Gumbel noise (Gumbel, 1954).
+    """Return a token sampled from the softmax of each row: the argmax of the logits plus Gumbel noise (Gumbel, 1954).
 
     The noise depends on the seed and the device alone; a CPU and a GPU draw different noise from the same seed.
     """
@@ -131,14 +143,14 @@ class ReplacedTokens:
         check_number(weight=self.weight)
 
     def prepare(self, examples: Sequence[Ids | TokenRow], generator: torch.Generator) -> Batch:
-        """Rows with special tokens; tokens are masked anew at every call, and a seed for sampling is drawn."""
+        """Return rows with special tokens; tokens are masked anew at every call, and a seed for sampling is drawn."""
         batch = masked_batch([as_token_row(example) for example in examples], self.masking, generator, self.padding)
         seed = int(torch.randint(2**62, (), generator=generator))
         counts = {"generator": batch.counts["masked"], "discriminator": batch.tokens}
         return replace(batch, labels={"generator": batch.labels["masked"]}, counts=counts, seed=seed)
 
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
-        """Two terms, ``generator`` over masked tokens and ``discriminator`` over all real tokens."""
+        """Return two terms, ``generator`` over masked tokens and ``discriminator`` over all real tokens."""
         if not isinstance(model, GeneratorAndDiscriminator):
             raise TypeError(f"ReplacedTokens trains a GeneratorAndDiscriminator, and this is a {type(model).__name__}.")
         # The generator predicts the masked tokens, and its samples replace them.
@@ -152,15 +164,15 @@ class ReplacedTokens:
         right = (((scores > 0) == is_replaced) & token_mask).sum()
         masked, tokens = batch.counts["generator"], batch.counts["discriminator"]
         terms = {
-            "generator": Term(generated.total, masked),
-            "discriminator": Term(each.where(token_mask, 0.0).sum(), tokens, self.weight),
+            "generator": LossTerm(generated.total, masked),
+            "discriminator": LossTerm(each.where(token_mask, 0.0).sum(), tokens, self.weight),
         }
-        accuracy = {"generator accuracy": (generated.right, masked), "discriminator accuracy": (right, tokens)}
+        accuracy = {"generator accuracy": (generated.correct, masked), "discriminator accuracy": (right, tokens)}
         return Loss(terms, accuracy | {"replaced": (is_replaced.sum(), masked)})
 
 
 def _sample_ids(logits: Float[Tensor, "B T V"], batch: Batch) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
-    """The ids with the generator's samples in the masked positions, and where these differ from the original."""
+    """Return the ids with the generator's samples in the masked positions, and where these differ from the original."""
     labels = batch.labels["generator"]
     masked = labels != IGNORE
     original = labels.where(masked, batch.inputs["ids"])
@@ -192,38 +204,38 @@ class ReplacedTokensJob(MaskingJob):
         """Raise unless both models are new and can be built."""
         super().check()
         if self.recipe.model.start is not None:
-            raise ValueError("the job replaced builds two new models; say model.lineage in place of model.start.")
+            raise ValueError("the job replaced builds two new models; set model.lineage instead of model.start.")
         check_new(self.recipe.model, "lm", **self.recipe.model.helper)
 
-    def finish(self, facts: Model) -> Model:
-        """A head with one score per token."""
+    def finish(self, facts: ModelConfig) -> ModelConfig:
+        """Return the facts with a head that has one score per token."""
         if facts.encoder is None or facts.decoder is not None:
-            raise ValueError(f"the job replaced trains an encoder; this model is of the family {facts.family}.")
+            raise ValueError(f"the job replaced trains an encoder; this model is {a_family(facts.family)}.")
         head = TaskHead(task="replaced", labels=("replaced",), hidden=facts.encoder.ffn.activation)
         return replace(facts, head=head)
 
-    def export_remedy(self) -> str | None:
-        """Not every lineage has a head for replaced tokens; a fine-tuned model gets another head anyway."""
+    def export_hint(self) -> str | None:
+        """Return advice: few lineages have a head for replaced tokens, and fine-tuning replaces it anyway."""
         return "Without its head it can: glassformer convert --head none."
 
     def build(self, run: RunContext) -> nn.Module:
-        """The generator and the discriminator as one module."""
+        """Return the generator and the discriminator as one module."""
         plan = self.recipe.model
         assert plan.lineage is not None
         sizes = {**plan.sizes, **plan.helper}
         helper = new_facts(lineages()[plan.lineage], sizes, "lm", run.tokenizer)
         return GeneratorAndDiscriminator(Transformer(helper), Transformer(run.facts), self.options.share)
 
-    def shown(self, model: nn.Module) -> Transformer:
-        """The discriminator on its own."""
+    def saved_model(self, model: nn.Module) -> Transformer:
+        """Return the discriminator on its own."""
         return model.finished() if isinstance(model, GeneratorAndDiscriminator) else unwrapped(model)
 
     def objective(self, run: RunContext) -> ReplacedTokens:
-        """Cross-entropy of the masked tokens, and of which tokens are replaced."""
+        """Return the objective: cross-entropy of masked tokens, and of whether each token was replaced."""
         return ReplacedTokens(masking=self.options.masking.masking(run.tokenizer), weight=self.options.weight)
 
     def sample(self, loaded: Loaded, text: TokenRow, masking: Masking) -> str:
-        """A row with random tokens in it, and those that the model predicts as replaced."""
+        """Return a row with random tokens in it, and those that the model predicts as replaced."""
         words = None if text.words is None else as_ids(text.words)
         random = replace(masking, split=(0.0, 1.0, 0.0))
         ids, labels = random.apply(as_ids(text.ids), torch.Generator().manual_seed(0), words)

@@ -22,14 +22,24 @@ from torch import nn
 
 from glassformer.config import PretrainingHead
 from glassformer.config.checks import check_positive, check_probability
+from glassformer.data.batching import hashed
 from glassformer.data.loader import Dataset
-from glassformer.data.order import hashed
-from glassformer.data.records import Text
+from glassformer.data.records import TextRecord
 from glassformer.hub import Loaded
 from glassformer.nn.norm import upcast
-from glassformer.text.sentences import By
-from glassformer.training.objectives.base import Batch, Loss, Padding, Term, TokenRow, flip, pick
-from glassformer.training.objectives.examples import Encoded, PlainTextJob, sentences_of
+from glassformer.text.plain_text import By
+from glassformer.training.objectives.base import (
+    Batch,
+    Loss,
+    LossTerm,
+    ModelRequirement,
+    Padding,
+    TokenRow,
+    flip,
+    pick,
+    token_cross_entropy,
+)
+from glassformer.training.objectives.examples import EncodedExamples, PlainTextJob, sentences_of
 from glassformer.training.objectives.job import RunContext
 from glassformer.training.objectives.masking import (
     SAMPLE_TOKENS,
@@ -39,13 +49,12 @@ from glassformer.training.objectives.masking import (
     predict_row,
     show_predictions,
 )
-from glassformer.training.objectives.token_loss import ModelRequirement, token_cross_entropy
-from glassformer.training.reading import Records
+from glassformer.training.recipe_data import Records
 
 Sentence = Sequence[int]
 IN_ORDER, OTHERWISE = 0, 1  # labels, as in the pair heads of the published models
 NEEDS = ModelRequirement("MaskedPairs", PretrainingHead, families=("encoder",))
-_FRAME = 3  # special tokens around two parts
+_SPECIAL_TOKENS = 3  # special tokens around two parts
 
 
 class SentencePair(NamedTuple):
@@ -71,14 +80,17 @@ class PairLengths:
             )
 
     def target(self, generator: torch.Generator) -> int:
-        """The length to which the rows of one document are filled."""
+        """Return the length to which the rows of one document are filled."""
         return pick(2, self.length, generator) if flip(self.short, generator) else self.length
 
 
 def next_sentence_pairs(
     documents: Sequence[Sequence[Sentence]], rows: PairLengths, generator: torch.Generator
 ) -> list[SentencePair]:
-    """One pass over the documents; a row of a single sentence always gets its second part from another document."""
+    """Return one pass over the documents.
+
+    A row of a single sentence always gets its second part from another document.
+    """
     full = _without_empty(documents)
     if len(full) < 2:
         raise ValueError(f"a second part from another document needs two documents with text; got {len(full)}.")
@@ -98,7 +110,7 @@ def next_sentence_pairs(
 def sentence_order_pairs(
     documents: Sequence[Sequence[Sentence]], rows: PairLengths, generator: torch.Generator
 ) -> list[SentencePair]:
-    """One pass over the documents; a row of a single sentence has no order and is skipped."""
+    """Return one pass over the documents; a row of a single sentence has no order and is skipped."""
 
     def pair(number: int, chunk: Sequence[Sentence], cut: int, target: int) -> tuple[SentencePair | None, int]:
         del number, target
@@ -118,7 +130,7 @@ PairMaker = Callable[[int, Sequence[Sentence], int, int], tuple[SentencePair | N
 def _make_pairs(
     documents: Sequence[Sequence[Sentence]], rows: PairLengths, generator: torch.Generator, pair: PairMaker
 ) -> Iterator[SentencePair]:
-    """The pairs of all documents; ``pair`` makes one from a chunk of sentences, and says how many it used."""
+    """Yield the pairs of all documents; ``pair`` makes one from a chunk of sentences, and says how many it used."""
     for number, document in enumerate(documents):
         target = rows.target(generator)
         start = 0
@@ -132,13 +144,13 @@ def _make_pairs(
 
 
 def _without_empty(documents: Sequence[Sequence[Sentence]]) -> list[list[Sentence]]:
-    """Documents without empty sentences, and without empty documents."""
+    """Return documents without empty sentences, and without empty documents."""
     kept = [[sentence for sentence in document if len(sentence)] for document in documents]
     return [document for document in kept if document]
 
 
 def _gather(sentences: Sequence[Sentence], target: int) -> Sequence[Sentence]:
-    """The first sentences, up to ``target`` tokens or more."""
+    """Return the first sentences, as few as have at least ``target`` tokens, or all."""
     length = 0
     for number, sentence in enumerate(sentences):
         length += len(sentence)
@@ -152,7 +164,7 @@ def _joined(sentences: Sequence[Sentence]) -> list[int]:
 
 
 def _truncate(pair: SentencePair, longest: int, generator: torch.Generator) -> SentencePair:
-    """The pair without tokens at random ends of the longer part, so that it fits."""
+    """Return the pair without tokens at random ends of the longer part, so that it fits."""
     ends = [[0, len(pair.first)], [0, len(pair.second)]]
     for _ in range(len(pair.first) + len(pair.second) - longest):
         longer = ends[0] if ends[0][1] - ends[0][0] > ends[1][1] - ends[1][0] else ends[1]
@@ -179,19 +191,19 @@ class MaskedPairs:
     padding: Padding = field(default_factory=Padding)
 
     def prepare(self, examples: Sequence[SentencePair], generator: torch.Generator) -> Batch:
-        """Pairs of text with special tokens; tokens are masked anew at every call."""
+        """Return pairs of text with special tokens; tokens are masked anew at every call."""
         texts = [frame_pair(pair, self.cls, self.sep) for pair in examples]
         batch = masked_batch(texts, self.masking, generator, self.padding)
         labels = torch.tensor([pair.label for pair in examples])
         return replace(batch, labels=batch.labels | {"pair": labels}, counts=batch.counts | {"pair": len(labels)})
 
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
-        """Two terms, ``masked`` over the masked tokens and ``pair`` over the rows."""
+        """Return two terms, ``masked`` over the masked tokens and ``pair`` over the rows."""
         NEEDS.check(model)
         logits = dict(zip(("masked", "pair"), model(**batch.inputs), strict=True))  # B T V, B 2
         results = {name: token_cross_entropy(logits[name], batch.labels[name]) for name in logits}
-        terms = {name: Term(result.total, batch.counts[name]) for name, result in results.items()}
-        accuracy = {f"{name} accuracy": (result.right, batch.counts[name]) for name, result in results.items()}
+        terms = {name: LossTerm(result.total, batch.counts[name]) for name, result in results.items()}
+        accuracy = {f"{name} accuracy": (result.correct, batch.counts[name]) for name, result in results.items()}
         return Loss(terms, accuracy)
 
 
@@ -208,7 +220,7 @@ class SentencePairsOptions:
 
     pairs: Literal["next", "order"] = "next"
     masking: MaskingOptions = field(default_factory=MaskingOptions)
-    sentences: By = "marks"  # how a document is split, see ``text.sentences``
+    sentences: By = "marks"  # how a document is split, see ``text.plain_text.cut_sentences``
     short: float = 0.1  # probability that the rows of a document are shorter
     passes: int = 1  # over the documents, each with other pairs; all are made before the run and kept in memory
 
@@ -225,33 +237,35 @@ class SentencePairsJob(PlainTextJob):
     options_type = SentencePairsOptions
 
     def objective(self, run: RunContext) -> MaskedPairs:
-        """Cross-entropy of the masked tokens, and of the pairs' labels."""
+        """Return the objective: cross-entropy of the masked tokens, and of the pairs' labels."""
         masking = self.options.masking.masking(run.tokenizer)
         return MaskedPairs(masking=masking, cls=run.token("cls"), sep=run.token("sep"))
 
-    def examples(self, run: RunContext, parts: Mapping[str, Records[Text]]) -> dict[str, Dataset[Any]]:
-        """Pairs of text, at most ``batch.length`` tokens with the special tokens."""
+    def examples(self, run: RunContext, parts: Mapping[str, Records[TextRecord]]) -> dict[str, Dataset[Any]]:
+        """Return pairs of text, at most ``batch.length`` tokens with the special tokens."""
         return {part: self._pairs(run, part, rows) for part, rows in parts.items()}
 
-    def _pairs(self, run: RunContext, part: str, rows: Records[Text]) -> Encoded[SentencePair]:
+    def _pairs(self, run: RunContext, part: str, rows: Records[TextRecord]) -> EncodedExamples[SentencePair]:
         documents = [self._sentences(run, row.text) for row in rows]
-        longest = PairLengths(length=max(0, self.recipe.batch.length - _FRAME), short=self.options.short)
+        longest = PairLengths(length=max(0, self.recipe.batch.length - _SPECIAL_TOKENS), short=self.options.short)
         generator = torch.Generator().manual_seed(hashed("pairs", self.recipe.run.seed, part))
         passes = self.options.passes if part == "train" else 1
         make = _PAIRS[self.options.pairs]
         pairs = [pair for _ in range(passes) for pair in make(documents, longest, generator)]
-        return Encoded(pairs, [len(pair.first) + len(pair.second) + _FRAME for pair in pairs], rows.fingerprint)
+        return EncodedExamples(
+            pairs, [len(pair.first) + len(pair.second) + _SPECIAL_TOKENS for pair in pairs], rows.fingerprint
+        )
 
     def _sentences(self, run: RunContext, text: str) -> list[list[int]]:
         return sentences_of(run.tokenizer, text, self.options.sentences)
 
-    def samples(self, run: RunContext, loaded: Loaded, rows: Sequence[Text]) -> list[str]:
-        """The beginning of each text with blanks, the predictions, and the probability that the second part follows."""
+    def samples(self, run: RunContext, loaded: Loaded, rows: Sequence[TextRecord]) -> list[str]:
+        """Return the beginning of each text with blanks, predictions, and how likely the second part follows."""
         objective = self.objective(run)
         written = []
         for row in rows:
             first, second = _halves(
-                self._sentences(run, row.text), min(SAMPLE_TOKENS, self.recipe.batch.length - _FRAME)
+                self._sentences(run, row.text), min(SAMPLE_TOKENS, self.recipe.batch.length - _SPECIAL_TOKENS)
             )
             text = frame_pair(SentencePair(first, second, IN_ORDER), objective.cls, objective.sep)
             scores = upcast(predict_row(loaded, text)[1])[0]
@@ -262,7 +276,7 @@ class SentencePairsJob(PlainTextJob):
 
 
 def _halves(sentences: Sequence[list[int]], longest: int) -> tuple[list[int], list[int]]:
-    """The first sentence and those after it, ``longest`` tokens together."""
+    """Return the first sentence and those after it, ``longest`` tokens together."""
     first = [token for sentence in islice(sentences, 1) for token in sentence][: max(1, longest // 2)]
     rest = [token for sentence in islice(sentences, 1, None) for token in sentence]
     return first, rest[: longest - len(first)]

@@ -22,21 +22,28 @@ from torch import Tensor, nn
 from glassformer.config import LMHead
 from glassformer.config.checks import check_choice, check_probability
 from glassformer.data.loader import Dataset
-from glassformer.data.records import Pair
-from glassformer.generation.text import generate_text
-from glassformer.generation.translation import prepare_translation
+from glassformer.data.records import PairRecord
+from glassformer.generation.text import generate_text, prepare_translation
 from glassformer.hub import Loaded
 from glassformer.nn.modes import Evaluating
 from glassformer.text.languages import languages_of
 from glassformer.text.tokenizer import Tokenizer
-from glassformer.text.vocabularies import Vocabulary, frame
-from glassformer.training.metrics.summaries import rouge
-from glassformer.training.metrics.translation import bleu, chrf
-from glassformer.training.objectives.base import Batch, Ids, Loss, Padding, Term, TokenRow, as_ids
-from glassformer.training.objectives.examples import Encoded
+from glassformer.text.vocabularies import Vocabulary, set_template
+from glassformer.training.metrics.text import bleu, chrf, rouge
+from glassformer.training.objectives.base import (
+    Batch,
+    Ids,
+    Loss,
+    LossTerm,
+    ModelRequirement,
+    Padding,
+    TokenRow,
+    as_ids,
+    model_token_loss,
+)
+from glassformer.training.objectives.examples import EncodedExamples
 from glassformer.training.objectives.job import Job, RunContext
-from glassformer.training.objectives.token_loss import ModelRequirement, model_token_loss
-from glassformer.training.reading import Records
+from glassformer.training.recipe_data import Records
 
 NEEDS = ModelRequirement("SequenceToSequence", LMHead, families=("encoder-decoder",))
 MOST_TASKS = 20  # with more, the words before colons are not taken for names of tasks
@@ -56,7 +63,7 @@ class SourceTarget:
 def with_languages(
     source: Ids, target: Ids, *, source_language: int, target_language: int, eos: int, start: int | None = None
 ) -> SourceTarget:
-    """Both texts between the token of their language and EOS; ``Languages.resolve`` returns the tokens."""
+    """Return both texts between the token of their language and EOS; ``Languages.resolve`` returns the tokens."""
     end = torch.tensor([eos])
     encoder_ids = torch.cat((torch.tensor([source_language]), as_ids(source), end))
     return SourceTarget(encoder_ids, torch.cat((torch.tensor([target_language]), as_ids(target), end)), start)
@@ -65,7 +72,7 @@ def with_languages(
 def shift_right(
     targets: Int[Tensor, "B U"], token_mask: Bool[Tensor, "B U"], starts: Int[Tensor, "B"]
 ) -> Int[Tensor, "B U"]:
-    """The inputs of the decoder: its start token, and all but the last token of each row of ``targets``."""
+    """Return the inputs of the decoder: its start token, and all but the last token of each row of ``targets``."""
     first = token_mask & (token_mask.cumsum(-1) == 1)
     return starts[:, None].where(first, targets.roll(1, -1))
 
@@ -77,19 +84,20 @@ class SequenceToSequence:
     start: int  # the decoder's first input; config.tokens.start of the model
     smoothing: float = 0.0
     padding: Padding = field(default_factory=Padding)
-    chunk: int | None = None  # positions whose logits are computed at a time, for a large vocabulary; None: all
+    chunk: int | None = None  # positions whose logits are computed at a time; see ``model_token_loss``
 
     def __post_init__(self) -> None:
         check_probability(smoothing=self.smoothing)
 
     def prepare(self, examples: Sequence[SourceTarget], generator: torch.Generator) -> Batch:
-        """Pairs of texts; nothing is random."""
+        """Return pairs of texts; nothing is random."""
         del generator
         targets = [as_ids(example.target) for example in examples]
         if not all(map(len, targets)):
             raise ValueError(
                 "a target has no tokens, not even EOS, so there is nothing to learn from it; leave it out."
             )
+        # The decoder reads the target shifted right by one, after its start token.
         starts = [self.start if example.start is None else example.start for example in examples]
         inputs = self.padding.inputs([TokenRow(example.source) for example in examples])
         labels, target_mask = self.padding.labels(targets), self.padding.mask(targets)  # B U, B U
@@ -106,13 +114,13 @@ class SequenceToSequence:
         )
 
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
-        """One term, ``target``."""
+        """Return one term, ``target``."""
         NEEDS.check(model)
         result = model_token_loss(
             model, batch.inputs, batch.labels["target"], smoothing=self.smoothing, chunk=self.chunk
         )
         count = batch.counts["target"]
-        return Loss({"target": Term(result.total, count)}, {"accuracy": (result.right, count)})
+        return Loss({"target": LossTerm(result.total, count)}, {"accuracy": (result.correct, count)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,39 +145,40 @@ class TextToTextOptions:
 
 
 def language_token(language: str) -> str:
-    """The special token of a language."""
+    """Return the special token of a language."""
     return f"__{language}__"
 
 
-class TextToTextJob(Job[Pair]):
+class TextToTextJob(Job[PairRecord]):
     """Text to text, for an encoder-decoder: translation, summaries, any task in words."""
 
-    record = Pair
+    record = PairRecord
     head = "lm"
     options_type = TextToTextOptions
 
-    def texts(self, row: Pair) -> Iterable[str]:
-        """Both texts."""
+    def texts(self, row: PairRecord) -> Iterable[str]:
+        """Return both texts."""
         return self.options.prefix + row.source, row.target
 
-    def special(self, rows: Iterable[Pair]) -> tuple[str, ...]:
-        """A token for every language, if texts begin with one."""
+    def special(self, rows: Iterable[PairRecord]) -> tuple[str, ...]:
+        """Return a token for every language, if texts begin with one."""
         if not self.options.languages:
             return ()
         return tuple(language_token(code) for code in sorted({code for row in rows for code in _languages(row)}))
 
     def objective(self, run: RunContext) -> SequenceToSequence:
-        """Cross-entropy of the target, with label smoothing."""
+        """Return the objective: cross-entropy of the target, with label smoothing."""
         return SequenceToSequence(start=run.start, smoothing=self.options.smoothing, chunk=self.options.chunk)
 
-    def examples(self, run: RunContext, parts: Mapping[str, Records[Pair]]) -> dict[str, Dataset[Any]]:
-        """Pairs of texts with special tokens; the length of a pair is that of its longer side."""
+    def examples(self, run: RunContext, parts: Mapping[str, Records[PairRecord]]) -> dict[str, Dataset[Any]]:
+        """Return pairs of texts with special tokens; the length of a pair is that of its longer side."""
         return {part: self._encoded(run, rows) for part, rows in parts.items()}
 
-    def _encoded(self, run: RunContext, rows: Records[Pair]) -> Encoded[SourceTarget]:
+    def _encoded(self, run: RunContext, rows: Records[PairRecord]) -> EncodedExamples[SourceTarget]:
         pairs = list(rows)
         if self.options.both_ways:
             pairs = [pair for row in rows for pair in (row, _reversed(row))]
+        # Encode all texts at once, with special tokens unless they are between language tokens.
         longest = self.recipe.batch.length
         is_framed = not self.options.languages
         sources, targets = (
@@ -183,12 +192,13 @@ class TextToTextJob(Job[Pair]):
             ]
         else:
             examples = _with_languages(run, pairs, both, longest - 2)
+        # Lengths, and how many pairs were truncated.
         lengths = [max(len(example.source), len(example.target)) for example in examples]
         cut = sum(max(map(len, pair)) > longest - (0 if is_framed else 2) for pair in both)
-        return Encoded(examples, lengths, rows.fingerprint, cut=cut)
+        return EncodedExamples(examples, lengths, rows.fingerprint, cut=cut)
 
-    def generate(self, run: RunContext, loaded: Loaded, rows: Sequence[Pair]) -> list[str]:
-        """What the model generates for the sources."""
+    def generate(self, run: RunContext, loaded: Loaded, rows: Sequence[PairRecord]) -> list[str]:
+        """Return what the model generates for the sources."""
         options: dict[str, Any] = {
             "max_new_tokens": min(self.options.max_new_tokens, run.recipe.batch.length),
             "beam_size": run.recipe.evaluation.beam,
@@ -201,74 +211,79 @@ class TextToTextJob(Job[Pair]):
         if not self.options.languages:
             outputs = generate_text(loaded, loaded.tokenizer.encode_batch(sources, **encoding), **options)
             return [texts[0].text for texts in outputs]
-        known, written = languages_of(loaded.tokenizer, loaded.folder), dict[int, str]()
+        # One language pair after the other.
+        known, generated = languages_of(loaded.tokenizer, loaded.folder), dict[int, str]()
         for pair in sorted({_languages(row) for row in rows}):
             numbers = [number for number, row in enumerate(rows) if _languages(row) == pair]
             inputs = [known.source(sources[number], pair[0], **encoding) for number in numbers]
             _, language_options = prepare_translation(loaded, [], *pair)
             outputs = generate_text(loaded, inputs, **language_options, **options)
-            written |= {number: texts[0].text for number, texts in zip(numbers, outputs, strict=True)}
-        return [written[number] for number in range(len(rows))]
+            generated |= {number: texts[0].text for number, texts in zip(numbers, outputs, strict=True)}
+        return [generated[number] for number in range(len(rows))]
 
-    def figures(self, run: RunContext, loaded: Loaded, rows: Sequence[Pair]) -> dict[str, float]:
-        """BLEU and chrF, ROUGE, or exact match."""
+    def metrics(self, run: RunContext, loaded: Loaded, rows: Sequence[PairRecord]) -> dict[str, float]:
+        """Return BLEU and chrF, ROUGE, or exact match."""
         return score_texts(self.options.metric, self.generate(run, loaded, rows), rows, self.options.tokenize)
 
-    def footnotes(self) -> list[str]:
-        """The signature of BLEU, without which its score cannot be compared."""
+    def metric_notes(self) -> list[str]:
+        """Return the signature of BLEU, without which its score cannot be compared."""
         if self.options.metric != "translation":
             return []
         return [f"BLEU: {bleu(['a'], ['a'], tokenize=self.options.tokenize).signature}"]
 
-    def samples(self, run: RunContext, loaded: Loaded, rows: Sequence[Pair]) -> list[str]:
-        """Source, generated text and target."""
-        written = self.generate(run, loaded, rows)
-        return [f"{row.source}\n  → {text}\n  = {row.target}" for row, text in zip(rows, written, strict=True)]
+    def samples(self, run: RunContext, loaded: Loaded, rows: Sequence[PairRecord]) -> list[str]:
+        """Return source, generated text and target."""
+        generated = self.generate(run, loaded, rows)
+        return [f"{row.source}\n  → {text}\n  = {row.target}" for row, text in zip(rows, generated, strict=True)]
 
 
 def score_texts(
-    metric: Metric, written: Sequence[str], rows: Sequence[Pair], tokenize: str = "13a"
+    metric: Metric, generated: Sequence[str], rows: Sequence[PairRecord], tokenize: str = "13a"
 ) -> dict[str, float]:
-    """The metric of generated texts, compared with the targets of the rows."""
-    wanted = [row.target for row in rows]
+    """Return the metric of generated texts, compared with the targets of the rows."""
+    references = [row.target for row in rows]
     if metric == "summaries":
-        return rouge(written, wanted).metrics()
+        return rouge(generated, references).metrics()
     if metric == "translation":
-        return bleu(written, wanted, tokenize=tokenize).metrics() | chrf(written, wanted).metrics()
-    scores = {"exact match": exact_match(written, wanted)}
+        return bleu(generated, references, tokenize=tokenize).metrics() | chrf(generated, references).metrics()
+    scores = {"exact match": exact_match(generated, references)}
     tasks = Counter(row.source.partition(": ")[0] for row in rows if ": " in row.source)
     for task in sorted(tasks) if 1 < len(tasks) <= MOST_TASKS else []:
         numbers = [n for n, row in enumerate(rows) if row.source.startswith(f"{task}: ")]
-        scores[f"exact match of {task}"] = exact_match([written[n] for n in numbers], [wanted[n] for n in numbers])
+        scores[f"exact match of {task}"] = exact_match(
+            [generated[n] for n in numbers], [references[n] for n in numbers]
+        )
     return scores
 
 
-def exact_match(written: Sequence[str], wanted: Sequence[str]) -> float:
-    """The share of texts that equal their targets, apart from white space at both ends."""
-    return sum(text.strip() == target.strip() for text, target in zip(written, wanted, strict=True)) / len(wanted)
+def exact_match(generated: Sequence[str], references: Sequence[str]) -> float:
+    """Return the share of texts that equal their targets, apart from white space at both ends."""
+    return sum(text.strip() == target.strip() for text, target in zip(generated, references, strict=True)) / len(
+        references
+    )
 
 
-def _languages(row: Pair) -> tuple[str, str]:
+def _languages(row: PairRecord) -> tuple[str, str]:
     if row.source_language is None or row.target_language is None:
-        raise ValueError(f"{row.origin}: the languages of this pair are not known; say data.languages=[en, de].")
+        raise ValueError(f"{row.origin}: the languages of this pair are not known; set data.languages=[en, de].")
     return row.source_language, row.target_language
 
 
 def _with_languages(
-    run: RunContext, rows: Sequence[Pair], texts: Iterable[tuple[list[int], list[int]]], longest: int
+    run: RunContext, rows: Sequence[PairRecord], texts: Iterable[tuple[list[int], list[int]]], longest: int
 ) -> list[SourceTarget]:
-    """The texts of each row, truncated to ``longest`` tokens, with the tokens of their languages."""
+    """Return the texts of each row, truncated to ``longest`` tokens, with the tokens of their languages."""
     known, eos = languages_of(run.tokenizer, run.folder), run.token("eos")
     examples = []
     for row, (source, target) in zip(rows, texts, strict=True):
         ours, theirs = (known.resolve(code) for code in _languages(row))
-        frame = {"source_language": ours, "target_language": theirs, "eos": eos}
-        examples.append(with_languages(_ids(source[:longest]), _ids(target[:longest]), **frame))
+        specials = {"source_language": ours, "target_language": theirs, "eos": eos}
+        examples.append(with_languages(_ids(source[:longest]), _ids(target[:longest]), **specials))
     return examples
 
 
-def _reversed(row: Pair) -> Pair:
-    return Pair(row.target, row.source, row.target_language, row.source_language, row.origin)
+def _reversed(row: PairRecord) -> PairRecord:
+    return PairRecord(row.target, row.source, row.target_language, row.source_language, row.origin)
 
 
 def _ids(ids: Sequence[int]) -> torch.Tensor:
@@ -276,29 +291,29 @@ def _ids(ids: Sequence[int]) -> torch.Tensor:
 
 
 def _cut(ids: list[int], longest: int) -> list[int]:
-    """A text truncated to ``longest`` tokens, of which the last one, EOS, stays."""
+    """Return a text truncated to ``longest`` tokens, of which the last one, EOS, stays."""
     return ids if len(ids) <= longest else [*ids[: longest - 1], ids[-1]]
 
 
 class ToyJob(TextToTextJob):
     """Two sentences to translate with a vocabulary of six words; samples are the decoder's distributions."""
 
-    def own_tokenizer(self, rows: Iterable[Pair]) -> Tokenizer:
-        """A tokenizer with a token for each word of the rows."""
+    def own_tokenizer(self, rows: Iterable[PairRecord]) -> Tokenizer:
+        """Return a tokenizer with a token for each word of the rows."""
         words = {word: None for row in rows for text in (row.source, row.target) for word in text.split()}
         numbers = {word: number for number, word in enumerate([START, END, *words])}
         backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(numbers, unk_token=START))
         backend.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
         backend.add_special_tokens([START, END])
-        frame(backend, start=[], end=[END])
+        set_template(backend, start=[], end=[END])
         return Tokenizer(Vocabulary(backend, {"bos": START, "eos": END, "pad": START, "unk": START}))
 
-    def samples(self, run: RunContext, loaded: Loaded, rows: Sequence[Pair]) -> list[str]:
-        """A table per row: the probability of each word at each position of the target."""
+    def samples(self, run: RunContext, loaded: Loaded, rows: Sequence[PairRecord]) -> list[str]:
+        """Return a table per row: the probability of each word at each position of the target."""
         return [_table(run, row, self._probabilities(run, loaded, row), _words(rows)) for row in rows]
 
     @torch.no_grad()
-    def _probabilities(self, run: RunContext, loaded: Loaded, row: Pair) -> Float[Tensor, "U V"]:
+    def _probabilities(self, run: RunContext, loaded: Loaded, row: PairRecord) -> Float[Tensor, "U V"]:
         model = loaded.model
         device = next(model.parameters()).device
         source = torch.tensor([run.tokenizer.encode(row.source)], device=device)
@@ -308,17 +323,17 @@ class ToyJob(TextToTextJob):
         return torch.softmax(logits[0].float(), -1).cpu()
 
 
-def _words(rows: Sequence[Pair]) -> list[str]:
-    """The words of all targets, and the end token."""
+def _words(rows: Sequence[PairRecord]) -> list[str]:
+    """Return the words of all targets, and the end token."""
     return [*dict.fromkeys(word for row in rows for word in row.target.split()), END]
 
 
-def _table(run: RunContext, row: Pair, probs: Float[Tensor, "U V"], words: Sequence[str]) -> str:
-    wanted = [*row.target.split(), END]
-    width = max(map(len, (*words, "others"))) + 2
+def _table(run: RunContext, row: PairRecord, probs: Float[Tensor, "U V"], words: Sequence[str]) -> str:
+    targets = [*row.target.split(), END]
+    width = max(map(len, (*words, "target", "others"))) + 2
     numbers = [run.tokenizer.id_of(word) for word in words]
-    lines = [row.source, "  wanted".ljust(width + 2) + "".join(word.rjust(width) for word in (*words, "others"))]
-    for word, line in zip(wanted, probs, strict=True):
+    lines = [row.source, "  target".ljust(width + 2) + "".join(word.rjust(width) for word in (*words, "others"))]
+    for word, line in zip(targets, probs, strict=True):
         shares = [*line[numbers].tolist(), 1 - float(line[numbers].sum())]
         lines.append(f"  {word}".ljust(width + 2) + "".join(f"{100 * share:.1f} %".rjust(width) for share in shares))
     return "\n".join(lines)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from glassformer.config.checks import check_number, check_positive, check_probability
 from glassformer.data.loader import Dataset
 from glassformer.data.packing import Packed, PackedRows, StreamPlan
-from glassformer.data.records import Text
+from glassformer.data.records import TextRecord
 from glassformer.generation.text import generate_text
 from glassformer.hub import Loaded
 from glassformer.text.tokenizer import Tokenizer
@@ -30,7 +30,7 @@ from glassformer.training.objectives.examples import DatasetSlice, Mapped, Plain
 from glassformer.training.objectives.job import RunContext
 from glassformer.training.objectives.masking import BLANK, SAMPLE_TOKENS, show_ids
 from glassformer.training.objectives.seq2seq import SequenceToSequence, SourceTarget
-from glassformer.training.reading import Records
+from glassformer.training.recipe_data import Records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +53,12 @@ class SpanSizes:
         return noise, min(max(round(noise / self.mean), 1), noise, length - noise)
 
     def lengths(self, length: int) -> tuple[int, int]:
-        """The lengths of input and target for a text of ``length`` tokens, sentinels and EOS included."""
+        """Return the lengths of input and target for a text of ``length`` tokens, sentinels and EOS included."""
         noise, spans = self.counts(length)
         return length - noise + spans + 1, noise + spans + 1
 
     def longest_text(self, inputs: int) -> int:
-        """The most tokens of a text whose input has at most ``inputs`` tokens."""
+        """Return the most tokens of a text whose input has at most ``inputs`` tokens."""
         if inputs < 3:
             raise ValueError(f"the shortest input is a token, a sentinel and EOS; {inputs} tokens are too few.")
         length = 2
@@ -68,14 +68,17 @@ class SpanSizes:
 
 
 def random_segments(items: int, segments: int, generator: torch.Generator) -> Int[Tensor, "segments"]:
-    """Sizes of ``segments`` parts, at least 1 each, that add up to ``items``; all partitions are equally likely."""
+    """Return sizes of ``segments`` parts, at least 1 each, that add up to ``items``.
+
+    All partitions are equally likely.
+    """
     cuts = torch.randperm(items - 1, generator=generator)[: segments - 1].sort().values + 1
     ends = torch.cat((torch.tensor([0]), cuts, torch.tensor([items])))
     return ends.diff()
 
 
 def choose_spans(length: int, spans: SpanSizes, generator: torch.Generator) -> Bool[Tensor, "T"]:
-    """Which tokens of a text of ``length`` are removed."""
+    """Return which tokens of a text of ``length`` are removed."""
     if length < 2:
         raise ValueError(f"a text of {length} tokens has nothing to remove and something to keep; leave it out.")
     noise, number = spans.counts(length)
@@ -86,7 +89,7 @@ def choose_spans(length: int, spans: SpanSizes, generator: torch.Generator) -> B
 
 
 def leave_sentinels(ids: Int[Tensor, "T"], removed: Bool[Tensor, "T"], first: int) -> Int[Tensor, "S"]:
-    """Ids with each span of ``removed`` tokens replaced by a sentinel, whose ids count down from ``first``."""
+    """Return ids with each span of ``removed`` tokens replaced by a sentinel, whose ids count down from ``first``."""
     before = torch.cat((torch.tensor([False]), removed[:-1]))
     starts = removed & ~before
     sentinels = first + 1 - starts.cumsum(-1)
@@ -116,7 +119,7 @@ class SpanCorruption:
         check_positive(sentinels=self.sentinels)
 
     def prepare(self, examples: Sequence[Ids], generator: torch.Generator) -> Batch:
-        """Texts without special tokens, corrupted anew at every call."""
+        """Return texts without special tokens, corrupted anew at every call."""
         return self.decoder.prepare([self._corrupt(as_ids(ids), generator) for ids in examples], generator)
 
     def _corrupt(self, ids: Int[Tensor, "T"], generator: torch.Generator) -> SourceTarget:
@@ -129,7 +132,7 @@ class SpanCorruption:
         return SourceTarget(*corrupt(ids, removed, self.first_sentinel, self.eos))
 
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
-        """One term, ``target``."""
+        """Return one term, ``target``."""
         return self.decoder.loss(model, batch)
 
 
@@ -161,7 +164,7 @@ class SpanCorruptionJob(PlainTextJob):
         return SpanSizes(density=self.options.density, mean=self.options.mean)
 
     def objective(self, run: RunContext) -> SpanCorruption:
-        """Cross-entropy of the spans."""
+        """Return the objective: cross-entropy of the spans."""
         first, count = sentinels(run.tokenizer)
         longest = self._sizes.longest_text(self.recipe.batch.length)
         if (needed := self._sizes.counts(longest)[1]) > count:
@@ -177,11 +180,11 @@ class SpanCorruptionJob(PlainTextJob):
             spans=self._sizes,
         )
 
-    def examples(self, run: RunContext, parts: Mapping[str, Records[Text]]) -> dict[str, Dataset[Any]]:
-        """Rows of text without special tokens."""
+    def examples(self, run: RunContext, parts: Mapping[str, Records[TextRecord]]) -> dict[str, Dataset[Any]]:
+        """Return rows of text without special tokens."""
         return {part: self._rows(run, part, rows) for part, rows in parts.items()}
 
-    def _rows(self, run: RunContext, part: str, rows: Records[Text]) -> Dataset[Int[Tensor, "_"]]:
+    def _rows(self, run: RunContext, part: str, rows: Records[TextRecord]) -> Dataset[Int[Tensor, "_"]]:
         file = token_file(run.folder, part, texts_of(rows), rows.fingerprint, run.tokenizer)
         longest = self._sizes.longest_text(self.recipe.batch.length)
         packed = PackedRows(file, StreamPlan(file.lengths, longest))
@@ -196,8 +199,8 @@ class SpanCorruptionJob(PlainTextJob):
         kept = DatasetSlice(packed, 0, len(lengths), packed.fingerprint)  # without a last row of one token
         return Mapped(kept, ids, lengths)
 
-    def samples(self, run: RunContext, loaded: Loaded, rows: Sequence[Text]) -> list[str]:
-        """Texts with gaps, and the model's spans for them."""
+    def samples(self, run: RunContext, loaded: Loaded, rows: Sequence[TextRecord]) -> list[str]:
+        """Return texts with gaps, and the model's spans for them."""
         objective, written = self.objective(run), []
         longest = min(SAMPLE_TOKENS, self._sizes.longest_text(self.recipe.batch.length))
         for row in rows:

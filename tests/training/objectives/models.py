@@ -42,10 +42,10 @@ def pair_of(architecture: str, name: str | None = None, **config: Any) -> Pair:
 
 def fresh(architecture: str, name: str | None = None, seed: int = 0, **facts: Any) -> Transformer:
     """A model of our own to be trained, in float64, without dropout."""
-    page = facts_of(case_of(architecture, name))
+    config = facts_of(case_of(architecture, name))
     for path, value in facts.items():
-        page = change(page, path.replace("__", "."), value)
-    model = randomise(Transformer(page), seed).eval().double()
+        config = change(config, path.replace("__", "."), value)
+    model = randomise(Transformer(config), seed).eval().double()
     assert isinstance(model, Transformer)
     return model
 

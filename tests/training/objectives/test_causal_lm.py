@@ -1,14 +1,15 @@
 """The next token: shifted once, over documents, prompts and packed rows."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from glassformer.config import Model
+from glassformer.config import ModelConfig
 from glassformer.models.transformer import Transformer
-from glassformer.training.objectives.base import IGNORE, Padding, add_counts
+from glassformer.training.objectives.base import IGNORE, Padding
 from glassformer.training.objectives.causal_lm import Document, NextToken, PackedDocuments, with_code
 from tests.helpers import largest_difference
 from tests.training.objectives.models import fresh, gradients, mean_of, pair_of, seeded, words
@@ -24,8 +25,8 @@ def test_the_loss_of_four_tokens_by_hand() -> None:
     assert batch.labels["next"].tolist() == [[11, 7, 30]]
     assert (batch.counts, batch.tokens) == ({"next": 3}, 3)
     probs = model(torch.tensor([ids]))[0].log_softmax(-1)
-    wanted = -(probs[0, 11] + probs[1, 7] + probs[2, 30])
-    assert abs((NextToken().loss(model, batch).terms["next"].total - wanted).item()) < 1e-12
+    expected = -(probs[0, 11] + probs[1, 7] + probs[2, 30])
+    assert abs((NextToken().loss(model, batch).terms["next"].total - expected).item()) < 1e-12
 
 
 @pytest.mark.parametrize("architecture", ["GPT2LMHeadModel", "LlamaForCausalLM", "CTRLLMHeadModel"])
@@ -44,13 +45,13 @@ def test_the_loss_is_the_references(architecture: str) -> None:
 class Copies(Transformer):
     """A model that says of every token the token itself, or the one that comes after it in a table."""
 
-    def __init__(self, facts: Model, after: dict[int, int] | None = None) -> None:
+    def __init__(self, facts: ModelConfig, after: dict[int, int] | None = None) -> None:
         super().__init__(facts)
         self.after = after or {}
 
     def forward(self, ids: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-        said = torch.tensor([[self.after.get(token, token) for token in row] for row in ids.tolist()])
-        return 50.0 * F.one_hot(said, self.config.vocab).double()
+        next_ids = torch.tensor([[self.after.get(token, token) for token in row] for row in ids.tolist()])
+        return 50.0 * F.one_hot(next_ids, self.config.vocab).double()
 
 
 def test_row_30_identity_does_not_solve_it_and_knowing_the_next_token_does() -> None:
@@ -65,7 +66,7 @@ def test_row_30_identity_does_not_solve_it_and_knowing_the_next_token_does() -> 
 def test_row_29_a_real_end_is_learned_though_padding_has_the_same_id() -> None:
     eos, rows = 1, [[*row, 1] for row in words(6, 3)]
     model = fresh("GPT2LMHeadModel")
-    found = []
+    result = []
     for fill in (eos, 17):
         objective = NextToken(padding=Padding(fill=fill))
         batch = objective.prepare(rows, seeded())
@@ -75,11 +76,11 @@ def test_row_29_a_real_end_is_learned_though_padding_has_the_same_id() -> None:
         model.zero_grad()
         loss = objective.loss(model, batch)
         loss.mean().backward()
-        found.append((loss.terms["next"].total.item(), gradients(model)))
-    assert found[0][0] == found[1][0]
-    bias = found[0][1]["embed.token.weight"]  # tied to the head: the row of EOS has a gradient
+        result.append((loss.terms["next"].total.item(), gradients(model)))
+    assert result[0][0] == result[1][0]
+    bias = result[0][1]["embed.token.weight"]  # tied to the head: the row of EOS has a gradient
     assert float(bias[eos].abs().max()) > 1e-3
-    assert torch.equal(bias, found[1][1]["embed.token.weight"])
+    assert torch.equal(bias, result[1][1]["embed.token.weight"])
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
@@ -103,7 +104,7 @@ def test_row_32_unequal_micro_batches_are_one_batch() -> None:
     whole = gradients(model)
     model.zero_grad()
     batches = [objective.prepare(part, seeded()) for part in (rows[:1], rows[1:4], rows[4:])]
-    counts = add_counts(batches)
+    counts = sum((Counter(batch.counts) for batch in batches), Counter())
     assert counts == {"next": 30}
     for batch in batches:
         objective.loss(model, batch).mean(counts).backward()
@@ -126,12 +127,12 @@ def test_packed_documents_are_each_as_if_alone() -> None:
 
 def test_what_is_given_is_read_and_not_predicted() -> None:
     model, objective, (row,) = fresh("GPT2LMHeadModel"), NextToken(), words(7)
-    batch = objective.prepare([Document(row, given=3)], seeded())
+    batch = objective.prepare([Document(row, prompt_tokens=3)], seeded())
     assert batch.inputs["ids"][0].tolist() == row[:-1]
     assert batch.labels["next"][0].tolist() == [IGNORE, IGNORE, *row[3:]]
     assert batch.counts == {"next": 4}
-    other = objective.prepare([Document([60, *row[1:]], given=3)], seeded())
-    totals = [objective.loss(model, one).terms["next"].total.item() for one in (batch, other)]
+    other = objective.prepare([Document([60, *row[1:]], prompt_tokens=3)], seeded())
+    totals = [objective.loss(model, entry).terms["next"].total.item() for entry in (batch, other)]
     assert abs(totals[0] - totals[1]) > 1e-6  # though it is not predicted, it is seen
 
 
@@ -167,5 +168,5 @@ def test_rows_without_a_next_token_are_refused() -> None:
             NextToken().prepare(rows, seeded())
     with pytest.raises(ValueError, match="at least one example"):
         NextToken().prepare([], seeded())
-    with pytest.raises(ValueError, match="given"):
-        Document([5, 6], given=-1)
+    with pytest.raises(ValueError, match="prompt_tokens"):
+        Document([5, 6], prompt_tokens=-1)

@@ -8,10 +8,10 @@ from torch import Tensor
 from transformers.trainer_pt_utils import LabelSmoother
 
 from glassformer.config import LMHead
-from glassformer.training.objectives.base import IGNORE
-from glassformer.training.objectives.token_loss import (
+from glassformer.training.objectives.base import (
+    IGNORE,
     ModelRequirement,
-    chunked_token_loss,
+    chunked_cross_entropy,
     model_token_loss,
     token_cross_entropy,
     token_losses,
@@ -28,7 +28,7 @@ def test_the_sum_over_judged_places_by_hand() -> None:
     total, count = token_losses(CHANCES.log() + 3.0, LABELS)
     assert count == 2
     assert abs(float(total) - (math.log(4) - math.log(0.4))) < 1e-12
-    assert int(token_cross_entropy(CHANCES, LABELS).right) == 1  # the second row's highest is its label
+    assert int(token_cross_entropy(CHANCES, LABELS).correct) == 1  # the second row's highest is its label
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
@@ -36,27 +36,27 @@ def test_a_label_that_no_other_token_beats_is_right(dtype: torch.dtype) -> None:
     rows = [[2, 1, 0], [2, 3, 3], [1, 0, 2], [5, 1, 1], [1, 1, 1]]
     logits = torch.tensor([rows, [[-4, -1, -2]] * 5], dtype=dtype, requires_grad=True)  # 2 5 3
     labels = torch.tensor([[0, 2, 1, IGNORE, 1], [1, 0, IGNORE, IGNORE, 1]])  # rows 2 and 5 are ties
-    right = token_cross_entropy(logits, labels).right
-    assert (int(right), right.requires_grad) == (5, False)
-    with torch.no_grad():  # a model that is judged gains nothing by scores that are all alike
-        assert int(token_cross_entropy(logits, labels).right) == 3
+    correct = token_cross_entropy(logits, labels).correct
+    assert (int(correct), correct.requires_grad) == (5, False)
+    with torch.no_grad():  # in evaluation, equal scores do not count as correct
+        assert int(token_cross_entropy(logits, labels).correct) == 3
 
 
 def test_smoothing_by_hand() -> None:
     total, _ = token_losses(CHANCES.log(), LABELS, smoothing=0.2)
-    wanted = 0.0
+    expected = 0.0
     for probs, label in zip(CHANCES[:2].tolist(), LABELS[:2].tolist(), strict=True):
-        wanted -= 0.8 * math.log(probs[label]) + sum(0.05 * math.log(p) for p in probs)
-    assert abs(float(total) - wanted) < 1e-12
+        expected -= 0.8 * math.log(probs[label]) + sum(0.05 * math.log(p) for p in probs)
+    assert abs(float(total) - expected) < 1e-12
 
 
 def test_smoothing_is_the_references() -> None:
     logits, labels = normal(3, 7, 11), torch.randint(0, 11, (3, 7))
     labels[1, 3:] = IGNORE
-    theirs = LabelSmoother(epsilon=0.1)({"logits": logits}, labels)
+    reference = LabelSmoother(epsilon=0.1)({"logits": logits}, labels)
     total, count = token_losses(logits, labels, smoothing=0.1)
     assert count == 17
-    assert abs(float(total) / count - float(theirs)) < 1e-7  # they sum in float32
+    assert abs(float(total) / count - float(reference)) < 1e-7  # they sum in float32
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
@@ -90,12 +90,11 @@ def test_half_precision_is_summed_in_float32(dtype: torch.dtype) -> None:
 def test_nothing_judged_is_zero_and_can_be_trained_on() -> None:
     hidden, table = normal(1, 4, 3).requires_grad_(), normal(3, 6).requires_grad_()
     labels = torch.full((1, 4), IGNORE)
-    for total, count in (
-        token_losses(hidden @ table, labels),
-        chunked_token_loss(hidden, lambda x: x @ table, labels, 2),
-    ):
-        total.backward()
-        assert (total.item(), count) == (0.0, 0)
+    total, count = token_losses(hidden @ table, labels)
+    assert count == 0
+    for loss in (total, chunked_cross_entropy(hidden, lambda x: x @ table, labels, 2).total):
+        loss.backward()
+        assert loss.item() == 0.0
     assert hidden.grad is not None
     assert float(hidden.grad.abs().max()) == 0.0
 
@@ -132,15 +131,15 @@ def test_chunks_give_the_same_number_and_gradients(head: str, chunk: int) -> Non
     if model.config.family == "encoder-decoder":
         inputs |= {"target": ids.flip(-1), "target_mask": mask}
     labels = torch.randint(5, VOCAB, (2, 7)).where(mask, IGNORE)
-    found = []
+    result = []
     for size in (None, chunk):
         model.zero_grad()
-        judged = model_token_loss(model, inputs, labels, smoothing=0.1, chunk=size)
-        judged.total.backward()
-        found.append((judged, gradients(model)))
-    (whole, whole_gradients), (parts, part_gradients) = found
+        evaluated = model_token_loss(model, inputs, labels, smoothing=0.1, chunk=size)
+        evaluated.total.backward()
+        result.append((evaluated, gradients(model)))
+    (whole, whole_gradients), (parts, part_gradients) = result
     assert abs(whole.total.item() - parts.total.item()) < 1e-12 * whole.total.item()
-    assert int(whole.right) == int(parts.right)
+    assert int(whole.correct) == int(parts.correct)
     assert whole_gradients.keys() == part_gradients.keys()
     for name, gradient in whole_gradients.items():
         assert largest_difference(gradient, part_gradients[name]) < 1e-12 * max(1.0, float(gradient.abs().max())), name
@@ -155,8 +154,8 @@ def test_no_more_than_a_chunk_of_judged_places_reaches_the_head() -> None:
         return x @ table
 
     labels = torch.tensor([[0, IGNORE, 2, 3, IGNORE], [IGNORE, 1, 5, IGNORE, 4]])
-    total, count = chunked_token_loss(normal(2, 5, 3), head, labels, 4)
-    assert (sizes, count) == ([4, 2], 6)
+    total = chunked_cross_entropy(normal(2, 5, 3), head, labels, 4).total
+    assert sizes == [4, 2]
     total.backward()
     assert sorted(sizes) == [2, 2, 4, 4]  # made anew in the backward pass, not kept
 

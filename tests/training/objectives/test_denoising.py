@@ -44,9 +44,9 @@ def pieces(noisy: list[int]) -> tuple[list[int], list[int]]:
     """The tokens that stayed, and how many tokens each single mask between two of them stands for."""
     kept = [token for token in noisy if token != MASK]
     spans = [
-        noisy[place + 1] - noisy[place - 1] - 1
-        for place in range(1, len(noisy) - 1)
-        if noisy[place] == MASK and MASK not in (noisy[place - 1], noisy[place + 1])
+        noisy[position + 1] - noisy[position - 1] - 1
+        for position in range(1, len(noisy) - 1)
+        if noisy[position] == MASK and MASK not in (noisy[position - 1], noisy[position + 1])
     ]
     return kept, spans
 
@@ -77,11 +77,11 @@ def test_all_orders_of_spans_and_tokens_are_as_likely() -> None:
     for _ in range(3000):
         noisy = infill_text(torch.arange(10, 15), 0.2, MASK, generator)
         seen[tuple((noisy == MASK).nonzero().squeeze(-1).tolist())] += 1
-    one = [n for places, n in seen.items() if len(places) == 1]  # a span of one token, in any of five places
-    two = [n for places, n in seen.items() if len(places) == 2]  # and a mask put in between
-    assert (len(one), len(two)) == (5, 15)
-    assert is_fair(sum(one), 3000, 1 - math.exp(-3))
-    assert chi_square(one, [1 / 5] * 5) < 4.5
+    entry = [n for positions, n in seen.items() if len(positions) == 1]  # a span of one token, in any of five places
+    two = [n for positions, n in seen.items() if len(positions) == 2]  # and a mask put in between
+    assert (len(entry), len(two)) == (5, 15)
+    assert is_fair(sum(entry), 3000, 1 - math.exp(-3))
+    assert chi_square(entry, [1 / 5] * 5) < 4.5
     assert chi_square(two, [1 / 15] * 15) < 4.5
 
 
@@ -97,7 +97,7 @@ def test_sentences_are_put_in_any_order() -> None:
 def test_a_document_is_rotated_to_any_token() -> None:
     generator = seeded(4)
     seen = Counter(tuple(rotate_document(torch.arange(7), generator).tolist()) for _ in range(3500))
-    assert set(seen) == {tuple((start + place) % 7 for place in range(7)) for start in range(7)}
+    assert set(seen) == {tuple((start + position) % 7 for position in range(7)) for start in range(7)}
     assert chi_square(list(seen.values()), [1 / 7] * 7) < 4.5
 
 
@@ -109,14 +109,14 @@ def test_noises_are_applied_together_and_each_alone() -> None:
     spoiled = every.apply(sentences, seeded())
     assert MASK in spoiled.tolist()
     assert {*spoiled.tolist()} < {MASK, *IDS.tolist()}
-    for one in (
+    for entry in (
         Noise(mask_token=MASK, infill=0.0),
         Noise(mask_token=MASK, permute=False),
         Noise(mask_token=MASK, permute=False, infill=0.0, mask=0.1),
         Noise(mask_token=MASK, permute=False, infill=0.0, delete=0.1),
         Noise(mask_token=MASK, permute=False, infill=0.0, rotate=True),
     ):
-        assert not torch.equal(one.apply(sentences, seeded(1)), IDS)
+        assert not torch.equal(entry.apply(sentences, seeded(1)), IDS)
 
 
 def test_the_target_is_the_original_and_the_loss_the_references() -> None:
@@ -131,10 +131,10 @@ def test_the_target_is_the_original_and_the_loss_the_references() -> None:
     assert batch.inputs["ids"][torch.arange(2), last].tolist() == [EOS, EOS]
     assert MASK in batch.inputs["ids"][0].tolist()
     pair = pair_of("BartForConditionalGeneration", "bart")
-    theirs = pair.theirs(
+    reference = pair.theirs(
         input_ids=batch.inputs["ids"], attention_mask=batch.inputs["mask"].long(), labels=batch.labels["target"]
     )
-    assert abs(mean_of(objective.loss(pair.ours, batch), "target") - theirs.loss.item()) < 1e-9
+    assert abs(mean_of(objective.loss(pair.ours, batch), "target") - reference.loss.item()) < 1e-9
     with pytest.raises(ValueError, match="without sentences"):
         objective.prepare([[]], seeded())
     assert objective.prepare([[[]]], seeded()).labels["target"].tolist() == [[BOS, EOS]]

@@ -29,12 +29,12 @@ REAL = torch.tensor([[True, False]])
 def test_soft_targets_and_cosines_by_hand() -> None:
     student = torch.zeros(1, 2, 2, dtype=torch.float64)
     teacher = torch.tensor([[[2 * math.log(3), 0.0], [9.0, 0.0]]], dtype=torch.float64)  # ¾ and ¼ at temperature 2
-    wanted = 4 * (0.75 * math.log(1.5) + 0.25 * math.log(0.5))
-    assert abs(soft_targets(student, teacher, REAL, 2.0).item() - wanted) < 1e-12
+    expected = 4 * (0.75 * math.log(1.5) + 0.25 * math.log(0.5))
+    assert abs(soft_targets(student, teacher, REAL, 2.0).item() - expected) < 1e-12
     assert abs(soft_targets(teacher, teacher, REAL, 2.0).item()) < 1e-12
-    one = torch.tensor([[[1.0, 0.0], [1.0, 0.0]]], dtype=torch.float64)
+    entry = torch.tensor([[[1.0, 0.0], [1.0, 0.0]]], dtype=torch.float64)
     other = torch.tensor([[[2.0, 2.0], [-1.0, 0.0]]], dtype=torch.float64)
-    assert abs(cosine_distance(one, other, REAL).item() - (1 - math.sqrt(0.5))) < 1e-12
+    assert abs(cosine_distance(entry, other, REAL).item() - (1 - math.sqrt(0.5))) < 1e-12
 
 
 def test_the_losses_are_those_of_the_papers_formulas_on_the_references_models() -> None:
@@ -45,7 +45,7 @@ def test_the_losses_are_those_of_the_papers_formulas_on_the_references_models() 
     loss = objective.loss(student.ours, batch)
     mask, labels = their_mask(batch), batch.labels["masked"]
     mine = student.theirs(input_ids=batch.inputs["ids"], attention_mask=mask, output_hidden_states=True, labels=labels)
-    theirs = teacher.theirs(
+    reference = teacher.theirs(
         input_ids=batch.inputs["ids"],
         attention_mask=mask,
         token_type_ids=batch.inputs["segments"],
@@ -53,9 +53,9 @@ def test_the_losses_are_those_of_the_papers_formulas_on_the_references_models() 
     )
     real = mask.bool()
     soft = 4 * F.kl_div(
-        (mine.logits[real] / 2).log_softmax(-1), (theirs.logits[real] / 2).softmax(-1), reduction="batchmean"
+        (mine.logits[real] / 2).log_softmax(-1), (reference.logits[real] / 2).softmax(-1), reduction="batchmean"
     )
-    vectors = [found.hidden_states[-1][real] for found in (mine, theirs)]
+    vectors = [result.hidden_states[-1][real] for result in (mine, reference)]
     cosine = F.cosine_embedding_loss(*vectors, torch.ones(len(vectors[0])))
     assert batch.counts == {"masked": 6, "soft": 43, "cosine": 43}
     assert abs(mean_of(loss, "soft") - soft.item()) < 1e-9

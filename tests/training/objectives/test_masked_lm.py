@@ -1,9 +1,11 @@
 """Masked words, beside translations and in pairs of sentences: batches, and losses like the reference's."""
 
+from collections import Counter
+
 import pytest
 import torch
 
-from glassformer.training.objectives.base import IGNORE, TokenRow, add_counts
+from glassformer.training.objectives.base import IGNORE, TokenRow
 from glassformer.training.objectives.masked_lm import MaskedLM, Translation, TranslationMaskedLM, join_translation
 from glassformer.training.objectives.masking import Masking
 from glassformer.training.objectives.sentence_pairs import MaskedPairs, SentencePair, frame_pair
@@ -40,12 +42,12 @@ def test_the_loss_is_the_references_and_chunks_change_nothing() -> None:
     pair = pair_of("BertForMaskedLM")
     batch = MaskedLM(masking=MASKING).prepare(framed(20, 9, 14), seeded())
     ids, labels, mask = batch.inputs["ids"], batch.labels["masked"], their_mask(batch)
-    theirs = pair.theirs(input_ids=ids, attention_mask=mask, labels=labels)
+    reference = pair.theirs(input_ids=ids, attention_mask=mask, labels=labels)
     for chunk in (None, 3):
         loss = MaskedLM(masking=MASKING, chunk=chunk).loss(pair.ours, batch)
-        assert abs(mean_of(loss, "masked") - theirs.loss.item()) < 1e-9
-        right, of = loss.parts["accuracy"]
-        assert (int(right), of) == (int((theirs.logits.argmax(-1) == labels).sum()), 6)
+        assert abs(mean_of(loss, "masked") - reference.loss.item()) < 1e-9
+        right, of = loss.metrics["accuracy"]
+        assert (int(right), of) == (int((reference.logits.argmax(-1) == labels).sum()), 6)
 
 
 def test_segments_and_word_numbers_come_along() -> None:
@@ -63,14 +65,14 @@ def test_segments_and_word_numbers_come_along() -> None:
 
 
 def test_a_text_and_its_translation_in_one_row() -> None:
-    text = join_translation(Translation([10, 11, 12], [20, 21], (2, 1)), frame=3)
+    text = join_translation(Translation([10, 11, 12], [20, 21], (2, 1)), separator=3)
     assert torch.as_tensor(text.ids).tolist() == [3, 10, 11, 12, 3, 3, 20, 21, 3]
     assert torch.as_tensor(text.languages).tolist() == [2] * 5 + [1] * 4
     assert torch.as_tensor(text.positions).tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 3]
 
 
 def test_words_are_hidden_in_both_languages() -> None:
-    objective = TranslationMaskedLM(masked=MaskedLM(masking=Masking(vocabulary=WORDS, share=0.5)), frame=3)
+    objective = TranslationMaskedLM(masked=MaskedLM(masking=Masking(vocabulary=WORDS, share=0.5)), separator=3)
     batch = objective.prepare([Translation(*words(10, 10), (0, 2))], seeded())
     hidden = batch.labels["masked"][0] != IGNORE
     assert bool(hidden[:12].any())
@@ -80,22 +82,22 @@ def test_words_are_hidden_in_both_languages() -> None:
 
 def test_the_loss_beside_a_translation_is_the_references() -> None:
     pair = pair_of("XLMWithLMHeadModel")
-    objective = TranslationMaskedLM(masked=MaskedLM(masking=Masking(vocabulary=WORDS, share=0.3)), frame=3)
+    objective = TranslationMaskedLM(masked=MaskedLM(masking=Masking(vocabulary=WORDS, share=0.3)), separator=3)
     examples = [Translation(*words(6, 8), (0, 2)), Translation(*words(3, 5, seed=4), (1, 0))]
     batch = objective.prepare(examples, seeded())
     loss = objective.loss(pair.ours, batch)
-    theirs = pair.theirs(
+    reference = pair.theirs(
         input_ids=batch.inputs["ids"],
         attention_mask=their_mask(batch),
         langs=batch.inputs["languages"],
         position_ids=batch.inputs["positions"],
     )
-    mean = torch.nn.functional.cross_entropy(theirs.logits.flatten(0, 1), batch.labels["masked"].flatten())
+    mean = torch.nn.functional.cross_entropy(reference.logits.flatten(0, 1), batch.labels["masked"].flatten())
     assert abs(mean_of(loss, "masked") - mean.item()) < 1e-5
     still = pair.theirs(
         input_ids=batch.inputs["ids"], attention_mask=their_mask(batch), langs=batch.inputs["languages"]
     )
-    assert largest_difference(theirs.logits, still.logits) > 1e-2  # positions and languages do matter
+    assert largest_difference(reference.logits, still.logits) > 1e-2  # positions and languages do matter
 
 
 def test_a_framed_pair() -> None:
@@ -111,7 +113,7 @@ def test_the_loss_of_pairs_is_the_references(architecture: str, name: str) -> No
     pair = pair_of(architecture)
     batch = PAIRED.prepare(PAIRS, seeded())
     loss = PAIRED.loss(pair.ours, batch)
-    theirs = pair.theirs(
+    reference = pair.theirs(
         input_ids=batch.inputs["ids"],
         attention_mask=their_mask(batch),
         token_type_ids=batch.inputs["segments"],
@@ -119,8 +121,8 @@ def test_the_loss_of_pairs_is_the_references(architecture: str, name: str) -> No
         **{name: batch.labels["pair"]},
     )
     assert batch.labels["pair"].tolist() == [0, 1, 1]
-    assert abs(loss.mean().item() - theirs.loss.item()) < 1e-9
-    assert abs(mean_of(loss, "pair") + mean_of(loss, "masked") - theirs.loss.item()) < 1e-9
+    assert abs(loss.mean().item() - reference.loss.item()) < 1e-9
+    assert abs(mean_of(loss, "pair") + mean_of(loss, "masked") - reference.loss.item()) < 1e-9
 
 
 def test_row_32_each_term_of_unequal_micro_batches_has_its_own_count() -> None:
@@ -130,7 +132,7 @@ def test_row_32_each_term_of_unequal_micro_batches_has_its_own_count() -> None:
     model.zero_grad()
     generator = seeded(5)  # words are hidden row by row, so two batches draw what one would
     batches = [PAIRED.prepare(PAIRS[:1], generator), PAIRED.prepare(PAIRS[1:], generator)]
-    counts = add_counts(batches)
+    counts = sum((Counter(batch.counts) for batch in batches), Counter())
     assert counts == {"masked": 5, "pair": 3}
     for batch in batches:
         PAIRED.loss(model, batch).mean(counts).backward()

@@ -17,9 +17,9 @@ ALL = torch.ones(40, dtype=torch.bool)
 
 def test_a_fixed_number_is_rounded_and_at_least_one() -> None:
     generator = seeded()
-    for length, wanted in ((1, 1), (3, 1), (10, 2), (20, 3), (30, 4), (40, 6), (128, 19)):  # 1.5 and 4.5 to even
+    for length, expected in ((1, 1), (3, 1), (10, 2), (20, 3), (30, 4), (40, 6), (128, 19)):  # 1.5 and 4.5 to even
         for _ in range(5):
-            assert int(choose_tokens(ALL[:1].expand(length), 0.15, generator).sum()) == wanted
+            assert int(choose_tokens(ALL[:1].expand(length), 0.15, generator).sum()) == expected
 
 
 def test_the_share_is_of_all_tokens_but_only_some_may_be_hidden() -> None:
@@ -153,5 +153,5 @@ def test_wrong_settings_are_refused() -> None:
         MaskVocabulary(61, 61, frozenset())
     with pytest.raises(ValueError, match="none is left"):
         MaskVocabulary(3, 1, frozenset({0, 1, 2}))
-    with pytest.raises(ValueError, match="whole_words needs to know"):
+    with pytest.raises(ValueError, match="whole_words needs the words"):
         Masking(vocabulary=WORDS, whole_words=True).apply(torch.tensor([7, 8]), seeded())

@@ -36,13 +36,13 @@ def two() -> GeneratorAndDiscriminator:
 OBJECTIVES: dict[str, tuple[Any, list[Any], Any, bool]] = {
     "next token": (
         NextToken(),
-        [PackedDocuments([torch.tensor(words(5)[0]), Document(words(7)[0], given=2)]), words(9)[0]],
+        [PackedDocuments([torch.tensor(words(5)[0]), Document(words(7)[0], prompt_tokens=2)]), words(9)[0]],
         lambda: fresh("GPT2LMHeadModel"),
         False,
     ),
     "masked": (MaskedLM(masking=MASKING), [*TEXTS, framed(9)[0]], lambda: fresh("BertForMaskedLM"), True),
     "translation": (
-        TranslationMaskedLM(masked=MaskedLM(masking=MASKING), frame=3),
+        TranslationMaskedLM(masked=MaskedLM(masking=MASKING), separator=3),
         [Translation(torch.tensor(words(9)[0]), words(8)[0], (0, 2))],
         lambda: fresh("XLMWithLMHeadModel"),
         True,
@@ -118,7 +118,7 @@ def plain(value: Any) -> Any:
         return value.tolist()
     if dataclasses.is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    return [plain(one) for one in value] if isinstance(value, list | tuple) else value
+    return [plain(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
 @names
@@ -157,7 +157,7 @@ def test_the_loss_is_a_sum_for_each_count_of_the_batch(name: str) -> None:
     assert abs(loss.mean().item() - weighted) < 1e-9
     whole = {key: 2 * count for key, count in batch.counts.items()}
     assert abs(loss.mean(whole).item() - weighted / 2) < 1e-9
-    for total, count in loss.parts.values():
+    for total, count in loss.metrics.values():
         assert not total.requires_grad
         assert 0 <= int(total) <= count
 
@@ -212,5 +212,5 @@ def test_rows_are_padded_to_a_multiple_on_either_side() -> None:
         with pytest.raises(ValueError, match="side must be"):
             Padding(side="middle")  # type: ignore[arg-type]
         for wrong in ([1.5, 2.0], [[1, 2]]):
-            with pytest.raises(TypeError, match="whole numbers in one axis"):
+            with pytest.raises(TypeError, match="integers in one axis"):
                 NextToken().prepare([wrong], seeded())  # type: ignore[list-item]

@@ -73,15 +73,15 @@ def test_the_losses_are_the_references() -> None:
     batch = OBJECTIVE.prepare(framed(20, 12), seeded())
     loss = OBJECTIVE.loss(model, batch)
     ids, mask, labels = seen_ids(model, batch), their_mask(batch), batch.labels["generator"]
-    theirs = pairs[0].theirs(input_ids=batch.inputs["ids"], attention_mask=mask, labels=labels).loss
-    assert abs(mean_of(loss, "generator") - theirs.item()) < 1e-9
+    reference = pairs[0].theirs(input_ids=batch.inputs["ids"], attention_mask=mask, labels=labels).loss
+    assert abs(mean_of(loss, "generator") - reference.item()) < 1e-9
     is_replaced = (ids != labels.where(labels != IGNORE, batch.inputs["ids"])) & mask.bool()
-    assert 0 < int(is_replaced.sum()) == int(loss.parts["replaced"][0])
-    told = pairs[1].theirs(input_ids=ids, attention_mask=mask, labels=is_replaced.double())
-    assert abs(mean_of(loss, "discriminator") - told.loss.item()) < 1e-7  # they take this one in float32
-    assert abs(loss.mean().item() - (theirs + 50 * told.loss).item()) < 1e-5
-    right = ((told.logits > 0) == is_replaced) & mask.bool()
-    assert int(loss.parts["discriminator accuracy"][0]) == int(right.sum())
+    assert 0 < int(is_replaced.sum()) == int(loss.metrics["replaced"][0])
+    output = pairs[1].theirs(input_ids=ids, attention_mask=mask, labels=is_replaced.double())
+    assert abs(mean_of(loss, "discriminator") - output.loss.item()) < 1e-7  # they take this one in float32
+    assert abs(loss.mean().item() - (reference + 50 * output.loss).item()) < 1e-5
+    right = ((output.logits > 0) == is_replaced) & mask.bool()
+    assert int(loss.metrics["discriminator accuracy"][0]) == int(right.sum())
 
 
 def test_a_draw_that_happens_to_be_right_is_not_replaced() -> None:
@@ -89,8 +89,8 @@ def test_a_draw_that_happens_to_be_right_is_not_replaced() -> None:
     with torch.no_grad():
         model.generator.head.bias[33] = 100.0
     loss = OBJECTIVE.loss(model, OBJECTIVE.prepare([row], seeded()))
-    assert int(loss.parts["replaced"][0]) == 0
-    assert int(loss.parts["generator accuracy"][0]) == loss.parts["generator accuracy"][1] == 5
+    assert int(loss.metrics["replaced"][0]) == 0
+    assert int(loss.metrics["generator accuracy"][0]) == loss.metrics["generator accuracy"][1] == 5
 
 
 def test_no_gradient_goes_through_the_draw() -> None:

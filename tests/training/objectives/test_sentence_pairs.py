@@ -15,15 +15,15 @@ SIZES = (3, 1, 4, 2, 6, 1, 5)
 
 
 def documents(number: int, sentences: int) -> list[list[list[int]]]:
-    found = []
+    result = []
     for document in range(1, number + 1):
-        place, some = 1000 * document, []
+        first, some = 1000 * document, []
         for sentence in range(sentences):
             size = SIZES[sentence % len(SIZES)]
-            some.append(list(range(place, place + size)))
-            place += size
-        found.append(some)
-    return found
+            some.append(list(range(first, first + size)))
+            first += size
+        result.append(some)
+    return result
 
 
 def is_run(ids: list[int]) -> bool:
@@ -64,8 +64,8 @@ def test_the_other_documents_are_all_drawn() -> None:
 def test_sentences_after_a_random_second_part_are_used_again() -> None:
     pairs = next_sentence_pairs(MANY, PairLengths(length=40, short=0.0), seeded(2))
     read = {token for p in pairs for token in p.first + (p.second if p.label == 0 else [])}
-    wanted = {token for document in MANY for sentence in document for token in sentence}
-    assert len(wanted - read) / len(wanted) < 0.1  # what is missing was cut off at the length
+    expected = {token for document in MANY for sentence in document for token in sentence}
+    assert len(expected - read) / len(expected) < 0.1  # what is missing was cut off at the length
 
 
 def test_two_halves_in_order_or_swapped() -> None:

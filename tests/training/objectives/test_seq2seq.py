@@ -68,12 +68,12 @@ def test_the_loss_is_the_references(architecture: str, name: str, bound: float) 
     objective = SequenceToSequence(start=3, padding=Padding(fill=pair.theirs.config.pad_token_id))
     batch = objective.prepare(EXAMPLES, seeded())
     loss = objective.loss(pair.ours, batch)
-    theirs = pair.theirs(
+    reference = pair.theirs(
         input_ids=batch.inputs["ids"], attention_mask=batch.inputs["mask"].long(), labels=batch.labels["target"]
     )
     # They show their decoder the padding, which follows what is judged and so does not matter.
-    assert abs(mean_of(loss, "target") - theirs.loss.item()) < bound
-    assert int(loss.parts["accuracy"][0]) == int((theirs.logits.argmax(-1) == batch.labels["target"]).sum())
+    assert abs(mean_of(loss, "target") - reference.loss.item()) < bound
+    assert int(loss.metrics["accuracy"][0]) == int((reference.logits.argmax(-1) == batch.labels["target"]).sum())
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
@@ -96,16 +96,16 @@ def test_row_31_the_loss_per_token_is_that_of_any_batch_size(side: Any) -> None:
 
 def test_row_29_an_end_of_text_is_learned_though_padding_has_the_same_id() -> None:
     model = fresh("BartForConditionalGeneration", head__bias_trained=True)
-    found = []
+    result = []
     for fill in (EOS, 17):
         objective = SequenceToSequence(start=0, padding=Padding(fill=fill))
         batch = objective.prepare(EXAMPLES, seeded())
         assert int((batch.labels["target"] == EOS).sum()) == 3
         model.zero_grad()
         objective.loss(model, batch).mean().backward()
-        found.append(gradients(model))
-    assert float(found[0]["head.bias"][EOS].abs()) > 1e-3
-    assert all(torch.equal(gradient, found[1][name]) for name, gradient in found[0].items())
+        result.append(gradients(model))
+    assert float(result[0]["head.bias"][EOS].abs()) > 1e-3
+    assert all(torch.equal(gradient, result[1][name]) for name, gradient in result[0].items())
 
 
 def test_languages_come_first_in_both_texts() -> None:

@@ -92,10 +92,10 @@ def test_a_batch_and_its_loss() -> None:
     assert int((batch.labels["target"] == EOS).sum()) == 2
     pair = pair_of("T5ForConditionalGeneration", "t5")
     pair.theirs.config.decoder_start_token_id = 0
-    theirs = pair.theirs(
+    reference = pair.theirs(
         input_ids=batch.inputs["ids"], attention_mask=batch.inputs["mask"].long(), labels=batch.labels["target"]
     )
-    assert abs(mean_of(objective().loss(pair.ours, batch), "target") - theirs.loss.item()) < 1e-5
+    assert abs(mean_of(objective().loss(pair.ours, batch), "target") - reference.loss.item()) < 1e-5
 
 
 def test_what_cannot_be_cut_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""The head is asked about the places that are judged alone, which changes no number and no gradient."""
+"""The head is applied only to the positions that are counted in the loss, which changes no number and no gradient."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,16 +9,15 @@ from torch import Tensor, nn
 
 from glassformer.config import MaskDecoder
 from glassformer.models.transformer import Transformer
-from glassformer.training.activation_checkpointing import call_of
-from glassformer.training.objectives.base import IGNORE, Batch, Loss, Padding
+from glassformer.training.block_calls import call_of
+from glassformer.training.objectives.base import IGNORE, Batch, Loss, Padding, model_token_loss
 from glassformer.training.objectives.causal_lm import Document, NextToken, PackedDocuments
 from glassformer.training.objectives.masked_lm import MaskedLM, Translation, TranslationMaskedLM
 from glassformer.training.objectives.seq2seq import SequenceToSequence, SourceTarget
-from glassformer.training.objectives.token_loss import model_token_loss
 from tests.helpers import largest_difference
 from tests.training.objectives.models import MASKING, framed, fresh, gradients, seeded, words
 
-DOCUMENTS = [Document(words(7)[0], given=3), words(9)[0], PackedDocuments(words(4, 3))]
+DOCUMENTS = [Document(words(7)[0], prompt_tokens=3), words(9)[0], PackedDocuments(words(4, 3))]
 MASKED, TRANSLATIONS = MaskedLM(masking=MASKING), [Translation(*words(9, 8), (0, 2))]
 SEQUENCES = [SourceTarget(*words(5, 7)), SourceTarget([6, 7], [8], start=9)]
 # name -> objective, examples, model
@@ -38,7 +37,7 @@ ASKED: dict[str, tuple[Any, list[Any], Callable[[], Transformer]]] = {
         lambda: fresh("DebertaV2ForMaskedLM", head__mask_decoder=MaskDecoder(length=20)),
     ),
     "masked, translation": (
-        TranslationMaskedLM(masked=MASKED, frame=3),
+        TranslationMaskedLM(masked=MASKED, separator=3),
         TRANSLATIONS,
         lambda: fresh("XLMWithLMHeadModel"),
     ),
@@ -53,10 +52,10 @@ ASKED: dict[str, tuple[Any, list[Any], Callable[[], Transformer]]] = {
 
 def note_places(model: Transformer) -> list[int]:
     """A list that grows by the number of places at every call of the head."""
-    places: list[int] = []
+    positions: list[int] = []
     assert isinstance(model.head, nn.Module)
-    model.head.register_forward_pre_hook(lambda _, given: places.append(given[0].shape[:-1].numel()))
-    return places
+    model.head.register_forward_pre_hook(lambda _, inputs: positions.append(inputs[0].shape[:-1].numel()))
+    return positions
 
 
 def learn(objective: Any, model: Transformer, batch: Batch) -> tuple[Loss, dict[str, Tensor]]:
@@ -80,21 +79,21 @@ def test_leaving_places_out_changes_no_number(name: str) -> None:
     assert asked == [count, labels.numel()]
     assert 0 < count < labels.numel()
     assert abs(ours.mean().item() - plain.mean().item()) < 1e-12
-    assert [int(right) for right, _ in ours.parts.values()] == [int(right) for right, _ in plain.parts.values()]
+    assert [int(right) for right, _ in ours.metrics.values()] == [int(right) for right, _ in plain.metrics.values()]
     assert our_gradients.keys() == plain_gradients.keys()
     for key, gradient in plain_gradients.items():
         assert largest_difference(gradient, our_gradients[key]) < 1e-12 * max(1.0, float(gradient.abs().max())), key
 
 
-@pytest.mark.parametrize("judges", ["nothing", "everything"])
-def test_nothing_or_everything_judged_is_asked_as_a_whole(judges: str) -> None:
+@pytest.mark.parametrize("counted", ["nothing", "everything"])
+def test_nothing_or_everything_judged_is_asked_as_a_whole(counted: str) -> None:
     model, ids = fresh("BertForMaskedLM"), torch.tensor(words(6, 6))
     asked = note_places(model)
-    labels = torch.full_like(ids, IGNORE) if judges == "nothing" else ids
+    labels = torch.full_like(ids, IGNORE) if counted == "nothing" else ids
     total, _ = model_token_loss(model, {"ids": ids}, labels)
     total.backward()
     assert asked == [12]
-    assert (total.item() == 0.0) == (judges == "nothing")
+    assert (total.item() == 0.0) == (counted == "nothing")
     assert isinstance(model.head, nn.Module)
     assert all(parameter.grad is not None for parameter in model.head.parameters())  # processes would wait for them
 

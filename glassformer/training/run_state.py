@@ -1,12 +1,15 @@
-"""A run in a checkpoint: its model as ``glassformer.load`` opens it, and in ``run/`` what is needed to resume it.
+"""What a checkpoint contains, written and read: the model, as ``glassformer.load`` opens it, and in ``run/`` the rest.
 
-The identity of a run (data, settings, model) is saved with it. Resuming with anything else is an error that shows the
-difference; starting a new run from a checkpoint's weights is another matter, and needs none of this.
+``write_run`` writes all that a run needs to resume, ``read_run`` restores it; ``checkpoint`` manages the folders.
+
+The fingerprint of a run (data, settings, model) is saved with it, under the key ``identity``. Resuming with anything
+else is an error that shows the difference; starting a new run from a checkpoint's weights is another matter, and needs
+none of this.
 
 A run that trains adapters saves only those: ``base`` is the fingerprint of the frozen weights, which resuming needs.
 
 Tensors are saved in full, however many processes wrote them, so any number of processes can resume. That number is not
-part of a run's identity; the number of micro-batches of a whole step is, ``identity["batch"]["micro_batches"]``. With
+part of the run's fingerprint; the number of micro-batches of a whole step is, ``["batch"]["micro_batches"]``. With
 several processes all of them call these functions. No pickle is written or read: tensors go into safetensors files,
 everything else into JSON.
 """
@@ -24,6 +27,7 @@ from torch import Tensor, nn
 
 from glassformer import hub
 from glassformer.config import shapes
+from glassformer.config.checks import Setting
 from glassformer.models.transformer import Transformer, unwrapped
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.training.adapters import adapter_state
@@ -53,20 +57,22 @@ class Stateful(Protocol):
     """Something else that a run saves and restores: a moving average of the weights, early stopping …"""
 
     def state(self) -> tuple[Tensors, dict[str, Any]]:
-        """Its tensors by name, and its other values, as JSON can write them."""
+        """Return its tensors by name, and its other values, as JSON can write them."""
 
-    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    def restore(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         """Restore what ``state`` gave. A tensor that it gives as a shard comes as this process's shard."""
 
 
 def random_state(device: torch.device | None = None) -> Tensors:
-    """The state of every random number generator that training on a device draws from."""
+    """Return the state of every random number generator that training on a device draws from."""
     version, numbers, gauss = random.getstate()
     state = {"torch.cpu": torch.get_rng_state(), "python": torch.tensor([version, *numbers], dtype=torch.int64)}
     if gauss is not None:
         state["python.gauss"] = torch.tensor(gauss, dtype=torch.float64)
     if device is not None and device.type == "cuda":
         state["torch.cuda"] = torch.cuda.get_rng_state(device)  # of this GPU only: others belong to other processes
+    if device is not None and device.type == "mps":
+        state["torch.mps"] = torch.mps.get_rng_state()
     return state
 
 
@@ -78,20 +84,22 @@ def restore_random(state: Mapping[str, Tensor], device: torch.device | None = No
     torch.set_rng_state(state["torch.cpu"])
     if "torch.cuda" in state and device is not None and device.type == "cuda":
         torch.cuda.set_rng_state(state["torch.cuda"], device)
+    if "torch.mps" in state and device is not None and device.type == "mps":
+        torch.mps.set_rng_state(state["torch.mps"])
 
 
-INSIDE = "run"
+RUN_FOLDER = "run"
 
 
 def write_run(
     folder: Path,
     trainer: Trainer,
-    identity: Mapping[str, Any],
+    fingerprint: Mapping[str, Any],
     *,
     tokenizer: Tokenizer | None = None,
     lineage: str | None = None,
     extras: Mapping[str, Stateful] | None = None,
-    show: Callable[[Path], None] | None = None,
+    write_exported: Callable[[Path], None] | None = None,
     base: str | None = None,
 ) -> None:
     """Fill a checkpoint's folder.
@@ -99,30 +107,31 @@ def write_run(
     Args:
         folder: the checkpoint's.
         trainer: the run.
-        identity: of the run, as JSON can write it.
-        tokenizer: saved beside the model, if given.
+        fingerprint: of the run, as JSON can write it.
+        tokenizer: saved beside the model, if not None.
         lineage: of the model, if it has one; saved with it, for conversion.
         extras: what else to save, by name.
-        show: writes the model that the folder opens as, where that is not the one that is trained: its average, or
-            the one with its adapters merged. The trained weights are then saved in ``run/``.
-        base: the fingerprint of frozen weights that are elsewhere and are not written; needs ``show``.
+        write_exported: writes the model that ``glassformer.load`` opens, if that is not the trained one: its average,
+            or the model with merged adapters. The trained weights are then saved in ``run/``.
+        base: the fingerprint of frozen weights that are elsewhere and are not written; needs ``write_exported``.
     """
-    inside = folder / INSIDE
-    full_identity = _completed(identity, trainer)
-    if show is None:
+    inside, full_fingerprint = folder / RUN_FOLDER, _completed(fingerprint, trainer)
+    if write_exported is None:
         write_model(folder, trainer.model, tokenizer, lineage)
     else:
-        show(folder)
+        write_exported(folder)
         _write(inside, "model", _by_plain_name(trainer.model) if base is None else adapter_state(trainer.model))
+    # Optimizers, and other objects with a state.
     optimizers = []
     for number, optimizer in enumerate(trainer.optimizers):
-        tensors, facts = optimizer_state(optimizer, trainer.model)
-        optimizers.append(facts)
+        tensors, optimizer_values = optimizer_state(optimizer, trainer.model)
+        optimizers.append(optimizer_values)
         _write(inside, f"optimizer{number}", tensors)
     extra_values = {}
     for name, extra in _checked(extras).items():
         tensors, extra_values[name] = extra.state()
         _write(inside, f"extra-{name}", tensors)
+    # Random number generators of every process.
     random_states = all_gather(random_state(trainer.device))
     _write(
         inside,
@@ -139,7 +148,7 @@ def write_run(
         "processes": world_size(),
         "seed": torch.initial_seed(),
         "base": base,
-        "identity": full_identity,
+        "identity": full_fingerprint,
     }
     on_rank_zero(partial(write_text, inside / "state.json", json.dumps(values, indent=2) + "\n"))
 
@@ -147,7 +156,7 @@ def write_run(
 def read_run(
     path: Path,
     trainer: Trainer,
-    identity: Mapping[str, Any],
+    fingerprint: Mapping[str, Any],
     *,
     extras: Mapping[str, Stateful] | None = None,
     base: str | None = None,
@@ -159,15 +168,17 @@ def read_run(
     Returns notes on what could not be restored: with another number of processes, random numbers start anew, from the
     run's seed, its step and the rank of each process. Otherwise there are none.
     """
+    # Check the files, and that the run is the same.
     on_rank_zero(partial(check, path))
-    inside, saved = path / INSIDE, _state(path)
-    _check_same(path, differences(saved["identity"], _completed(identity, trainer)))
+    inside, saved = path / RUN_FOLDER, _state(path)
+    _check_same(path, differences(saved["identity"], _completed(fingerprint, trainer)))
     extras = _checked(extras)
     if changed := extras.keys() ^ saved["extras"].keys():
         raise CheckpointError(
             f"{path} was written with the extras {sorted(saved['extras'])}, and this run has {sorted(extras)}: "
             f"{some(changed)} would be lost or start anew. Resume with those it had."
         )
+    # Model, optimizers and extras.
     _read_model(path, trainer.model, saved.get("base"), base)
     for number, optimizer in enumerate(trainer.optimizers):
         with open_weights(inside / f"optimizer{number}.safetensors") as stored:
@@ -176,16 +187,17 @@ def read_run(
         own, tensors = extra.state()[0], _read(inside, f"extra-{name}")
         shards = {key: shard_like(tensor, own[key]) if key in own else tensor for key, tensor in tensors.items()}
         extra.restore(shards, saved["extras"][name])
+    # Position of the run.
     trainer.scaler.load_state_dict(saved["scaler"])
     trainer.step, trainer.tokens_seen = saved["step"], saved["tokens_seen"]
     trainer.batches.resume(saved["batches"])
     return _restore_random(inside, saved, trainer.device)  # last: the steps above may have drawn numbers
 
 
-def identity_of(path: Path) -> dict[str, Any]:
-    """The identity of the run in a checkpoint."""
-    identity: dict[str, Any] = _state(path)["identity"]
-    return identity
+def fingerprint_of(path: Path) -> dict[str, Any]:
+    """Return the fingerprint of the run in a checkpoint."""
+    fingerprint: dict[str, Any] = _state(path)["identity"]
+    return fingerprint
 
 
 def needs_base(path: Path) -> bool:
@@ -193,13 +205,13 @@ def needs_base(path: Path) -> bool:
     return _state(path).get("base") is not None
 
 
-def compare(path: Path, identity: Mapping[str, Any], paths: Mapping[str, str] | None = None) -> None:
-    """Raise if a checkpoint is of another run, as far as ``identity`` is known by now.
+def compare(path: Path, fingerprint: Mapping[str, Any], paths: Mapping[str, str] | None = None) -> None:
+    """Raise if a checkpoint is of another run, as far as ``fingerprint`` is known by now.
 
-    ``paths``: where the compared things are, by key, for the error: the files of ``data.train``, say.
+    ``paths``: by key, for the error message, such as the files of ``data.train``.
     """
-    before = identity_of(path)
-    changed = [*differences({key: before.get(key) for key in identity}, json.loads(json.dumps(identity)))]
+    before = fingerprint_of(path)
+    changed = [*differences({key: before.get(key) for key in fingerprint}, json.loads(json.dumps(fingerprint)))]
     if changed:
         check(path)  # a damaged checkpoint is not another run
     _check_same(path, changed, paths)
@@ -207,13 +219,15 @@ def compare(path: Path, identity: Mapping[str, Any], paths: Mapping[str, str] | 
 
 def _state(path: Path) -> dict[str, Any]:
     try:
-        state: dict[str, Any] = json.loads((path / INSIDE / "state.json").read_text(encoding="utf-8"))
+        state: dict[str, Any] = json.loads((path / RUN_FOLDER / "state.json").read_text(encoding="utf-8"))
         if not isinstance(state, dict) or not isinstance(state.get("identity"), dict):
             raise ValueError("not the state of a run")
     except (OSError, ValueError) as error:
         check(path)  # reports what is damaged, if anything is
         raise CheckpointError(
-            f"{path} holds a model but no run to resume; start a new one from its weights with --init-from {path}."
+            "{} holds a model but no run to resume; start a new one from its weights with {}.",
+            str(path),
+            Setting("model.start", str(path), outside="init_from"),
         ) from error
     return state
 
@@ -228,7 +242,7 @@ def write_model(folder: Path, model: nn.Module, tokenizer: Tokenizer | None, lin
     tensors = _by_plain_name(model)
     facts = _facts_of(model)
     if facts is None or {*shapes(facts)} != {*tensors}:
-        _write(folder / INSIDE, "model", tensors)
+        _write(folder / RUN_FOLDER, "model", tensors)
     elif any(is_shard(tensor) for tensor in tensors.values()):
         weights = full_tensors(tensors)
         on_rank_zero(lambda: hub.save(_built(facts, weights), folder, tokenizer=tokenizer, lineage=lineage))
@@ -259,7 +273,7 @@ def _read_model(path: Path, model: nn.Module, written_for: str | None, base: str
             f"the same version of PyTorch."
         )
     targets = _by_plain_name(model) if written_for is None else adapter_state(model)
-    own = path / INSIDE / "model.safetensors"
+    own = path / RUN_FOLDER / "model.safetensors"
     with open_weights(own if own.is_file() else path) as stored:
         saved = {name: entry.shape for name, entry in stored.entries.items()}
         expected = {name: tuple(target.shape) for name, target in targets.items()}
@@ -309,16 +323,16 @@ def _restore_random(inside: Path, saved: Mapping[str, Any], device: torch.device
     return []
 
 
-def _completed(identity: Mapping[str, Any], trainer: Trainer) -> dict[str, Any]:
-    """The identity with the number of micro-batches of a whole step; as JSON gives it back."""
+def _completed(fingerprint: Mapping[str, Any], trainer: Trainer) -> dict[str, Any]:
+    """Return the fingerprint with the number of micro-batches of a whole step; as JSON gives it back."""
     number = trainer.settings.accumulate * world_size()
-    batch = dict(identity.get("batch", {}))
+    batch = dict(fingerprint.get("batch", {}))
     if batch.setdefault("micro_batches", number) != number:
         raise ValueError(
-            f"the identity says {batch['micro_batches']} micro-batches a step, and {world_size()} processes read "
+            f"the fingerprint says {batch['micro_batches']} micro-batches a step, and {world_size()} processes read "
             f"{trainer.settings.accumulate} each. Use parallel.micro_batches_per_process."
         )
-    result: dict[str, Any] = json.loads(json.dumps({**identity, "batch": batch}))
+    result: dict[str, Any] = json.loads(json.dumps({**fingerprint, "batch": batch}))
     return result
 
 
@@ -330,11 +344,12 @@ def _check_same(path: Path, changed: Iterable[tuple[str, Any, Any]], paths: Mapp
         lines.append(f"  {key}{where}: was {before!r}, is {now!r}")
     if lines:
         table = "\n".join(lines)
-        start = f"; if its job can start from weights, start from these with --init-from {path}"
-        raise CheckpointError(
-            f"{path} is of another run:\n{table}\nRestore these values, or choose another --out for a new run"
-            f"{'' if needs_base(path) else start}."
-        )
+        template = "{} is of another run:\n{}\nRestore these values, or choose another folder for a new run with {}"
+        values: list[Setting | str] = [str(path), table, Setting("out")]
+        if not needs_base(path):
+            template += "; if its job can start from weights, start from these with {}"
+            values.append(Setting("model.start", str(path), outside="init_from"))
+        raise CheckpointError(f"{template}.", *values)
 
 
 def _checked(extras: Mapping[str, Stateful] | None) -> Mapping[str, Stateful]:
@@ -349,7 +364,7 @@ def _checked(extras: Mapping[str, Stateful] | None) -> Mapping[str, Stateful]:
 
 
 def differences(before: Any, now: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Where two JSON values differ: (name, before, now)."""
+    """Yield where two JSON values differ: (name, before, now)."""
     if isinstance(before, dict) and isinstance(now, dict):
         for key in {**before, **now}:
             inner = f"{name}.{key}" if name else str(key)

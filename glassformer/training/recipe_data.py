@@ -1,4 +1,4 @@
-"""The rows of a recipe's data: from the files it names to records by number, in parts for training and judging."""
+"""The rows of a recipe's data: from the files it names to records by index, for training, validation and test."""
 
 import hashlib
 from collections.abc import Collection, Iterator, Mapping
@@ -11,37 +11,50 @@ from jaxtyping import Int64
 
 from glassformer.config.checks import check_choice
 from glassformer.data import readers
+from glassformer.data.batching import Order
 from glassformer.data.loader import Dataset
-from glassformer.data.order import Order
-from glassformer.data.readers.base import RowStats, Source
+from glassformer.data.readers.base import RowSource, RowStats
 from glassformer.data.readers.datasets import load_folder
-from glassformer.data.records import Labelled, Origin, Pair, Question, Record, Tagged, Text
-from glassformer.text.corpora import python_topics
+from glassformer.data.records import (
+    LabelledRecord,
+    Origin,
+    PairRecord,
+    QuestionRecord,
+    Record,
+    TaggedRecord,
+    TextRecord,
+)
+from glassformer.text.plain_text import python_topics
 from glassformer.training.recipe import Aligned, Data, Files
 
 R = TypeVar("R")
 PARTS = ("train", "valid", "test")
-_MAKE = {Text: readers.AsText, Pair: readers.AsPair, Labelled: readers.AsLabelled, Tagged: readers.AsTagged,
-         Question: readers.AsQuestion}  # fmt: skip
+_MAKE = {
+    TextRecord: readers.AsText,
+    PairRecord: readers.AsPair,
+    LabelledRecord: readers.AsLabelled,
+    TaggedRecord: readers.AsTagged,
+    QuestionRecord: readers.AsQuestion,
+}
 _FORMATS = {
-    "text": (Text,),
-    "documentation": (Text,),
-    "parallel": (Pair,),
-    "conll": (Tagged,),
-    "squad": (Question,),
-    "toy": (Pair,),
-    "csv": (Text, Pair, Labelled),  # a cell is a text, not a list of words or answers
-    "tsv": (Text, Pair, Labelled),
+    "text": (TextRecord,),
+    "documentation": (TextRecord,),
+    "parallel": (PairRecord,),
+    "conll": (TaggedRecord,),
+    "squad": (QuestionRecord,),
+    "toy": (PairRecord,),
+    "csv": (TextRecord, PairRecord, LabelledRecord),  # a cell is a text, not a list of words or answers
+    "tsv": (TextRecord, PairRecord, LabelledRecord),
 }  # the others hold any kind of row
-# Words of a small world, as the books have it: thanks, and who one is.
+# The sentence pairs of the toy recipe.
 TOY = (("merci", "thanks"), ("je suis étudiant", "i am a student"))
 
 
 class Records(Generic[R]):
-    """Some of the rows of a source, by number; ``fingerprint`` is a SHA-256 of what they say."""
+    """Some of the rows of a source, by number; ``fingerprint`` is a SHA-256 of their contents."""
 
-    def __init__(self, rows: Dataset[R], numbers: Int64[np.ndarray, "n"], tally: RowStats | None = None) -> None:
-        self._rows, self._numbers, self.tally = rows, numbers, tally
+    def __init__(self, rows: Dataset[R], numbers: Int64[np.ndarray, "n"], stats: RowStats | None = None) -> None:
+        self._rows, self._numbers, self.stats = rows, numbers, stats
         whole = str(getattr(rows, "fingerprint", None) or _digest(rows))
         self.fingerprint = hashlib.sha256(whole.encode() + numbers.astype("<i8").tobytes()).hexdigest()
 
@@ -63,22 +76,22 @@ def _digest(rows: Dataset[Any]) -> str:
 
 
 def read_parts(data: Data, kind: type[R], *, hold_out: bool = True) -> dict[str, Records[R]]:
-    """The parts that a recipe names: ``train``, and ``valid`` and ``test`` where there are any.
+    """Return the parts that a recipe names: ``train``, and ``valid`` and ``test`` where there are any.
 
     Without files for ``valid`` a random ``held_out`` of the training rows is set apart for it, unless ``hold_out`` is
     False because the caller does that in its own way.
     """
     check_format(data, kind)
-    found = {part: rows for part in PARTS if (rows := _read(data, part, kind)) is not None}
-    if "train" not in found:
-        raise ValueError(f"there is nothing to train on: say {_wanted(data)}.")
-    if "valid" not in found and hold_out and data.held_out:
-        found |= _split(found["train"], data.held_out)
-    return found
+    parts = {part: rows for part in PARTS if (rows := _read(data, part, kind)) is not None}
+    if "train" not in parts:
+        raise ValueError(f"there is nothing to train on: set {_train_files(data)}.")
+    if "valid" not in parts and hold_out and data.held_out:
+        parts |= _split(parts["train"], data.held_out)
+    return parts
 
 
 def read_part(data: Data, part: str, kind: type[R]) -> Records[R]:
-    """One part alone, which has to be there."""
+    """Return the rows of one part; raise if it names no files."""
     check_choice("the part of the data", part, PARTS)
     check_format(data, kind)
     rows = _read(data, part, kind)
@@ -92,7 +105,7 @@ def check_format(data: Data, kind: type[Any]) -> None:
     if not holds(data.format, kind):
         able = sorted({"jsonl", "dataset"} | {name for name in _FORMATS if holds(name, kind)})
         raise ValueError(
-            f"rows of the kind {kind.__name__} are wanted, and data.format={data.format} has none; use one of "
+            f"data.format={data.format} has no rows of the kind {kind.__name__}, which the job needs; use one of "
             f"{', '.join(able)}."
         )
 
@@ -102,7 +115,7 @@ def holds(format_: str, kind: type[Any]) -> bool:
     return format_ not in _FORMATS or kind in _FORMATS[format_]
 
 
-def _wanted(data: Data) -> str:
+def _train_files(data: Data) -> str:
     if data.format == "parallel":
         return "data.train.source=FILE data.train.target=FILE"
     return "data.train=FILE"
@@ -110,10 +123,11 @@ def _wanted(data: Data) -> str:
 
 def _read(data: Data, part: str, kind: type[R]) -> Records[R] | None:
     files: Files = getattr(data, part)
+    # Formats without files.
     if data.format in ("toy", "documentation"):
         if files is not None:
             raise ValueError(
-                f"data.format={data.format} reads no files, and data.{part} names {files}; say the format of your "
+                f"data.format={data.format} reads no files, and data.{part} names {files}; set the format of your "
                 f"files, as data.format=text."
             )
         if part != "train":
@@ -122,57 +136,60 @@ def _read(data: Data, part: str, kind: type[R]) -> Records[R] | None:
         return cast(Records[R], Records(memory, np.arange(len(memory), dtype=np.int64)))
     if files is None:
         return None
+    # Read all files once, and index the good rows.
     indexed = _open(data, files, part, kind).index(data.limit)
     if not len(indexed):
         raise ValueError(
-            f"data.{part} has no good rows: {files}: {indexed.tally}"
-            if indexed.tally.bad
+            f"data.{part} has no good rows: {files}: {indexed.stats}"
+            if indexed.stats.bad
             else f"data.{part} has no rows: {files}."
         )
-    return Records(indexed, np.arange(len(indexed), dtype=np.int64), indexed.tally)
+    return Records(indexed, np.arange(len(indexed), dtype=np.int64), indexed.stats)
 
 
 def _memory(name: str) -> list[Record]:
-    """Rows that need no file."""
+    """Return rows that need no file."""
     if name == "toy":
-        return [Pair(source, target, origin=Origin("toy", n)) for n, (source, target) in enumerate(TOY, start=1)]
-    return [Text(text, Origin("documentation", number)) for number, text in enumerate(python_topics(), start=1)]
+        return [PairRecord(source, target, origin=Origin("toy", n)) for n, (source, target) in enumerate(TOY, start=1)]
+    return [TextRecord(text, Origin("documentation", number)) for number, text in enumerate(python_topics(), start=1)]
 
 
-def _open(data: Data, files: Files, part: str, kind: type[Any]) -> Source[Any]:
+def _open(data: Data, files: Files, part: str, kind: type[Any]) -> RowSource[Any]:
     if (data.format == "parallel") != isinstance(files, Aligned):
         raise ValueError(
-            f"data.{part} of format {data.format} is {'two files' if data.format == 'parallel' else 'files'}: say "
+            f"data.{part} of format {data.format} is {'two files' if data.format == 'parallel' else 'files'}: set "
             f"data.{part}{'.source=FILE and data.' + part + '.target' if data.format == 'parallel' else ''}=FILE."
         )
-    skip = data.on_bad_row
+    on_bad_row = data.on_bad_row
+    # Files with aligned lines.
     if isinstance(files, Aligned):
-        ours, theirs = (*data.languages, None, None)[:2]
+        source, target = (*data.languages, None, None)[:2]
         return readers.read_parallel(
-            files.source, files.target, source_language=ours, target_language=theirs, on_bad_row=skip
+            files.source, files.target, source_language=source, target_language=target, on_bad_row=on_bad_row
         )
+    # Formats that hold one kind of row.
     assert files is not None
     if data.format == "text":
-        return readers.read_text(files, documents=data.documents, marker=data.marker, on_bad_row=skip)
+        return readers.read_text(files, documents=data.documents, marker=data.marker, on_bad_row=on_bad_row)
     if data.format == "squad":
-        return readers.read_squad(files, on_bad_row=skip)
+        return readers.read_squad(files, on_bad_row=on_bad_row)
     if data.format == "conll":
         separator = "\t" if data.separator is None else data.separator
         _check_columns(data, ("words", "tags"))
-        places = {"words": data.columns.get("words", 0), "tags": data.columns.get("tags", -1)}
+        columns = {"words": data.columns.get("words", 0), "tags": data.columns.get("tags", -1)}
         return readers.read_conll(
             files,
             separator=separator.strip(" ") or None,  # a space, or nothing, is any white space
             prefix=data.prefix,
             ignored=data.ignored,
-            on_bad_row=skip,
-            **places,
+            on_bad_row=on_bad_row,
+            **columns,
         )
     return _table(data, files, part, kind)
 
 
-def _table(data: Data, files: str | tuple[str, ...], part: str, kind: type[Any]) -> Source[Any]:
-    """Rows with named columns."""
+def _table(data: Data, files: str | tuple[str, ...], part: str, kind: type[Any]) -> RowSource[Any]:
+    """Return rows with named columns."""
     make = _make(data, kind)
     if data.format == "jsonl":
         return readers.read_jsonl(files, make, on_bad_row=data.on_bad_row)
@@ -189,46 +206,47 @@ def _table(data: Data, files: str | tuple[str, ...], part: str, kind: type[Any])
     )
 
 
-def _dataset(data: Data, files: str | tuple[str, ...], part: str, make: Any) -> Source[Any]:
-    """Rows of a folder of ``datasets``: those of the part's split, or all where there are no splits."""
+def _dataset(data: Data, files: str | tuple[str, ...], part: str, make: Any) -> RowSource[Any]:
+    """Return rows of a folder of ``datasets``: those of the part's split, or all where there are no splits."""
     if not isinstance(files, str):
         raise ValueError(f"data.{part} of the format dataset is one folder; got {files}.")
-    found, split = load_folder(Path(files)), None
-    if isinstance(found, Mapping):
+    dataset, split = load_folder(Path(files)), None
+    if isinstance(dataset, Mapping):
         split = dict(zip(PARTS, data.split, strict=False)).get(part)
     elif same := [f"data.{other}" for other in PARTS if other != part and getattr(data, other) == files]:
         raise ValueError(f"{files} has no splits, so it cannot be both data.{part} and {same[0]}; name another folder.")
-    return readers.read_dataset(found, make, split=split, name=files, on_bad_row=data.on_bad_row)
+    return readers.read_dataset(dataset, make, split=split, name=files, on_bad_row=data.on_bad_row)
 
 
 def _make(data: Data, kind: type[Any]) -> Any:
     columns: dict[str, Any] = dict(data.columns)
-    made: Any = _MAKE[kind]
-    _check_columns(data, [one.name for one in fields(made) if not one.name.endswith("_language")])
-    if kind is Pair and data.languages:
+    maker: Any = _MAKE[kind]
+    _check_columns(data, [entry.name for entry in fields(maker) if not entry.name.endswith("_language")])
+    if kind is PairRecord and data.languages:
         columns |= dict(zip(("source_language", "target_language"), data.languages, strict=False))
-    return made(**columns)
+    return maker(**columns)
 
 
 def _check_columns(data: Data, known: Collection[str]) -> None:
-    """Raise unless these fields exist, and are told by names or numbers: to Python, false is the number 0."""
+    """Raise unless each column is known and set to a name or a number; a YAML boolean is neither."""
     for name, column in data.columns.items():
         check_choice("a column", name, known)
         is_none = column is None and name == "second"
         if name != "labels" and not is_none and (isinstance(column, bool) or not isinstance(column, str | int)):
             raise ValueError(
-                f"data.columns.{name} must be the name or the number of a column, got {column!r}. A name that is also "
-                f"something else in YAML stands in quotes, within those of the shell: 'data.columns.{name}=\"true\"'."
+                f"data.columns.{name} must be the name or the number of a column, got {column!r}. Quote a name "
+                f"that YAML reads as something else, inside the quotes of the shell: 'data.columns.{name}=\"true\"'."
             )
 
 
 def _split(rows: Records[R], share: float) -> dict[str, Records[R]]:
-    """A random share of rows apart, the same for the same rows, both in their own order."""
+    """Return a random share of the rows for validation, the others for training; the same split for the same rows."""
     if len(rows) < 2:
         raise ValueError(
-            "one row cannot be both trained on and judged by; say data.valid=FILE, or data.held_out=0 for no judging."
+            "a single row cannot be both training and validation data; set data.valid=FILE, or data.held_out=0 for "
+            "no validation."
         )
     count = min(len(rows) - 1, max(1, round(share * len(rows))))
     order = Order(len(rows), seed=0).span(0, 0, len(rows))
-    apart, rest = np.sort(order[:count]), np.sort(order[count:])
-    return {"train": Records(rows, rest, rows.tally), "valid": Records(rows, apart)}
+    held_out, rest = np.sort(order[:count]), np.sort(order[count:])
+    return {"train": Records(rows, rest, rows.stats), "valid": Records(rows, held_out)}

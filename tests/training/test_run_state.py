@@ -1,11 +1,8 @@
 """A run that is stopped and goes on is, to the bit, the run that was never stopped."""
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,17 +14,15 @@ import torch
 import glassformer
 from glassformer.training.checkpoint import CheckpointError, Checkpoints, check
 from glassformer.training.logging.sinks import RunLog, read_log
-from glassformer.training.resume import Stateful, differences, read_run, write_run
+from glassformer.training.run_state import Stateful, differences, read_run, write_run
+from tests.forked import Forked
 from tests.helpers import types_unchecked
-from tests.training.a_run import IDENTITY, STEPS, made, run
-
-ROOT = Path(__file__).parents[2]
+from tests.training.a_run import FINGERPRINT, STEPS, made, run
 
 
-def started(folder: Path) -> subprocess.Popen[bytes]:
-    """The run as a program of its own, without run-time type checks, which draw random numbers."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "JAXTYPING_DISABLE": "1"}
-    return subprocess.Popen([sys.executable, "-m", "tests.training.a_run", str(folder)], cwd=ROOT, env=environment)
+def started(folder: Path) -> Forked:
+    """The run in a process of its own, without run-time type checks, which draw random numbers."""
+    return Forked(run, folder)
 
 
 def to_its_end(folder: Path) -> None:
@@ -47,16 +42,17 @@ def without_times(folder: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def same(one: Path, other: Path, but: str = "") -> None:
+def same(item: Path, other: Path, but: str = "") -> None:
     """Every file of the last checkpoint (but for one), and the log without its times."""
-    a, b = (Checkpoints(folder / "checkpoints").latest() for folder in (one, other))
+    a, b = (Checkpoints(folder / "checkpoints").latest() for folder in (item, other))
     assert a is not None
     assert b is not None
     files = [{name: facts for name, facts in check(path)["files"].items() if name != but} for path in (a, b)]
     assert files[0] == files[1]
-    assert without_times(one) == without_times(other)
+    assert without_times(item) == without_times(other)
 
 
+@pytest.mark.slow
 def test_the_run_learns_and_its_checkpoint_is_a_model(unbroken: Path) -> None:
     lines = without_times(unbroken)
     assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
@@ -65,7 +61,7 @@ def test_the_run_learns_and_its_checkpoint_is_a_model(unbroken: Path) -> None:
     assert last is not None
     loaded = glassformer.load(last)
     trainer = made()
-    read_run(last, trainer, IDENTITY)
+    read_run(last, trainer, FINGERPRINT)
     assert torch.equal(loaded.model.decoder.blocks[0].ffn.up.weight, trainer.model.decoder.blocks[0].ffn.up.weight)
 
 
@@ -77,11 +73,11 @@ def killed_and_resumed(folder: Path, seed: int, kills: int) -> None:
             if number == kills:
                 assert it.wait(300) == 0
                 break
-            while it.poll() is None and not (folder / "log.jsonl").exists():
+            while it.returncode is None and not (folder / "log.jsonl").exists():
                 time.sleep(0.02)
             before = len(read_log(folder / "log.jsonl"))
-            wanted = before + generator.randint(0, 6)
-            while it.poll() is None and len(read_log(folder / "log.jsonl")) < min(wanted, STEPS):
+            expected = before + generator.randint(0, 6)
+            while it.returncode is None and len(read_log(folder / "log.jsonl")) < min(expected, STEPS):
                 time.sleep(0.001)
             time.sleep(generator.random() * 0.05)
             it.send_signal(signal.SIGKILL)
@@ -109,7 +105,7 @@ def test_stopped_after_any_step(unbroken: Path, tmp_path: Path, stop: int) -> No
             log.write("step", report.step, {}, {})
             if report.step == stop:
                 break
-    kept.write(stop, lambda path: write_run(path, first, IDENTITY))
+    kept.write(stop, lambda path: write_run(path, first, FINGERPRINT))
     (tmp_path / "log.jsonl").write_text(
         "".join(f"{line}\n" for line in (unbroken / "log.jsonl").read_text().splitlines()[: stop + 2])
     )
@@ -121,23 +117,23 @@ def test_stopped_after_any_step(unbroken: Path, tmp_path: Path, stop: int) -> No
 def test_row_36_another_run_is_refused_and_the_difference_shown(tmp_path: Path) -> None:
     trainer = made()
     trainer.advance()
-    path = Checkpoints(tmp_path).write(1, lambda folder: write_run(folder, trainer, IDENTITY))
+    path = Checkpoints(tmp_path).write(1, lambda folder: write_run(folder, trainer, FINGERPRINT))
     before = {name: weight.clone() for name, weight in trainer.model.state_dict().items()}
     other = {"data": "counted", "settings": {"lr": 0.1}, "new": [1]}
     with pytest.raises(
         CheckpointError, match=r"settings\.lr: was 0\.01, is 0\.1\n  new: was None, is \[1\]"
     ) as refused:
         read_run(path, trainer, other)
-    assert f"--init-from {path}" in str(refused.value)
+    assert f"model.start='{path}'" in str(refused.value)
     assert all(torch.equal(before[name], weight) for name, weight in trainer.model.state_dict().items())
 
 
 def test_a_damaged_run_is_refused_before_anything_changes(tmp_path: Path) -> None:
     trainer, kept = made(), Checkpoints(tmp_path)
     trainer.advance()
-    kept.write(1, lambda folder: write_run(folder, trainer, IDENTITY))
+    kept.write(1, lambda folder: write_run(folder, trainer, FINGERPRINT))
     trainer.advance()
-    last = kept.write(2, lambda folder: write_run(folder, trainer, IDENTITY))
+    last = kept.write(2, lambda folder: write_run(folder, trainer, FINGERPRINT))
     file = last / "run" / "optimizer0.safetensors"
     raw = bytearray(file.read_bytes())
     raw[-5] ^= 16
@@ -145,7 +141,7 @@ def test_a_damaged_run_is_refused_before_anything_changes(tmp_path: Path) -> Non
     fresh = made()
     before = {name: weight.clone() for name, weight in fresh.model.state_dict().items()}
     with pytest.raises(CheckpointError, match="has changed since it was written") as refused:
-        read_run(last, fresh, IDENTITY)
+        read_run(last, fresh, FINGERPRINT)
     assert "step-00000001" in str(refused.value)
     assert fresh.step == 0
     assert all(torch.equal(before[name], weight) for name, weight in fresh.model.state_dict().items())
@@ -154,8 +150,8 @@ def test_a_damaged_run_is_refused_before_anything_changes(tmp_path: Path) -> Non
 def test_a_folder_of_weights_alone_is_no_run(tmp_path: Path) -> None:
     trainer = made()
     path = Checkpoints(tmp_path).write(1, lambda folder: glassformer.save(trainer.model, folder) and None)
-    with pytest.raises(CheckpointError, match=rf"no run to resume.* --init-from {path}"):
-        read_run(path, trainer, IDENTITY)
+    with pytest.raises(CheckpointError, match=rf"no run to resume.* model.start='{path}'"):
+        read_run(path, trainer, FINGERPRINT)
 
 
 class Counter:
@@ -168,8 +164,8 @@ class Counter:
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         return {"seen": self.seen}, {"count": self.count}
 
-    def restore(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
-        self.seen, self.count = tensors["seen"], facts["count"]
+    def restore(self, tensors: Mapping[str, torch.Tensor], values: Mapping[str, Any]) -> None:
+        self.seen, self.count = tensors["seen"], values["count"]
 
 
 class Waiting(Counter):
@@ -178,18 +174,18 @@ class Waiting(Counter):
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         return {}, {"count": self.count}
 
-    def restore(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
+    def restore(self, tensors: Mapping[str, torch.Tensor], values: Mapping[str, Any]) -> None:
         assert not tensors
-        self.count = facts["count"]
+        self.count = values["count"]
 
 
 def test_what_else_a_run_remembers_comes_back(tmp_path: Path) -> None:
     trainer, extras = made(), {"counter": Counter(), "waiting": Waiting()}
     extras["counter"].seen, extras["counter"].count = torch.tensor([1.0, 2.0, 3.0]), 5
     extras["waiting"].count = 7
-    path = Checkpoints(tmp_path).write(1, lambda folder: write_run(folder, trainer, IDENTITY, extras=extras))
+    path = Checkpoints(tmp_path).write(1, lambda folder: write_run(folder, trainer, FINGERPRINT, extras=extras))
     fresh = {"waiting": Waiting(), "counter": Counter()}
-    assert read_run(path, made(), IDENTITY, extras=fresh) == []
+    assert read_run(path, made(), FINGERPRINT, extras=fresh) == []
     assert fresh["counter"].seen.tolist() == [1.0, 2.0, 3.0]
     assert (fresh["counter"].count, fresh["waiting"].count) == (5, 7)
 
@@ -204,21 +200,21 @@ def test_extras_that_were_not_there_or_are_no_longer_are_named(
 ) -> None:
     trainer = made()
     path = Checkpoints(tmp_path).write(
-        1, lambda folder: write_run(folder, trainer, IDENTITY, extras={"counter": Counter()})
+        1, lambda folder: write_run(folder, trainer, FINGERPRINT, extras={"counter": Counter()})
     )
     fresh = made()
     before = {name: weight.clone() for name, weight in fresh.model.state_dict().items()}
     with pytest.raises(CheckpointError, match=rf"with the extras \['counter'\].* {named} would be lost or start anew"):
-        read_run(path, fresh, IDENTITY, extras=now)
+        read_run(path, fresh, FINGERPRINT, extras=now)
     assert all(torch.equal(before[name], weight) for name, weight in fresh.model.state_dict().items())
 
 
 def test_an_extra_is_named_plainly_and_knows_its_state(tmp_path: Path) -> None:
     trainer = made()
     with pytest.raises(ValueError, match=r"got '\.\./x'"):
-        write_run(tmp_path, trainer, IDENTITY, extras={"../x": Counter()})
+        write_run(tmp_path, trainer, FINGERPRINT, extras={"../x": Counter()})
     with types_unchecked(), pytest.raises(ValueError, match="state and restore; got 'x'"):
-        write_run(tmp_path, trainer, IDENTITY, extras={"x": object()})  # type: ignore[dict-item]
+        write_run(tmp_path, trainer, FINGERPRINT, extras={"x": object()})  # type: ignore[dict-item]
 
 
 def test_differences_are_found_at_any_depth() -> None:

@@ -1,0 +1,108 @@
+"""Activation checkpointing and ``torch.compile``, applied to the blocks of a model in place.
+
+``nn.Module.__call__`` calls whatever ``nn.Module.compile`` has stored in ``_compiled_call_impl``, if anything: here a
+``Call``. So no class, method or name in the state dict changes, a deep copy is a plain model, and the two combine in
+the one order that is right: the compiled block runs twice. (The other way round the compiler itself has to keep random
+numbers the same, and not every backend of PyTorch does.)
+
+Activation checkpointing: blocks save only their inputs and run again in the backward pass (Chen et al., 2016). A
+training step then saves about one vector per token and block instead of some twenty, and costs one more forward pass;
+``inspect.account`` counts both. Gradients are the same bit for bit: random numbers are drawn again as they were, so
+dropout falls on the same values. Calls without gradients (evaluation, generation with a cache) are unchanged.
+
+Compilation: by default each block is compiled. Equal blocks share one compiled graph, so a model of any depth starts
+quickly, and every entry point runs compiled blocks: ``model(...)`` as well as ``encode``, ``decode`` and
+``apply_head``, which objectives call. Compiled as a whole, ``model(...)`` is one graph, slower to start; the other
+entry points are then correct, but not compiled. The first batch is compiled for its own sizes. The first one of other
+sizes makes a graph for any (and sizes of 1, which PyTorch always specialises, some more); ragged batches need no new
+graph after a handful, and batches of one size keep the faster graph. ``dynamic=True`` makes the general graph at once.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from einops import rearrange
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from glassformer.config.checks import check_choice
+from glassformer.nn.block import Block
+from glassformer.nn.layers import TransformerBlock
+
+
+class Call:
+    """Replaces the call of a module. With a cache, which grows at every call, the module is called as usual."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.plain: Callable[..., Any] = module._call_impl
+        self.compiled: Callable[..., Any] | None = None
+        self.recomputes = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the module."""
+        if kwargs.get("cache") is not None:
+            return self.plain(*args, **kwargs)
+        call = self.plain if self.compiled is None else self.compiled
+        if self.recomputes and torch.is_grad_enabled():
+            return checkpoint(call, *args, use_reentrant=False, **kwargs)
+        return call(*args, **kwargs)
+
+
+def call_of(module: nn.Module) -> Call:
+    """Return the ``Call`` of a module, created if needed."""
+    call = module._compiled_call_impl
+    if call is None:
+        call = module._compiled_call_impl = Call(module)
+    if not isinstance(call, Call):
+        raise ValueError(f"this {type(module).__name__} is compiled already; use compile_model instead.")
+    return call
+
+
+def block_calls(model: nn.Module) -> list[Call]:
+    """Return the ``Call`` of every block of a model."""
+    blocks = [part for part in model.modules() if isinstance(part, Block | TransformerBlock)]
+    if not blocks:
+        raise ValueError(f"this {type(model).__name__} has no blocks.")
+    return [call_of(block) for block in blocks]
+
+
+def calls_in(model: nn.Module) -> list[Call]:
+    """Return the ``Call`` of the model and of each of its modules that has one."""
+    calls = (part._compiled_call_impl for part in model.modules())
+    return [call for call in calls if isinstance(call, Call)]
+
+
+def checkpoint_blocks(model: nn.Module) -> None:
+    """Let every block of a model save only its input. Names, facts and saved files stay as they are."""
+    if model._compiled_call_impl is not None:
+        raise ValueError("the whole model is compiled as one graph; compile its blocks to recompute them.")
+    for call in block_calls(model):
+        call.recomputes = True
+
+
+# All blocks of all models in a process count as one function, of which PyTorch compiles 8 versions and no more: too few
+# for encoder and decoder, with and without gradients, of any size.
+VERSIONS = 64
+
+
+def compile_model(
+    model: nn.Module,
+    parts: Literal["blocks", "whole"] = "blocks",
+    *,
+    dynamic: bool | None = None,
+    backend: str | Callable[..., Any] = "inductor",
+) -> None:
+    """Compile a model in place; the compilation happens when the model is first called.
+
+    Raises PyTorch's limit of versions per function, for the whole process. Calls with a cache are not compiled: each
+    would have other sizes.
+    """
+    check_choice("parts", parts, ("blocks", "whole"))
+    torch._dynamo.config.recompile_limit = max(VERSIONS, torch._dynamo.config.recompile_limit)
+    if parts == "whole" and any(call.recomputes for call in calls_in(model)):
+        raise ValueError('one graph replaces the calls of blocks, so they would not recompute; use parts="blocks".')
+    for tensor in (torch.empty(1, 1), nn.Parameter(torch.empty(1, 1))):
+        rearrange(tensor, "a b -> b a")  # einops registers each type at first use, which would invalidate a graph
+    for call in block_calls(model) if parts == "blocks" else [call_of(model)]:
+        call.compiled = torch.compile(call.plain, dynamic=dynamic, backend=backend)

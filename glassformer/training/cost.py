@@ -1,0 +1,400 @@
+"""What a run will cost on this machine, estimated before its first step: parameters, memory, time, disk.
+
+Memory is counted: one training step on the largest of the first batches runs on fake tensors (``inspect.account``) with
+the run's own model, objective and precision. On a CPU the estimate is of the whole process, on a GPU of torch's
+tensors, as ``throughput.peak_memory`` measures them.
+
+Time is measured: forward and backward passes on the run's first batches, whose gradients are discarded. No weight
+changes and random states are restored, so the run's result stays the same to the bit. Left out of the time: the
+optimizer, the exchange of gradients between processes, compilation, checkpoints, and metrics besides the loss.
+"""
+
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from glassformer.data.loader import Loader
+from glassformer.inspect.account.counts import Workload
+from glassformer.inspect.account.memory import memory_of
+from glassformer.inspect.account.report import human
+from glassformer.inspect.account.trace import Kernels, sizes_of, trace_module
+from glassformer.training.build import Run, batch_plan
+from glassformer.training.logging.progress import as_time
+from glassformer.training.logging.throughput import current_memory, memory_limit, peak_memory
+from glassformer.training.loop import DTYPES, Precision, TrainModule, evaluate
+from glassformer.training.malloc import MALLOC_AHEAD
+from glassformer.training.objectives.base import Batch
+from glassformer.training.objectives.job import HasLengths, Job
+from glassformer.training.parallel import Process, all_gather
+from glassformer.training.recipe_files import unused_sizes
+from glassformer.training.run_state import random_state, restore_random
+
+PLANNED_BATCHES = 200  # of the first epoch, among which the largest is sought
+TIMED_STEPS = 3  # after those that are not timed, because they also allocate or compile
+TIMED_SECONDS = 5.0  # no further step is timed after so many
+LONG = 3600.0  # seconds from which on a run is long
+STATES = {"AdamW": 2, "Muon": 1}  # numbers that an optimizer keeps for each parameter
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostEstimate:
+    """What the rest of a run costs. Bytes are of one process; None: not known, and ``reasons`` say why."""
+
+    name: str  # of the device
+    parameters: int
+    trained_parameters: int
+    steps: int  # yet to be made
+    tokens_per_step: int  # of all processes together, padding not counted
+    memory: int | None  # the peak
+    memory_limit: int | None  # what the process can have: what it has, and what is free
+    step_seconds: float | None
+    validation_seconds: float | None  # of all validations, the final ones included
+    disk: int  # of the checkpoints that are kept, and of the model
+    disk_limit: int
+    has_other_metrics: bool = False  # besides the loss, whose time is not known
+    sizes: tuple[str, ...] = ()  # values of run.size that make the run smaller
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> float | None:
+        """Training and validation together."""
+        if self.step_seconds is None:
+            return None
+        return self.steps * self.step_seconds + (self.validation_seconds or 0.0)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the memory suffices, as far as it is known."""
+        return self.memory is None or self.memory_limit is None or self.memory <= self.memory_limit
+
+    def summary(self) -> str:
+        """Return parameters, tokens and memory in one line."""
+        trained = "" if self.trained_parameters == self.parameters else f" ({self.trained_parameters:,} trained)"
+        parts = [f"{self.parameters:,} parameters{trained}"]
+        if self.tokens_per_step:
+            parts.append(f"{self.steps:,} steps of about {self.tokens_per_step:,} tokens")
+        if self.memory is not None:
+            limit = "" if self.memory_limit is None else f" of {_bytes(self.memory_limit)}"
+            parts.append(f"about {_bytes(self.memory)}{limit} memory")
+        return f"estimated cost on {self.name}: {'; '.join(parts)}"
+
+    def time_summary(self) -> str | None:
+        """Return the time in one line; None if it is not known."""
+        if self.seconds is None or self.step_seconds is None:
+            return None
+        validation = self.validation_seconds or 0.0
+        share = f", {as_time(validation)} of it for validation" if validation >= max(60, 0.05 * self.seconds) else ""
+        others = "; metrics other than the loss are not included" if self.has_other_metrics else ""
+        return f"estimated time: about {as_time(self.seconds)} at {_seconds(self.step_seconds)} per step{share}{others}"
+
+    def warnings(self) -> list[str]:
+        """Return what the user should know before a long wait, or before the memory or the disk is full."""
+        warnings = list(self.reasons)
+        if not self.fits:
+            assert self.memory is not None
+            assert self.memory_limit is not None
+            warnings.append(
+                f"the run needs about {_bytes(self.memory)} of memory, and {_bytes(self.memory_limit)} is available. "
+                f"Lower batch.examples or batch.tokens (and raise batch.micro_batches for the same batch per step), "
+                f"batch.length or the model's sizes, or set run.recompute=true."
+            )
+        if self.seconds is not None and self.seconds >= LONG:
+            remedies = ["fewer run.steps", "a smaller model", *(f"run.size={size}" for size in self.sizes)]
+            warnings.append(
+                f"the run takes about {self.seconds / 3600:.1f} hours on this machine. Set {' or '.join(remedies)}."
+            )
+        if self.disk > self.disk_limit:
+            warnings.append(
+                f"checkpoints and the model need about {_bytes(self.disk)} of disk, and {_bytes(self.disk_limit)} is "
+                f"free. Lower run.keep, or choose a folder on another disk."
+            )
+        return warnings
+
+    def record(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return two mappings for the log: values that are equal on every machine, and those measured on this one."""
+        fixed = {"parameters": self.parameters, "trained_parameters": self.trained_parameters}
+        fixed |= {"tokens_per_step": self.tokens_per_step}
+        measured = {"memory": self.memory, "memory_limit": self.memory_limit, "seconds": self.seconds}
+        measured |= {"step_seconds": self.step_seconds, "validation_seconds": self.validation_seconds}
+        return fixed, measured | {"disk": self.disk, "reasons": list(self.reasons)}
+
+
+def estimate_memory(run: Run, process: Process, folder: Path) -> CostEstimate:
+    """Estimate what the remaining steps of a run cost, except for their time. With several processes all call it."""
+    # What is known without running anything.
+    recipe, trainer = run.recipe, run.trainer
+    parameters = list({id(p): p for p in run.model.parameters()}.values())
+    estimate = CostEstimate(
+        name=_device_name(process),
+        parameters=sum(p.numel() for p in parameters),
+        trained_parameters=sum(p.numel() for p in parameters if p.requires_grad),
+        steps=max(0, recipe.run.steps - trainer.step),
+        tokens_per_step=0,
+        memory=None,
+        memory_limit=memory_limit(process.device, process.local_world),
+        step_seconds=None,
+        validation_seconds=None,
+        disk=(recipe.run.keep + 1) * _checkpoint_bytes(run) + _weight_bytes(run.job.saved_model(run.model)),
+        disk_limit=shutil.disk_usage(folder).free,
+        has_other_metrics=type(run.job).metrics is not Job.metrics and not {"valid", "test"}.isdisjoint(run.parts),
+        sizes=tuple(unused_sizes(recipe)),
+    )
+    # Peak memory of one step, on fake tensors of the size of the first batches.
+    with _unchanged(run, process):
+        try:
+            batches = _first_batches(run, process, 1 + TIMED_STEPS)
+            tokens = sum(batch.tokens for batch in batches) * recipe.batch.micro_batches // len(batches)
+            estimate = replace(estimate, tokens_per_step=tokens)
+            return replace(estimate, memory=_peak_bytes(run, process))
+        except Exception as error:  # an estimate must never end a run
+            return replace(estimate, reasons=(f"memory is not estimated: {_first_line(error)}",))
+
+
+def add_times(estimate: CostEstimate, run: Run, process: Process) -> CostEstimate:
+    """Return the estimate with seconds per step and of validations, measured unless the memory may not suffice.
+
+    With several processes all call it.
+    """
+    if not all(all_gather(estimate.fits)):  # in every process, as they compute together
+        return replace(estimate, reasons=(*estimate.reasons, "no step is timed, because the memory may not suffice"))
+    try:
+        with _unchanged(run, process):
+            seconds = _step_seconds(run, process, estimate.steps) * run.trainer.settings.accumulate
+            passes = _validation_batches(run)
+            validation = passes * _forward_seconds(run, process.device) / process.world if passes else 0.0
+    except Exception as error:
+        if process.world > 1:  # the others wait for this process
+            raise
+        return replace(estimate, reasons=(*estimate.reasons, f"time is not estimated: {_first_line(error)}"))
+    return replace(estimate, step_seconds=seconds, validation_seconds=validation)
+
+
+@contextmanager
+def _unchanged(run: Run, process: Process) -> Iterator[None]:
+    """Restore the random state and the training mode of a run afterwards, and drop its gradients."""
+    before, was_training = random_state(process.device), run.model.training
+    try:
+        yield
+    finally:
+        run.model.train(was_training)
+        run.model.zero_grad(set_to_none=True)
+        restore_random(before, process.device)
+
+
+# Disk.
+
+
+def _checkpoint_bytes(run: Run) -> int:
+    """Return the bytes of a checkpoint: model, optimizer states and, if not in the model, the trained weights."""
+    states = sum(_state_bytes(optimizer) for optimizer in run.trainer.optimizers)
+    trained = [p for p in {id(p): p for p in run.model.parameters()}.values() if p.requires_grad]
+    average = 0 if run.recipe.run.average is None else sum(4 * p.numel() for p in trained)
+    if run.base is not None:  # adapters, twice: as the model and as the trained weights
+        return 2 * sum(p.nbytes for p in trained) + states + average
+    shown = run.job.saved_model(run.model)
+    own = 0 if shown is run.model and not average else _weight_bytes(run.model)
+    return _weight_bytes(shown) + own + states + average
+
+
+def _weight_bytes(model: nn.Module) -> int:
+    """Return bytes of the parameters, shared ones once."""
+    return sum(p.nbytes for p in {id(p): p for p in model.parameters()}.values())
+
+
+# Memory.
+
+
+class _TrainingStep(nn.Module):
+    """The loss of a batch as a module of tensors, for ``account``."""
+
+    def __init__(self, run: Run, batch: Batch) -> None:
+        super().__init__()
+        self.model, self.objective, self.batch = run.model, run.objective, batch
+        self.precision = run.recipe.run.precision
+
+    def forward(self, inputs: dict[str, Tensor], labels: dict[str, Tensor]) -> Tensor:
+        """Return a scalar to differentiate; fake tensors are on the CPU."""
+        with _autocast("cpu", self.precision):
+            batch = replace(self.batch, inputs=inputs, labels=labels)
+            return self.objective.loss(self.model, batch).mean()
+
+
+def _peak_bytes(run: Run, process: Process) -> int:
+    """Return the peak of the process, or of its GPU's tensors: what it holds by now, and what a step adds to it."""
+    if _is_sharded(run, process):
+        raise ValueError("the weights are sharded over processes")
+    added = _added_bytes(run, process)
+    if process.device.type == "cpu" and run.recipe.run.keep_memory:
+        added += added // 4 + MALLOC_AHEAD  # freed blocks that are kept; see ``training.malloc``
+    return max(peak_memory(process.device) or 0, (current_memory(process.device) or 0) + added)
+
+
+def _added_bytes(run: Run, process: Process) -> int:
+    """Return the peak bytes that the first steps add: activations, gradients and optimizer states."""
+    batch = _largest_batch(run)
+    inputs = [batch.inputs, batch.labels]
+    kernels: Kernels = "cpu" if process.device.type == "cpu" else "gpu"
+    trace = trace_module(_TrainingStep(run, batch), inputs, "train", kernels=kernels)
+    memory = memory_of(trace, Workload(*sizes_of(inputs), "train", "sdpa"), "none")
+    # Activations, with the gradients that exist by then.
+    added = memory.peak - memory.weights
+    if run.trainer.settings.accumulate > 1:  # all gradients exist while the second micro-batch is computed
+        added = memory.working + memory.gradients
+    if run.recipe.run.recompute:  # blocks keep their inputs alone
+        added -= memory.activations - memory.checkpointed
+    added = max(added, memory.gradients)  # after the backward pass
+    if process.world > 1:
+        added += memory.gradients  # the buckets in which DDP exchanges them
+    # Optimizer states that do not exist yet; those of a resumed run do.
+    states = sum(_state_bytes(optimizer) - _held_bytes(optimizer) for optimizer in run.trainer.optimizers)
+    return added + max(0, states)
+
+
+def _state_bytes(optimizer: Optimizer) -> int:
+    """Return the bytes of an optimizer's states after its first step."""
+    trained = sum(p.nbytes for group in optimizer.param_groups for p in group["params"] if p.requires_grad)
+    return STATES[type(optimizer).__name__] * trained
+
+
+def _held_bytes(optimizer: Optimizer) -> int:
+    """Return the bytes of an optimizer's current states."""
+    values = (value for state in optimizer.state.values() for value in state.values())
+    return sum(value.nbytes for value in values if isinstance(value, Tensor))
+
+
+def _largest_batch(run: Run) -> Batch:
+    """Return the batch with the most tokens, padding included, of the first ones."""
+    examples = run.examples["train"]
+    plan = batch_plan(run.recipe, examples)
+    largest = 0
+    if isinstance(examples, HasLengths):
+        numbers = range(min(PLANNED_BATCHES, plan.batches(0)))
+        largest = max(numbers, key=lambda n: _padded_tokens(examples.lengths, plan.at(0, n)))
+    rows = [examples[index] for index in plan.at(0, largest)]
+    return run.objective.prepare(rows, torch.Generator().manual_seed(run.recipe.run.seed))
+
+
+def _padded_tokens(lengths: Any, rows: Sequence[int]) -> int:
+    return len(rows) * max(int(lengths[index]) for index in rows)
+
+
+# Time.
+
+
+def _first_batches(run: Run, process: Process, count: int) -> list[Batch]:
+    """Return the first batches of the run in this process, from a loader of their own."""
+    plan = batch_plan(run.recipe, run.examples["train"])
+    options: dict[str, int] = {"seed": run.recipe.run.seed, "rank": process.rank, "world": process.world}
+    with Loader(run.examples["train"], run.objective.prepare, plan, **options) as loader:
+        return list(islice(loader, count))
+
+
+def _step_seconds(run: Run, process: Process, steps: int) -> float:
+    """Return the seconds of a forward and a backward pass on a batch, after warm-up passes."""
+    # A compiled model compiles at the first pass and, if the second batch has another shape, once more.
+    is_compiled = run.recipe.run.compile
+    untimed = 2 if is_compiled else 1
+    batches = _first_batches(run, process, untimed + max(1, min(TIMED_STEPS, steps // 10)))
+    module = run.trainer.train_module if _is_sharded(run, process) else TrainModule(run.model, run.objective)
+    run.model.train()
+    # Time forward and backward of each batch; no weight changes.
+    timed: list[float] = []
+    for batch in batches:
+        start = _now(process.device)
+        with _autocast(process.device.type, run.recipe.run.precision):
+            share, _ = module(batch.to(process.device), batch.counts)
+        share.backward()
+        run.model.zero_grad(set_to_none=True)
+        timed.append(_now(process.device) - start)
+        is_slow = not is_compiled and timed[0] > TIMED_SECONDS
+        if _of_first_process(is_slow or sum(timed[untimed:]) > TIMED_SECONDS):  # all make equally many steps
+            break
+    steady = timed[untimed:] or timed[-1:]
+    return sum(steady) / len(steady)
+
+
+def _validation_batches(run: Run) -> int:
+    """Return batches of all validations of the remaining steps, and of the final evaluation."""
+    recipe, done = run.recipe, run.trainer.step
+    total = 0
+    for part in ("valid", "test"):
+        if part in run.examples:
+            whole = batch_plan(recipe, run.examples[part], shuffle=False).batches(0)
+            total += whole  # of the saved model, in the end
+            if part == "valid":
+                every, steps = recipe.evaluation.every, recipe.run.steps
+                times = steps // every - done // every + (steps % every > 0)
+                total += times * min(whole, recipe.evaluation.batches or whole)
+    return total
+
+
+def _forward_seconds(run: Run, device: torch.device) -> float:
+    """Return seconds of the loss of one validation batch, without a backward pass; the first pass is not counted."""
+    batches = list(islice(run.batches("valid" if "valid" in run.examples else "test"), 1))
+    seconds = 0.0
+    for _ in range(2):
+        start = _now(device)
+        evaluate(run.model, run.eval_objective, batches)
+        seconds = _now(device) - start
+        if _of_first_process(not run.recipe.run.compile and seconds > TIMED_SECONDS):
+            break
+    return seconds
+
+
+def _of_first_process(decision: bool) -> bool:
+    """Return the first process's decision in every process."""
+    return all_gather(decision)[0]
+
+
+def _now(device: torch.device) -> float:
+    """Wait until the device has finished its work, then return the time."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def _autocast(device: str, precision: Precision) -> AbstractContextManager[Any]:
+    return nullcontext() if precision == "float32" else torch.autocast(device, DTYPES[precision])
+
+
+# Words.
+
+
+def _device_name(process: Process) -> str:
+    """Return the name of the device, and the number of devices or threads."""
+    several = f"{process.world} × " if process.world > 1 else ""
+    if process.device.type == "cuda":
+        return f"{several}{torch.cuda.get_device_name(process.device)}"
+    threads = torch.get_num_threads()
+    return f"{several}{process.device.type}, {threads} thread{'' if threads == 1 else 's'}"
+
+
+def _bytes(number: int) -> str:
+    """Format bytes with two digits and a prefix, the precision of an estimate."""
+    value, unit = human(number, "B").split()
+    return f"{_two_digits(float(value.replace(',', '')))} {unit}"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{_two_digits(seconds)} s" if seconds >= 1 else f"{_two_digits(1000 * seconds)} ms"
+
+
+def _two_digits(value: float) -> str:
+    return f"{float(f'{value:.2g}'):g}"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+def _is_sharded(run: Run, process: Process) -> bool:
+    return process.world > 1 and run.recipe.run.parallel == "fsdp"
