@@ -19,12 +19,31 @@ $(VENV)/core: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 	  { echo "Making a virtual environment failed. On Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
 	@echo "Setting up $(VENV) (once; torch is the large part) ..."
-	@$(PIP) install --quiet -c constraints.txt --editable .
+	@$(PIP) install --quiet -c constraints.txt --editable '.[viewer]'
 	@touch $@
 
 $(VENV)/dev: $(VENV)/core
 	@echo "Adding the test and check tools to $(VENV) ..."
 	@$(PIP) install --quiet -c constraints.txt --editable '.[dev]'
+	@touch $@
+
+# Tests of the viewer's page need Chromium, which comes from the system.
+$(VENV)/browser: $(VENV)/dev
+	@command -v chromium chromium-browser google-chrome >/dev/null || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "Installing Chromium and a Chinese font for the tests of the page (apt-get) ..."; \
+	    { apt-get update -qq; apt-get install -y -qq chromium fonts-noto-cjk; } >$(VENV)/apt.log 2>&1 || true; \
+	  fi; }
+	@command -v chromium chromium-browser google-chrome >/dev/null || [ -n "$${GLASSFORMER_CHROMIUM:-}" ] || { \
+	  [ ! -f $(VENV)/apt.log ] || tail -n 5 $(VENV)/apt.log; \
+	  if [ -n "$${GLASSFORMER_NEEDS_BROWSER:-}" ]; then echo "There is no Chromium here, and GLASSFORMER_NEEDS_BROWSER asks for it."; exit 1; fi; \
+	  echo "There is no Chromium here, so the tests of the page will be skipped. On Debian and Ubuntu: apt-get install chromium"; }
+	@touch $@
+
+$(VENV)/notebook: $(VENV)/dev
+	@echo "Adding JupyterLab and Notebook to $(VENV) ..."
+	@$(PIP) install --quiet -c constraints.txt --editable '.[notebook]' || \
+	  echo "They cannot be had here; the tests that need them will be skipped."
 	@touch $@
 
 $(VENV)/real: $(VENV)/dev
@@ -33,15 +52,15 @@ $(VENV)/real: $(VENV)/dev
 	  echo "They cannot be had here; the tests that need them will be skipped."
 	@touch $@
 
-.PHONY: help demo test test-slow test-real test-all test-kernels parity mutations check format bench bench-sparse bench-generate bench-train bench-memory docs clean
+.PHONY: help demo test test-slow test-real test-all test-kernels parity mutations check format bench bench-sparse bench-generate bench-encode bench-train bench-memory bench-viewer docs clean
 
-demo: $(VENV)/core ## train a small language model for a minute, then let it write
+demo: $(VENV)/core ## what the shipped models do, in less than a minute
 	@$(BIN)/glassformer demo
 
-test: $(VENV)/dev ## the tests (a few minutes on two cores)
-	@$(BIN)/python -m pytest -q -n $(JOBS) --ignore tests/real
+test: $(VENV)/dev $(VENV)/browser ## the tests (a few minutes on two cores)
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --ignore tests/real
 
-test-slow: $(VENV)/dev ## the long tests, and all others with their types checked; MINUTES=n stops then
+test-slow: $(VENV)/dev $(VENV)/browser $(VENV)/notebook ## the long tests, and all others with their types checked; MINUTES=n stops then
 	@$(BIN)/python -m pytest -q -n $(JOBS) --ignore tests/real --types=all -m 'slow or not typed' $(if $(MINUTES),--minutes=$(MINUTES))
 
 test-real: $(VENV)/real ## real trained models, beside the references
@@ -51,7 +70,7 @@ test-all: test test-slow test-real ## the tests, the long tests and the real mod
 
 # What other processors compute with: plain kernels, those of SSE4.1 in bfloat16, products that are the same everywhere.
 KERNELS := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE
-test-kernels: $(VENV)/dev ## the tests on the kernels of other processors, on one thread and on two
+test-kernels: $(VENV)/dev $(VENV)/browser ## the tests on the kernels of other processors, on one thread and on two
 	@for kernel in $(KERNELS); do for threads in 1 2; do \
 	  echo "$$kernel OMP_NUM_THREADS=$$threads"; \
 	  env "$$kernel" OMP_NUM_THREADS=$$threads OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -q -n $(JOBS) --ignore tests/real; \
@@ -63,11 +82,12 @@ parity: $(VENV)/dev ## every lineage beside Hugging Face, as a table, into docs/
 mutations: $(VENV)/dev ## flip every fact of every lineage and see that parity notices
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.parity.mutations
 
-check: $(VENV)/dev ## lint, format, types, spelling
+check: $(VENV)/dev ## lint, format, types, spelling; the viewer's scripts too, where npm can install the tools
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/codespell
+	@$(BIN)/python -m tests.page.tools
 
 format: $(VENV)/dev ## put the code into its standard form
 	@$(BIN)/ruff check --fix .
@@ -82,16 +102,22 @@ bench-sparse: $(VENV)/dev ## time and memory of block-sparse attention beside fu
 bench-generate: $(VENV)/dev ## time and memory of writing beside Hugging Face's generate
 	@$(BIN)/python -m benchmarks.generate
 
+bench-encode: $(VENV)/real ## texts of mixed lengths embedded per second, beside transformers
+	@$(BIN)/python -m benchmarks.encode
+
 bench-train: $(VENV)/dev ## steps of training beside Hugging Face and a plain loop, and how long they wait for data
 	@$(BIN)/python -m benchmarks.training
 
 bench-memory: $(VENV)/dev ## memory as accounted for beside memory as measured, on a GPU
 	@$(BIN)/python -m benchmarks.memory
 
+bench-viewer: $(VENV)/dev $(VENV)/browser ## the viewer at 1,024 tokens, 12 layers, 12 heads: queries, page, exported file
+	@$(BIN)/python -m benchmarks.viewer
+
 docs: $(VENV)/dev ## the documentation, into site/
 	@$(BIN)/mkdocs build --strict --quiet
 	@echo "built site/index.html"
 
 clean: ## remove everything that was built
-	rm -rf $(VENV) site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site dist tests/page/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -33,7 +33,7 @@ from benchmarks.loading import report_loading
 from glassformer import load
 from glassformer.data.batching import FixedPlan
 from glassformer.data.loader import Loader
-from glassformer.training.loop import WIDTHS, Precision, Report, Settings, Trainer
+from glassformer.training.loop import DTYPES, Precision, Settings, StepReport, Trainer
 from glassformer.training.objectives.base import IGNORE, Batch, Objective
 from glassformer.training.objectives.causal_lm import NextToken
 from glassformer.training.objectives.masked_lm import MaskedLM
@@ -151,7 +151,7 @@ def plain_loop(model: nn.Module, batches: list[dict[str, Tensor]], precision: Pr
     model.train()
     for given in cycle(batches):
         batch = {name: tensor.to(device, non_blocking=True) for name, tensor in given.items()}
-        with nullcontext() if precision == "float32" else torch.autocast(device.type, WIDTHS[precision]):
+        with nullcontext() if precision == "float32" else torch.autocast(device.type, DTYPES[precision]):
             loss = model(**batch).loss
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
@@ -174,7 +174,7 @@ def roughen(model: nn.Module) -> None:
 class Pairing:
     """The same training twice: next() on either makes a step."""
 
-    ours: Iterator[Report]
+    ours: Iterator[StepReport]
     theirs: Iterator[Tensor]
 
 

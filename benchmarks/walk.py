@@ -1,11 +1,13 @@
 """How much code one operation walks through: the functions of the package that it calls, and the files they are in.
 
 A small measure of how much someone must read to follow the operation. ``python -m benchmarks.walk step`` (or ``token``,
-``load``, ``account``) prints both counts, in all and by package, and the functions by file with ``--list``. Lambdas and
-comprehensions are not counted. The batch of a step is prepared without worker threads, so that its functions are.
+``load``, ``account``) prints both counts, in all and by package, and the functions by file with ``--list``. Lambdas,
+comprehensions and what runs at import (modules, classes) are not counted. The batch of a step is prepared without
+worker threads, so that its functions are.
 """
 
 import argparse
+import inspect
 import sys
 import tempfile
 from collections import defaultdict
@@ -35,7 +37,8 @@ def recorded() -> Iterator[Functions]:
     def note(frame: FrameType, event: str, argument: Any) -> None:
         del argument
         file, name = frame.f_code.co_filename, frame.f_code.co_qualname
-        if event == "call" and file.startswith(str(PACKAGE)) and not name.endswith(">"):
+        is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED and not name.endswith(">")
+        if event == "call" and is_function and file.startswith(str(PACKAGE)):
             functions[str(Path(file).relative_to(PACKAGE))].add(name)
 
     sys.setprofile(note)
@@ -96,10 +99,11 @@ def walk_load(folder: Path) -> Functions:
 
 
 def walk_account(folder: Path) -> Functions:
-    """An account of GPT-2: parameters, FLOPs and memory of a forward pass."""
+    """An account of GPT-2: parameters, FLOPs and memory of a forward pass; the second, so that nothing is imported."""
     del folder
     from glassformer.inspect.account.account import account
 
+    account("gpt2", context=32)
     with recorded() as functions:
         account("gpt2", context=32)
     return functions

@@ -1,6 +1,7 @@
 """Writes the list of modules in docs/architecture.md: the first sentence of every module's docstring, by package."""
 
 import ast
+import re
 from pathlib import Path
 
 DOCS = Path(__file__).parent
@@ -10,10 +11,10 @@ START, END = "<!-- modules -->\n", "<!-- end -->"
 
 
 def summary(path: Path) -> str:
-    """The first sentence of a module's docstring."""
+    """The first sentence of a module's docstring; the full stop of "et al." does not end it."""
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     paragraph = " ".join(text.split("\n\n")[0].split())
-    return paragraph.split(". ")[0].rstrip(".").replace("``", "`") + "."
+    return re.split(r"(?<!et al)\. ", paragraph)[0].rstrip(".").replace("``", "`") + "."
 
 
 def modules() -> str:

@@ -23,7 +23,7 @@ import tests.typechecker  # the hook finds it by name
 
 # Every jaxtyping signature of these packages can be enforced in tests; users do not pay for it. Packages without one
 # are left to mypy.
-TENSORS = ("nn", "models", "data", "generation", "tasks", "training", "weights.foreign")
+TENSORS = ("nn", "models", "data", "generation", "tasks", "training", "weights.foreign", "course")
 install_import_hook([f"glassformer.{part}" for part in TENSORS], "tests.typechecker.check")
 
 import torch
@@ -36,12 +36,14 @@ from tests.helpers import types_unchecked
 # fifths of the time of a test that calls small functions very often, so the others check them with --types=all alone.
 TYPED = (
     "tests/nn/",
-    "tests/models/",
-    "tests/parity/test_parity.py",
+    "tests/models/test_alibi.py",
+    "tests/models/test_encoder.py",
+    "tests/models/test_language_model.py",
+    "tests/models/test_mask_decoder.py",
+    "tests/course/test_assignment.py",
     "tests/data/",
     "tests/generation/test_filters.py",
     "tests/generation/test_sampling.py",
-    "tests/generation/test_text.py",
     "tests/tasks/test_fill.py",
     "tests/tasks/test_tag.py",
     "tests/training/objectives/",
@@ -53,8 +55,9 @@ CALL_MUCH = ("tests/nn/test_cache", "tests/nn/test_leading_axes.py")  # not thes
 DEADLINE = pytest.StashKey[float]()
 TIME_IS_UP = "not run: the time is up"
 
-settings.register_profile("steady", deadline=None, derandomize=True, max_examples=25)
-settings.load_profile("steady")
+# With all types checked, long tests are run as well: more examples than in every run.
+settings.register_profile("some", deadline=None, derandomize=True, max_examples=12)
+settings.register_profile("all", settings.get_profile("some"), max_examples=40)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -65,6 +68,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile(config.getoption("types"))
     config.stash[DEADLINE] = time.monotonic() + 60 * config.getoption("minutes")
 
 

@@ -3,8 +3,10 @@
 import os
 import pty
 import re
+import resource
 import select
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -29,6 +31,22 @@ def some_at_once(values: Iterable[Value], at_once: Callable[[Value], bool]) -> l
         name = "-".join(getattr(one, "id", str(one)) for one in several)
         found.append(pytest.param(*several, id=name, marks=() if at_once(value) else pytest.mark.slow))
     return found
+
+
+@contextmanager
+def file_size_limit(most: int) -> Iterator[None]:
+    """Let no file grow beyond so many bytes: as on a full disk, writing more is an error of the system.
+
+    Python does not check whether its bytecode was written as a whole, so it must not write any.
+    """
+    before = resource.getrlimit(resource.RLIMIT_FSIZE), sys.dont_write_bytecode
+    sys.dont_write_bytecode = True
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[0][1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before[0])
+        sys.dont_write_bytecode = before[1]
 
 
 def randomise(module: nn.Module, seed: int = 0) -> nn.Module:

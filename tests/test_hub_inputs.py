@@ -1,41 +1,40 @@
 """What a user may hand to load and save by mistake, and what is left when a disk is full."""
 
-import resource
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 
 from glassformer import hub
+from glassformer.inspect.facts import facts_of
 from glassformer.models.transformer import Transformer
 from glassformer.text.tokenizer import Tokenizer
+from glassformer.training.adapters import add_adapters, save_adapters
 from glassformer.weights.files import WeightsError
-from tests.helpers import types_unchecked
-from tests.pages import PAGES
+from tests.configs import CONFIGS
+from tests.helpers import file_size_limit, types_unchecked
 from tests.tasks.models import make
 from tests.weights.test_foreign import llama, write_llama2c
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return hub.save(Transformer(PAGES["gpt2"]), tmp_path_factory.mktemp("model"))
+    return hub.save(Transformer(CONFIGS["gpt2"]), tmp_path_factory.mktemp("model"))
 
 
-def test_what_is_no_place_is_refused(folder: Path) -> None:
+def test_what_is_not_a_path_is_refused(folder: Path) -> None:
     with types_unchecked():
-        for wrong in (5, 2.5, ["a"], Transformer(PAGES["gpt2"])):
-            with pytest.raises(TypeError, match="where must be a path or a name, got"):
+        for wrong in (5, 2.5, ["a"], Transformer(CONFIGS["gpt2"])):
+            with pytest.raises(TypeError, match="name_or_path must be a path or a name, got"):
                 hub.load(wrong)
-        with pytest.raises(TypeError, match="config must be a path or what"):
+        with pytest.raises(TypeError, match="config must be a path or the content"):
             hub.load(config=5, weights=folder)
         with pytest.raises(TypeError, match="weights must be a path"):
             hub.load(config=folder, weights=5)
         with pytest.raises(TypeError, match="folder must be a path, got 5"):
-            hub.save(Transformer(PAGES["gpt2"]), 5)
+            hub.save(Transformer(CONFIGS["gpt2"]), 5)
 
 
 def test_devices_that_are_none_are_refused(folder: Path) -> None:
@@ -65,43 +64,52 @@ def test_types_that_are_none_are_refused(folder: Path) -> None:
 def test_a_model_is_not_saved_over_a_file(tmp_path: Path) -> None:
     file = tmp_path / "passwd"
     file.write_text("root")
-    for place in (file, file / "inside"):
-        with pytest.raises(WeightsError, match=r"passwd is a file, and a model is saved to a folder"):
-            hub.save(Transformer(PAGES["gpt2"]), place)
+    for folder in (file, file / "inside"):
+        with pytest.raises(WeightsError, match=rf"^{file} is a file, and a model is saved to a folder"):
+            hub.save(Transformer(CONFIGS["gpt2"]), folder)
     assert file.read_text() == "root"
+    with pytest.raises(WeightsError, match="empty name"):  # not into the current folder
+        hub.save(Transformer(CONFIGS["gpt2"]), "")
+
+
+def test_a_folder_of_adapters_is_no_model(tmp_path: Path) -> None:
+    model = Transformer(CONFIGS["gpt2"])
+    add_adapters(model, rank=2)
+    save_adapters(model, tmp_path)
+    with pytest.raises(ValueError, match="holds adapters only; their run merges them into its model/"):
+        hub.load(tmp_path)
 
 
 def test_a_folder_with_one_model_of_llama2c_loads(tmp_path: Path) -> None:
     write_llama2c(tmp_path / "stories.bin", llama(tied=True))
     (tmp_path / "tokenizer.bin").write_bytes(bytes(40))
     (tmp_path / "notes.bin").write_bytes(b"PK\x03\x04" + bytes(100))
-    assert hub.load(tmp_path).place == tmp_path / "stories.bin"
+    loaded = hub.load(tmp_path)
+    assert loaded.path == tmp_path / "stories.bin"
+    assert facts_of(tmp_path) == loaded.config
     shutil.copy(tmp_path / "stories.bin", tmp_path / "again.bin")
     with pytest.raises(ValueError, match=r"config\.json: there is no such file"):
         hub.load(tmp_path)
 
 
 @pytest.mark.parametrize("kept", [28, 100, 20_000])
-def test_a_model_of_llama2c_that_is_cut_short_is_called_so(tmp_path: Path, kept: int) -> None:
+def test_a_model_of_llama2c_that_is_incomplete_is_named_so(tmp_path: Path, kept: int) -> None:
     path = write_llama2c(tmp_path / "stories.bin", llama(tied=True))
     path.write_bytes(path.read_bytes()[:kept])
     for where in (path, tmp_path):
-        with pytest.raises(WeightsError, match=rf"stories\.bin: .* and it has {kept:,}\. It is cut short: download"):
+        with pytest.raises(WeightsError, match=rf"stories\.bin: .* and this one has {kept:,}\. It is incomplete"):
             hub.load(where)
 
 
+@pytest.mark.parametrize("kept", [0, 20])
+def test_a_file_without_even_a_header_is_incomplete(tmp_path: Path, kept: int) -> None:
+    path = tmp_path / "stories.bin"
+    path.write_bytes(bytes(kept))
+    with pytest.raises(WeightsError, match=rf"stories\.bin has only {kept} bytes: it is incomplete"):
+        hub.load(path)
+
+
 # ---- a full disk
-
-
-@contextmanager
-def at_most(size: int) -> Iterator[None]:
-    """No file may grow beyond so many bytes: what writes more meets an error of the system, as on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits the size of files as POSIX systems do")
@@ -114,11 +122,11 @@ def test_a_full_disk_leaves_whole_files_alone_and_names_the_one_that_failed(tmp_
     whole = {path.name: path.stat().st_size for path in hub.save(loaded, tmp_path / "whole", to=to).iterdir()}
     failed = set()
     for number, size in enumerate(sorted({0, 10, *(size - 1 for size in whole.values())})):
-        place = tmp_path / f"full{number}"
-        with pytest.raises(OSError) as error, at_most(size):  # noqa: PT011  # the system's own words
-            hub.save(loaded, place, to=to)
-        failed.add(Path(error.value.filename).relative_to(place).as_posix())
-        left = {path.name: path.stat().st_size for path in place.rglob("*")}
+        folder = tmp_path / f"full{number}"
+        with pytest.raises(OSError) as error, file_size_limit(size):  # noqa: PT011  # the system's own words
+            hub.save(loaded, folder, to=to)
+        failed.add(Path(error.value.filename).relative_to(folder).as_posix())
+        left = {path.name: path.stat().st_size for path in folder.rglob("*")}
         assert left.items() <= whole.items(), (size, left)
     assert failed <= {*whole}
     assert len(failed) >= 2
@@ -126,8 +134,8 @@ def test_a_full_disk_leaves_whole_files_alone_and_names_the_one_that_failed(tmp_
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits the size of files as POSIX systems do")
 def test_a_full_disk_leaves_an_earlier_save_as_it_was(tmp_path: Path) -> None:
-    place = hub.save(Transformer(PAGES["gpt2"]), tmp_path / "model")
-    before = {path.name: path.read_bytes() for path in place.iterdir()}
-    with pytest.raises(OSError, match=r"model\.safetensors|glassformer\.json"), at_most(1000):
-        hub.save(Transformer(PAGES["bert"]), place)
-    assert {path.name: path.read_bytes() for path in place.iterdir()} == before
+    folder = hub.save(Transformer(CONFIGS["gpt2"]), tmp_path / "model")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(OSError, match=r"model\.safetensors|glassformer\.json"), file_size_limit(1000):
+        hub.save(Transformer(CONFIGS["bert"]), folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before

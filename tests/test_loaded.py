@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
+import torch
 
 import glassformer
 from glassformer.config.options import option_types
 from glassformer.generation.settings import GenerationOptions, GenerationSettings, TextOptions
 from glassformer.loaded import NEEDS, Loaded, abilities
+from glassformer.tasks.score import score_masked
 from tests.generation.scripted import scripted
+from tests.helpers import types_unchecked
 from tests.tasks.models import make
 
 # Settings that name tokens, which text functions take by their text too, or that may be lists.
@@ -71,7 +74,7 @@ def test_a_method_takes_what_its_function_takes(function: Callable[..., Any]) ->
 
 def test_a_decoder_generates_by_its_methods(tmp_path: Path) -> None:
     loaded = scripted(tmp_path / "model", " two three", after=1)
-    assert loaded.abilities == ("generate", "stream", "chat", "score", "embed", "account", "save")
+    assert loaded.abilities == ("generate", "stream", "score", "embed", "account", "save")
     text = loaded.generate("a")
     assert str(text) == text.text == " two three"
     assert loaded.generate(["a"]) == [[text]] == glassformer.generate(loaded, ["a"])
@@ -83,14 +86,39 @@ def test_a_decoder_generates_by_its_methods(tmp_path: Path) -> None:
     again = glassformer.load(loaded.save(tmp_path / "again"))
     assert again.generate("a") == text
     loaded.tokenizer.chat_template = "{{ messages[0]['content'] }}"
+    assert loaded.abilities == ("generate", "stream", "chat", "score", "embed", "account", "save")
     assert loaded.chat("a").text == loaded.chat([{"role": "user", "content": "a"}]).text == " two three"
 
 
 def test_one_prompt_gives_one_text(tmp_path: Path) -> None:
     loaded = scripted(tmp_path, " two", after=1)
-    with pytest.raises(ValueError, match=r"samples=3 asks for several texts.*pass a list: \[prompt\]"):
+    with pytest.raises(ValueError, match=r"samples=3 requests several texts.*pass a list: \[prompt\]"):
         loaded.generate("a", samples=3, temperature=1.0)
     assert len(loaded.generate(["a"], samples=3, temperature=1.0)[0]) == 3
+
+
+def test_one_text_gives_one_result(classifier: Loaded) -> None:
+    assert classifier.classify("the value") == classifier.classify(["the value"])[0]
+    assert torch.equal(classifier.embed("the value"), classifier.embed(["the value"])[0])
+    filler, tagger, writer = (glassformer.load(name) for name in ("mlm-en", "ner-en", "stories"))
+    blank = "There was a little [MASK] named Lily."
+    assert filler.fill(blank) == filler.fill([blank])[0]
+    assert score_masked(filler, "A dog.") == score_masked(filler, ["A dog."])[0]
+    assert tagger.tag("Marie Curie.") == tagger.tag(["Marie Curie."])[0]
+    assert writer.score("A dog.") == writer.score(["A dog."])[0]
+
+
+def test_one_question_gives_one_answer(tmp_path: Path) -> None:
+    reader = make(tmp_path, "BertForQuestionAnswering", "words")[0]
+    question = ("the value", "the value of the key")
+    assert reader.answer(question) == reader.answer([question])[0]
+
+
+def test_chat_is_listed_only_with_a_template() -> None:
+    stories = glassformer.load("stories")
+    assert "chat" not in stories.abilities
+    with pytest.raises(ValueError, match=r"this model is a decoder and supports: generate, stream, score, embed\.$"):
+        stories.translate("A dog.")
 
 
 def test_misspelt_settings_are_refused(tmp_path: Path) -> None:
@@ -102,9 +130,10 @@ def test_misspelt_settings_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["generate", "stream", "chat", "translate", "fill", "tag", "answer", "score"])
 def test_what_a_model_cannot_do_says_what_it_can(classifier: Loaded, name: str) -> None:
     assert classifier.abilities == ("classify", "embed", "account", "save")
-    argument: Any = {"answer": [("a", "b")], "fill": ["a"], "tag": ["a"], "score": ["a"]}.get(name, "a")
-    with pytest.raises(ValueError, match=rf"^{name} needs .* can classify, embed, account, save\."):
-        getattr(classifier, name)(argument)
+    message = rf"^{name} needs .* this model has a 'classify' head and supports: classify, embed\."
+    for argument in ("a", ["a"], 42):  # before what is wrong with the argument
+        with types_unchecked(), pytest.raises(ValueError, match=message):
+            getattr(classifier, name)(argument)
     assert classifier.classify(["the value"])[0].labels
 
 
@@ -138,6 +167,9 @@ m.generate("a", temperatures=1)
 m.generate("a", temperature="hot")
 glassformer.stream(m, "a", top_q=1)
 m.fill(["a"], tops=1)
+reveal_type(m.fill("a"))
+reveal_type(m.tag(["a"]))
+reveal_type(m.answer(("a", "b")))
 """
     path = tmp_path / "user.py"
     path.write_text(code)
@@ -145,7 +177,11 @@ m.fill(["a"], tops=1)
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(path)]
     shown = subprocess.run(command, capture_output=True, text=True, cwd=root, check=False).stdout.splitlines()
     notes = [line for line in shown if "Revealed type" in line]
-    assert ["generation.text.Text" in note for note in notes] == [True, True]
+    assert ["generation.text.Text" in note for note in notes[:2]] == [True, True]
     assert "list[list[" in notes[1]
+    results = [("Filled", False), ("Tagged", True), ("Answered", False)]
+    assert [(name in note, "list[" in note) for (name, _), note in zip(results, notes[2:], strict=True)] == [
+        (True, several) for _, several in results
+    ]
     wrong = sorted({int(line.split(":")[1]) for line in shown if ": error:" in line})
     assert wrong == [6, 7, 8, 9], shown

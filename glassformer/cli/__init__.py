@@ -1,1 +1,1 @@
-"""The command line: one verb per module, each thin: parse, call, print."""
+"""The command line: one module per group of commands, each thin: parse, call, print."""

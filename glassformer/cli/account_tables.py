@@ -1,4 +1,4 @@
-"""What ``glassformer account`` prints: tables for people, and the same as data."""
+"""The tables that ``glassformer account`` prints, and the same numbers as data for JSON."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -7,107 +7,139 @@ from typing import Any, NamedTuple
 from rich.table import Table
 from rich.text import Text
 
-from glassformer.cli.outputs import grid, heading, percent, print_wide, say
+from glassformer.cli.console import grid, heading, percent, print_line, print_wide
 from glassformer.inspect.account.account import Account
 from glassformer.inspect.account.explain import Explanation, Section, explain
-from glassformer.inspect.account.growth import Axis
-from glassformer.inspect.account.hardware import DTYPES, HARDWARE, Hardware
-from glassformer.inspect.account.plan import Line, Plan
-from glassformer.inspect.account.report import KINDS, five_kinds, shares_of, table_rows
-from glassformer.inspect.account.sweep import Crossing
-from glassformer.inspect.account.timing import OPTIMIZER, Timing
-from glassformer.inspect.account.units import duration, human, scale_for
+from glassformer.inspect.account.hardware import DTYPES, HARDWARE, OPTIMIZER, Hardware, Timing
+from glassformer.inspect.account.plan import PlanLine, TrainingPlan
+from glassformer.inspect.account.report import KINDS, duration, human, main_kinds, scale_for, shares_of, table_rows
+from glassformer.inspect.account.sweep import Axis, Crossing
 
-RIVALS = {"projections": "the projections'", "ffn": "the feed-forward network's"}
+RIVALS = {"projections": "the projections", "ffn": "the feed-forward networks"}
 
 
-class Books(NamedTuple):
-    """An account, where attention catches up in it, and how long it takes where a device is named."""
+class Costs(NamedTuple):
+    """An account, the sizes from which attention dominates, and the time on a device where one is named."""
 
     account: Account
     crossings: list[Crossing]
     timing: Timing | None
-    seconds: float | None = None  # of a real run on this machine
+    seconds: float | None = None  # measured on this machine
 
 
-def show_model(books: Books, depth: int | None, *, full: bool) -> None:
-    """One model: its parts, shares, memory, time."""
-    account, timing = books.account, books.timing
-    say(f"{account.name}: {load(account)}", style="bold")
+def show_model(costs: Costs, depth: int | None, *, full: bool) -> None:
+    """Print the parts, shares, memory and time of one model."""
+    account, timing = costs.account, costs.timing
+    print_line(f"{account.name}: {load(account)}", style="bold")
     print_wide(_parts(account, depth, full=full))
-    heading("FLOPs by kind of work, forward")
+    heading("FLOPs of the forward pass by kind of work")
     print_wide(_shares(account))
     heading("Memory")
     print_wide(_memory(account))
     if timing is not None:
-        heading(f"Time on {timing.hardware.name}, operation after operation")
+        heading(f"Time on {timing.hardware.name}, operations in sequence")
         print_wide(_times(timing, account, depth, full=full))
-    say("")
-    tool = None if timing is None else timing.hardware
-    ran = run_lines(account, books.seconds, tool)
-    for line in [*crossing_lines(books.crossings), *_counted(account), *timing_lines(timing), *ran]:
-        say(line)
+    print_line("")
+    measured = run_lines(account, costs.seconds, None if timing is None else timing.hardware)
+    for line in [*crossing_lines(costs.crossings), *_conventions(account), *timing_lines(timing), *measured]:
+        print_line(line)
 
 
-def show_models(several: Sequence[Books]) -> None:
-    """Several models side by side, a column each."""
-    accounts = [one.account for one in several]
-    table = grid("", *(one.account.name for one in several))
-    flops = scale_for(max(one.flops for one in accounts), "FLOP")
-    table.add_row("parameters", *(f"{one.parameters:,}" for one in accounts))
-    table.add_row("context", *(f"{one.context:,}" for one in accounts))
-    table.add_row(f"FLOPs, {flops.unit}", *(flops(one.flops) for one in accounts))
-    fives = [five_kinds(one.shares()) for one in accounts]
+class Row(NamedTuple):
+    """A row of a comparison: a cell for each model, and the numbers behind the cells where their ratio means much."""
+
+    what: str
+    cells: list[str]
+    values: Sequence[float] = ()
+
+
+def show_models(costs: Sequence[Costs]) -> None:
+    """Print several models side by side, a column each."""
+    accounts = [each.account for each in costs]
+    table = grid("", *(account.name for account in accounts))
+    for row in [*_work_rows(accounts), *_layer_rows(costs), *_memory_rows(accounts), *_time_rows(costs)]:
+        table.add_row(row.what, *row.cells)
+    print_line(" / ".join(sorted({load(account, context=False) for account in accounts})), style="bold")
+    print_wide(table)
+    print_line("")
+    for line in _conventions(accounts[0]):
+        print_line(line)
+
+
+def show_change(before: Costs, after: Costs, changes: Sequence[str]) -> None:
+    """Print what a change of facts does to the costs of a model: the rows that differ, with their ratios."""
+    costs = [before, after]
+    accounts = [each.account for each in costs]
+    table, same = grid("", "before", "after", ""), []
+    for row in [*_work_rows(accounts), *_memory_rows(accounts), *_time_rows(costs)]:
+        if row.cells[0] == row.cells[-1]:
+            same += [] if row.what.startswith(" ") else [row.what.partition(",")[0]]  # equal shares say little
+            continue
+        ratio = _ratio(row.values[1] / row.values[0]) if row.values and row.values[0] else ""
+        table.add_row(row.what, *row.cells, Text(ratio, "bold"))
+    print_line(f"{before.account.name}, with {', '.join(changes)}: {load(after.account)}", style="bold")
+    print_wide(table)
+    print_line("")
+    if same:
+        print_line(f"Unchanged: {', '.join(same)}.")
+    for line in _conventions(accounts[0]):
+        print_line(line)
+
+
+def _ratio(ratio: float) -> str:
+    """Return how much larger or smaller a number became: a factor of two or more as a factor, otherwise in per cent."""
+    if not 0.5 < ratio < 2:
+        return f"× {ratio:.3g}"
+    return f"{'+' if ratio > 1 else '−'}{percent(abs(ratio - 1))}"
+
+
+def _work_rows(accounts: Sequence[Account]) -> Iterator[Row]:
+    """Yield parameters, FLOPs, and the share of each kind of work in the FLOPs of the forward pass."""
+    flops = scale_for(max(account.flops for account in accounts), "FLOP")
+    parameters = [account.parameters for account in accounts]
+    yield Row("parameters", [f"{number:,}" for number in parameters], parameters)
+    yield Row("context", [f"{account.context:,}" for account in accounts])
+    yield Row(f"FLOPs, {flops.unit}", [flops(each.flops) for each in accounts], [each.flops for each in accounts])
+    kinds_of_each = [main_kinds(account.shares()) for account in accounts]
     for kind in (*KINDS, "other"):
-        if any(kind in five for five in fives):
-            parts = [five.get(kind, 0) / one.forward_flops for five, one in zip(fives, accounts, strict=True)]
-            table.add_row(f"  {kind}", *map(percent, parts))
-    table.add_row("of the layers alone")
-    shares = [{share.kind: share.of_layers for share in shares_of(one)} for one in accounts]
+        if any(kind in kinds for kinds in kinds_of_each):
+            pairs = zip(kinds_of_each, accounts, strict=True)
+            yield Row(f"  {kind}", [percent(kinds.get(kind, 0) / result.forward_flops) for kinds, result in pairs])
+
+
+def _layer_rows(costs: Sequence[Costs]) -> Iterator[Row]:
+    """Yield shares of the FLOPs of the layers, and the sizes from which attention dominates."""
+    yield Row("layers only", [])
+    shares = [{share.kind: share.of_layers for share in shares_of(each.account)} for each in costs]
     for kind in KINDS[:3]:
-        table.add_row(f"  {kind}", *(percent(share.get(kind) or 0) for share in shares))
+        yield Row(f"  {kind}", [percent(share.get(kind) or 0) for share in shares])
     for rival in RIVALS:
-        found = [{crossing.rival: crossing.value for crossing in one.crossings}.get(rival) for one in several]
-        table.add_row(f"attention ≥ {rival} from", *("never" if one is None else f"{one:,}" for one in found))
-    for what, cells in _memory_cells(accounts):
-        table.add_row(what, *cells)
-    if any(one.timing is not None for one in several):
-        for what, cells in _time_cells([one.timing for one in several if one.timing is not None]):
-            table.add_row(what, *cells)
-    if any(one.seconds is not None for one in several):
-        table.add_row("time, run here", *(duration(one.seconds or 0.0) for one in several))
-    same = {load(one, context=False) for one in accounts}
-    say(f"{' / '.join(sorted(same))}", style="bold")
-    print_wide(table)
-    say("")
-    for line in _counted(accounts[0]):
-        say(line)
+        sizes = [{crossing.rival: crossing.value for crossing in each.crossings}.get(rival) for each in costs]
+        yield Row(f"attention ≥ {rival} from", ["never" if size is None else f"{size:,}" for size in sizes])
 
 
-def show_sweep(several: Sequence[Books], axis: Axis, crossings: Sequence[Crossing]) -> None:
-    """One model at several sizes, a row each."""
-    accounts = [one.account for one in several]
-    flops = scale_for(max(one.flops for one in accounts), "FLOP")
-    memory = list(_memory_cells(accounts))
-    times = [one.timing for one in several if one.timing is not None]
-    timed = list(_time_cells(times)) if times else []
-    fives = [five_kinds(one.shares()) for one in accounts]
-    kinds = [kind for kind in (*KINDS, "other") if any(kind in five for five in fives)]
-    table = grid(axis, flops.unit, *kinds, *(what for what, _ in [*memory, *timed]), first="right")
-    for row, (account, five) in enumerate(zip(accounts, fives, strict=True)):
-        shares = [percent(five.get(kind, 0) / account.forward_flops) for kind in kinds]
-        more = [cells[row] for _, cells in [*memory, *timed]]
-        table.add_row(f"{getattr(account, axis):,}", flops(account.flops), *shares, *more)
+def show_sweep(costs: Sequence[Costs], axis: Axis, crossings: Sequence[Crossing]) -> None:
+    """Print one model at several sizes, a row each."""
+    accounts = [each.account for each in costs]
+    flops = scale_for(max(account.flops for account in accounts), "FLOP")
+    columns = [*_memory_rows(accounts), *_time_rows(costs)]
+    flops_by_kind = [main_kinds(account.shares()) for account in accounts]
+    kinds = [kind for kind in (*KINDS, "other") if any(kind in parts for parts in flops_by_kind)]
+    table = grid(axis, flops.unit, *kinds, *(column.what for column in columns), first="right")
+    for row, (account, parts) in enumerate(zip(accounts, flops_by_kind, strict=True)):
+        shares = [percent(parts.get(kind, 0) / account.forward_flops) for kind in kinds]
+        cells = [column.cells[row] for column in columns]
+        table.add_row(f"{getattr(account, axis):,}", flops(account.flops), *shares, *cells)
     varied = load(accounts[0], context=axis != "context", batch=axis != "batch", source=axis != "source")
-    say(f"{accounts[0].name}: {varied}, by {axis}", style="bold")
+    print_line(f"{accounts[0].name}: {varied}, by {axis}", style="bold")
     print_wide(table)
-    say("")
-    for line in [*crossing_lines(crossings), *_counted(accounts[0])]:
-        say(line)
+    print_line("")
+    for line in [*crossing_lines(crossings), *_conventions(accounts[0])]:
+        print_line(line)
 
 
 def load(account: Account, *, context: bool = True, batch: bool = True, source: bool = True) -> str:
-    """What is run, in words; what varies is left out."""
+    """Return the workload in words, without the sizes that vary."""
     words = {"forward": "one forward pass", "train": "one training step", "decode": "one new token"}[account.mode]
     if batch:
         words += f", batch {account.batch:,}"
@@ -123,11 +155,11 @@ def _parts(account: Account, depth: int | None, *, full: bool) -> Table:
     flops = scale_for(account.flops, "FLOP")
     work = scale_for(account.root.elementwise, "op")
     moved = scale_for(account.root.bytes_moved, "B")
-    held = scale_for(account.memory.activations, "B")
-    last = (f"held\n{held.unit}",) if trained else ()
+    saved = scale_for(account.memory.activations, "B")
+    last = (f"saved\n{saved.unit}",) if trained else ()
     head = ("parameters", f"FLOPs\n{flops.unit}", "share", f"element-wise\n{work.unit}", f"moved\n{moved.unit}")
     table = grid("part", *head, *last)
-    for label, level, part in [*table_rows(account, depth, full=full), ("in all", 1, account.root)]:
+    for label, level, part in [*table_rows(account, depth, full=full), ("total", 1, account.root)]:
         table.add_row(
             Text("  " * (level - 1) + label, style="bold" if level <= 1 else ""),
             f"{part.parameters:,}" if part.parameters else "",
@@ -135,17 +167,17 @@ def _parts(account: Account, depth: int | None, *, full: bool) -> Table:
             percent(part.flops / account.forward_flops) if part.flops else "",
             work(part.elementwise),
             moved(part.bytes_moved),
-            *((held(part.activation_bytes),) if trained else ()),
+            *((saved(part.activation_bytes),) if trained else ()),
         )
     return table
 
 
 def _shares(account: Account) -> Table:
-    table = grid("", "FLOPs", "of all", "of the layers")
+    table = grid("", "FLOPs", "of the model", "of the layers")
     for share in shares_of(account):
         inside = "" if share.of_layers is None else percent(share.of_layers)
         table.add_row(share.kind, f"{share.flops:,}", percent(share.of_all), inside)
-    table.add_row("in all", f"{account.forward_flops:,}", percent(1), percent(1))
+    table.add_row("total", f"{account.forward_flops:,}", percent(1), percent(1))
     return table
 
 
@@ -158,31 +190,33 @@ def _memory(account: Account) -> Table:
     return table
 
 
-def _memory_cells(accounts: Sequence[Account]) -> Iterator[tuple[str, list[str]]]:
-    """What of the memory is not nothing everywhere, by name, and its values."""
+def _memory_rows(accounts: Sequence[Account]) -> Iterator[Row]:
+    """Yield the kinds of memory that any account has."""
     names = {
         "weights": "weights", "gradients": "gradients", "optimizer": "optimizer", "activations": "activations",
-        "kv_cache_per_token": "cache per token", "kv_cache": "cache", "held": "held", "peak": "peak",
+        "kv_cache_per_token": "cache per token", "kv_cache": "cache", "resident": "resident", "peak": "peak",
     }  # fmt: skip
     for field, name in names.items():
-        values = [getattr(one.memory, field) for one in accounts]
+        values = [getattr(account.memory, field) for account in accounts]
         if any(values):
-            yield name, [human(value, "B") for value in values]
+            yield Row(name, [human(value, "B") for value in values], values)
 
 
 def _times(timing: Timing, account: Account, depth: int | None, *, full: bool) -> Table:
-    flops = scale_for(sum(one.flops for one in timing.work), "FLOP")
-    moved = scale_for(sum(one.bytes for one in timing.work), "B")
+    flops = scale_for(sum(work.flops for work in timing.work), "FLOP")
+    moved = scale_for(sum(work.bytes for work in timing.work), "B")
     table = grid("part", flops.unit, f"{moved.unit} moved", "FLOP/byte", "time", "share", "bound by")
-    done = [(_folded(one.name, full=full), one, took) for one, took in zip(timing.work, timing.estimates, strict=True)]
+    done = [
+        (_folded(work.name, full=full), work, time) for work, time in zip(timing.work, timing.estimates, strict=True)
+    ]
     rows = [(label, level, part.path) for label, level, part in table_rows(account, depth, full=full)]
-    for label, level, path in [*rows, (OPTIMIZER, 1, OPTIMIZER), ("in all", 1, "")]:
-        inside = [(one, took) for name, one, took in done if not path or f"{name}.".startswith(f"{path}.")]
-        seconds = sum(took.seconds for _, took in inside)
+    for label, level, path in [*rows, (OPTIMIZER, 1, OPTIMIZER), ("total", 1, "")]:
+        inside = [(work, time) for name, work, time in done if not path or f"{name}.".startswith(f"{path}.")]
+        seconds = sum(time.seconds for _, time in inside)
         if not seconds:
             continue
-        operations, size = sum(one.flops for one, _ in inside), sum(one.bytes for one, _ in inside)
-        compute = sum(took.seconds for _, took in inside if took.bound == "compute")
+        operations, size = sum(work.flops for work, _ in inside), sum(work.bytes for work, _ in inside)
+        compute = sum(time.seconds for _, time in inside if time.bound == "compute")
         table.add_row(
             Text("  " * (level - 1) + label, style="bold" if level <= 1 else ""),
             flops(operations),
@@ -199,14 +233,21 @@ def _folded(path: str, *, full: bool) -> str:
     return path if full else re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", path)
 
 
-def _time_cells(timings: Sequence[Timing]) -> Iterator[tuple[str, list[str]]]:
-    yield "time", [duration(one.seconds) for one in timings]
-    yield "tokens/s", [f"{one.tokens_per_second:,.0f}" for one in timings]
-    yield "bound by", [one.bound for one in timings]
+def _time_rows(costs: Sequence[Costs]) -> Iterator[Row]:
+    """Yield the estimated and the measured time."""
+    timings = [each.timing for each in costs if each.timing is not None]
+    if timings:
+        seconds = [timing.seconds for timing in timings]
+        yield Row("time", [duration(each) for each in seconds], seconds)
+        yield Row("tokens/s", [f"{timing.tokens_per_second:,.0f}" for timing in timings])
+        yield Row("bound by", [timing.bound for timing in timings])
+    measured = [each.seconds for each in costs if each.seconds is not None]
+    if measured:
+        yield Row("time, measured", [duration(each) for each in measured], measured)
 
 
 def timing_lines(timing: Timing | None) -> Iterator[str]:
-    """What the roofline says in all, and what it leaves out."""
+    """Yield the total of the roofline estimate, and what it ignores."""
     if timing is None:
         return
     yield (
@@ -214,70 +255,71 @@ def timing_lines(timing: Timing | None) -> Iterator[str]:
         f"time is bound by compute, the rest by memory. Ridge point: {timing.ridge:,.1f} FLOP/byte."
     )
     yield (
-        "Every operation takes the longer of FLOPs / peak and bytes / bandwidth, one after the other; launches, caches "
-        "and missed peaks are left out, and so is a compiler that joins element-wise operations."
+        "Each operation takes the longer of FLOPs / peak and bytes / bandwidth, and operations run in sequence. The "
+        "estimate ignores kernel launches, caches, kernels below peak and fusion by a compiler."
     )
     yield f"{timing.hardware.name}: {timing.hardware.source}."
 
 
 def run_data(account: Account, seconds: float | None, hardware: Hardware | None) -> dict[str, Any]:
-    """A real run on this machine, for machines; nothing if there was none."""
+    """Return the measured run on this machine as data; empty if there was none."""
     if seconds is None:
         return {}
     speed = account.flops / seconds
-    known = hardware is not None and hardware.name not in HARDWARE  # of a device of the table this machine says nothing
-    share = speed / hardware.peak(account.dtype) if hardware is not None and known else None
+    is_this_machine = hardware is not None and hardware.name not in HARDWARE  # devices of the table are others
+    share = speed / hardware.peak(account.dtype) if hardware is not None and is_this_machine else None
     rate = account.tokens / seconds
     return {"run": {"seconds": seconds, "tokens_per_second": rate, "flops_per_second": speed, "share_of_peak": share}}
 
 
 def run_lines(account: Account, seconds: float | None, hardware: Hardware | None) -> Iterator[str]:
-    """The same for people."""
+    """Yield the measured run on this machine as text."""
     for run in run_data(account, seconds, hardware).values():
         share = run["share_of_peak"]
         of_peak = "" if hardware is None or share is None else f", {percent(share)} of the peak of {hardware.name}"
         yield (
-            f"Run on this machine: {duration(run['seconds'])}, {run['tokens_per_second']:,.0f} tokens/s, "
+            f"Measured on this machine: {duration(run['seconds'])}, {run['tokens_per_second']:,.0f} tokens/s, "
             f"{human(run['flops_per_second'], 'FLOP/s')}{of_peak}."
         )
 
 
 def crossing_lines(crossings: Sequence[Crossing]) -> Iterator[str]:
-    """From which size on attention costs as much as something else."""
+    """Yield the sizes from which attention costs as much as other parts."""
     for rival, axis, value in crossings:
         if value is None:
-            yield f"Attention's products never cost as much as {RIVALS[rival]}, however large the {axis}."
+            yield f"Attention scores and sums never cost as many FLOPs as {RIVALS[rival]}, at any {axis}."
         else:
-            yield f"Attention's products cost at least as much as {RIVALS[rival]} from {axis} {value:,} on."
+            yield f"Attention scores and sums cost at least as many FLOPs as {RIVALS[rival]} from {axis} {value:,} on."
 
 
-def _counted(account: Account) -> Iterator[str]:
+def _conventions(account: Account) -> Iterator[str]:
     if account.causal == "dense":
-        yield "Counted by 2·m·n·p, dense: every query with every key, masked or not (--causal exact: what is seen)."
+        yield "A matrix product counts 2·m·n·p FLOPs, dense: masked pairs of query and key count (see --causal)."
     else:
-        yield "Counted by 2·m·n·p, exact: only queries and keys that see each other (--causal dense: all of them)."
+        yield "A matrix product counts 2·m·n·p FLOPs, exact: masked pairs of query and key do not count (see --causal)."
     if account.mode == "train":
-        yield "A training step: forward and backward FLOPs; moved and element-wise are of the forward pass alone."
+        yield "FLOPs are those of forward and backward pass; moved and element-wise are of the forward pass only."
+        yield "Saved are the activations that a part keeps for the backward pass."
     if account.recomputed_flops:
-        yield f"Besides, the fused kernel computes {human(account.recomputed_flops, 'FLOP')} again: not counted."
+        yield f"Not counted: {human(account.recomputed_flops, 'FLOP')} that the fused kernel recomputes."
 
 
 UNITS = {"FLOPs": "FLOP", "bytes": "B"}
 
 
-def show_explanation(account: Account, found: Explanation) -> None:
-    """Every term with its formula, section by section."""
-    say(f"{found.subject} of {account.name}: {load(account)}", style="bold")
-    for section in found.sections:
+def show_explanation(account: Account, explanation: Explanation) -> None:
+    """Print every term with its formula, section by section."""
+    print_line(f"{explanation.subject} of {account.name}: {load(account)}", style="bold")
+    for section in explanation.sections:
         heading(section.title)
         names = [line.what for line in section.lines]
-        width = max(map(len, [*names, "in all"])) + 2
+        width = max(map(len, [*names, "total"])) + 2
         for what, formula, numbers, value in section.lines:
-            terms = [one for one in (formula, numbers if numbers != f"{value:,}" else "") if one]
-            say(f"  {what:<{width}}{' = '.join([*terms, _value(value, section.unit)])}")
+            terms = [term for term in (formula, numbers if numbers != f"{value:,}" else "") if term]
+            print_line(f"  {what:<{width}}{' = '.join([*terms, _value(value, section.unit)])}")
         if section.total is not None:
             share = "" if section.share is None else f", {percent(section.share)} of the model's"
-            say(f"  {'in all':<{width}}{_value(section.total, section.unit)}{share}")
+            print_line(f"  {'total':<{width}}{_value(section.total, section.unit)}{share}")
 
 
 def _value(value: int, unit: str) -> str:
@@ -286,12 +328,12 @@ def _value(value: int, unit: str) -> str:
     return f"{value:,} ({human(value, UNITS[unit])})"
 
 
-def explanation_data(account: Account, found: Explanation) -> dict[str, Any]:
-    """The same for machines."""
+def explanation_data(account: Account, explanation: Explanation) -> dict[str, Any]:
+    """Return the explanation as data."""
     return {
         "name": account.name,
-        "subject": found.subject,
-        "sections": [_section_data(section) for section in found.sections],
+        "subject": explanation.subject,
+        "sections": [_section_data(section) for section in explanation.sections],
     }
 
 
@@ -299,26 +341,26 @@ def _section_data(section: Section) -> dict[str, Any]:
     return section._asdict() | {"lines": [line._asdict() for line in section.lines]}
 
 
-def show_plan(account: Account, plan: Plan) -> None:
-    """A training run, every number with its formula."""
+def show_plan(account: Account, plan: TrainingPlan) -> None:
+    """Print the plan of a training run, every number with its formula."""
     devices = f"{plan.devices:,} × {plan.hardware.name}"
-    whose = "of all of them together" if plan.parallel == "tensor" else "on each"
-    say(f"{account.name} on {devices}, {plan.parallel}: {load(account)} {whose}", style="bold")
+    whose = "across all devices" if plan.parallel == "tensor" else "per device"
+    print_line(f"{account.name} on {devices}, {plan.parallel}: {load(account)} {whose}", style="bold")
     width = max(len(line.what) for line in plan.lines()) + 2
     for line in plan.lines():
-        say(f"  {line.what:<{width}}{line.formula} = {_amount(line)}")
+        print_line(f"  {line.what:<{width}}{line.formula} = {_amount(line)}")
     verdict = {
         True: "It fits.",
         False: "It does not fit.",
-        None: "Whether it fits is not known: --memory says the size.",
+        None: "Whether it fits is unknown; set the memory size with --memory.",
     }
-    say("")
-    say(verdict[plan.fits], style="bold")
-    say("Left out: communication, but for what --mfu says of it, fragmentation and the libraries' own memory.")
-    say(f"{plan.hardware.name}: {plan.hardware.source}.")
+    print_line("")
+    print_line(verdict[plan.fits], style="bold")
+    print_line("Not included: communication (except through --mfu), fragmentation, and the memory of libraries.")
+    print_line(f"{plan.hardware.name}: {plan.hardware.source}.")
 
 
-def _amount(line: Line) -> str:
+def _amount(line: PlanLine) -> str:
     if line.unit == "bytes":
         return human(line.value, "B")
     if line.unit == "FLOPs":
@@ -326,8 +368,8 @@ def _amount(line: Line) -> str:
     return f"{line.value:,.0f} {line.unit}" if line.value >= 100 else f"{line.value:.4g} {line.unit}"
 
 
-def plan_data(plan: Plan) -> dict[str, Any]:
-    """The same for machines."""
+def plan_data(plan: TrainingPlan) -> dict[str, Any]:
+    """Return the plan as data."""
     names = ("devices", "parallel", "mfu", "tokens", "total_flops", "tokens_per_second", "steps", "seconds_per_step")
     return (
         {name: getattr(plan, name) for name in names}
@@ -338,38 +380,38 @@ def plan_data(plan: Plan) -> dict[str, Any]:
 
 
 def show_hardware() -> None:
-    """The table of devices with their sources."""
-    say("Dense peaks of matrix products in TFLOP/s; bandwidth in GB/s; memory in GB.", style="bold")
+    """Print the table of devices with their sources."""
+    print_line("Dense peaks of matrix products in TFLOP/s; bandwidth in GB/s; memory in GB.", style="bold")
     table = grid("device", *DTYPES, "GB/s", "GB")
-    for one in HARDWARE.values():
-        peaks = [f"{one.flops[dtype] / 1e12:,.5g}" if dtype in one.flops else "" for dtype in DTYPES]
-        size = "" if one.memory is None else f"{one.memory / 1e9:,.4g}"
-        table.add_row(one.name, *peaks, f"{one.bandwidth / 1e9:,.0f}", size)
+    for device in HARDWARE.values():
+        peaks = [f"{device.flops[dtype] / 1e12:,.5g}" if dtype in device.flops else "" for dtype in DTYPES]
+        size = "" if device.memory is None else f"{device.memory / 1e9:,.4g}"
+        table.add_row(device.name, *peaks, f"{device.bandwidth / 1e9:,.0f}", size)
     print_wide(table)
     heading("Sources")
-    for one in HARDWARE.values():
-        say(f"{one.name}: {one.source}")
+    for device in HARDWARE.values():
+        print_line(f"{device.name}: {device.source}")
 
 
-def show_machine(one: Hardware) -> None:
-    """One device, as measured."""
+def show_machine(device: Hardware) -> None:
+    """Print a device as measured."""
     table = Table(box=None, show_header=False, pad_edge=False)
-    for dtype, peak in one.flops.items():
-        table.add_row(f"{dtype} products", human(peak, "FLOP/s"))
-    table.add_row("memory traffic", human(one.bandwidth, "B/s"))
-    if one.memory is not None:
-        table.add_row("memory", human(one.memory, "B"))
-    say(one.name, style="bold")
+    for dtype, peak in device.flops.items():
+        table.add_row(f"{dtype} matrix products", human(peak, "FLOP/s"))
+    table.add_row("memory bandwidth", human(device.bandwidth, "B/s"))
+    if device.memory is not None:
+        table.add_row("memory", human(device.memory, "B"))
+    print_line(device.name, style="bold")
     print_wide(table)
-    say(one.source)
+    print_line(device.source)
 
 
-def hardware_data(one: Hardware) -> dict[str, Any]:
-    """A device for machines: FLOP/s, bytes/s, bytes."""
+def hardware_data(device: Hardware) -> dict[str, Any]:
+    """Return a device as data: FLOP/s, bytes/s, bytes."""
     return {
-        "name": one.name,
-        "flops_per_second": dict(one.flops),
-        "bytes_per_second": one.bandwidth,
-        "memory_bytes": one.memory,
-        "source": one.source,
+        "name": device.name,
+        "flops_per_second": dict(device.flops),
+        "bytes_per_second": device.bandwidth,
+        "memory_bytes": device.memory,
+        "source": device.source,
     }

@@ -1,4 +1,4 @@
-"""``glassformer chat``: a conversation with a model that was trained for them."""
+"""``glassformer chat``: a conversation with a chat model."""
 
 import re
 import sys
@@ -6,114 +6,144 @@ from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 
-from glassformer.cli.errors import InputError, in_words
-from glassformer.cli.options import AsJson, Computing, Loading, ModelName, Searching, Truncate, computing_verb, side
-from glassformer.cli.outputs import note, people, print_json, visible
+from glassformer.cli.console import note, print_json, stdout_console, visible
+from glassformer.cli.errors import InputError, message
+from glassformer.cli.generate import print_pieces
+from glassformer.cli.options import (
+    AsJson,
+    ComputeOptions,
+    GenerationKeywords,
+    LoadingOptions,
+    ModelName,
+    Truncate,
+    computing_command,
+    setting,
+)
 
 if TYPE_CHECKING:
     from glassformer.generation.text import Text
     from glassformer.hub import Loaded
 
 RESET, EXIT, HELP = "/reset", "/exit", "/help"
-COMMANDS = {RESET: "begins anew", EXIT: "or Ctrl-D ends", HELP: "shows this"}
+COMMANDS = {RESET: "starts a new conversation", EXIT: "or Ctrl-D ends it", HELP: "prints this"}
 _COMMAND = re.compile(r"/[A-Za-z]+")
-TOLD = ", ".join(f"{command} {does}" for command, does in COMMANDS.items())
+USAGE = ", ".join(f"{command} {does}" for command, does in COMMANDS.items())
 
 
 @dataclass(frozen=True, kw_only=True)
-class Talking:
-    """How the conversation goes."""
+class Conversation:
+    """How the conversation starts and how replies are printed.
 
-    system: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="What the model is told before the conversation.")
-    ] = None
-    stream: Annotated[bool, typer.Option(help="Show replies as they are written.")] = True
+    Args:
+        system: the system message.
+        stream: print replies as they are generated.
+    """
+
+    system: str | None = setting(None, metavar="TEXT")
+    stream: bool = setting(True, flags=["--stream/--no-stream"])
     truncate: Truncate = None
     as_json: AsJson = False
 
     @property
-    def how(self) -> str:
-        """In which form replies are shown."""
+    def form(self) -> str:
+        """How replies are printed."""
         return "json" if self.as_json else "stream" if self.stream else "whole"
 
     @property
-    def begin(self) -> list[dict[str, str]]:
-        """The messages before the first line."""
+    def first_messages(self) -> list[dict[str, str]]:
+        """The messages before the first line of the user."""
         return [] if self.system is None else [{"role": "system", "content": self.system}]
 
 
-@computing_verb
-def chat(model: ModelName, talking: Talking, loading: Loading, searching: Searching, computing: Computing) -> None:
-    """Talk with MODEL, line by line. /reset begins anew, /exit or Ctrl-D ends, Ctrl-C ends a reply; /help."""
+@computing_command
+def chat(
+    model: ModelName,
+    conversation: Conversation,
+    loading: LoadingOptions,
+    generation: GenerationKeywords,
+    computing: ComputeOptions,
+) -> None:
+    """Chat with a model, line by line.
+
+    /reset starts a new conversation, /exit or Ctrl-D ends it, Ctrl-C stops a reply, /help lists these commands.
+    """
     from glassformer.generation.defaults import notes_for
 
     if sys.stdin is None:
-        raise InputError("standard input is closed, so that nothing can be said to the model.")
-    side(talking.truncate)
-    loaded = loading.load(model)
+        raise InputError("standard input is closed, so there is no line to reply to.")
+    loaded = loading.load_to_generate(model)
     if loaded.tokenizer.chat_template is None:
-        raise ValueError(f"{model} has no chat template, so it is no chat model; glassformer generate continues texts.")
-    options = searching.given()
-    for remark in notes_for(loaded, **options):
-        note(remark)
-    options |= {**computing.given(loading), "truncate": side(talking.truncate)}
-    _check_settings(loaded, options, talking.how)
-    _talk(loaded, options, talking)
+        raise ValueError(
+            f"{model} has no chat template, so it is no chat model; continue texts with glassformer generate."
+        )
+    options: dict[str, Any] = dict(generation)
+    for text in notes_for(loaded, **options):
+        note(text)
+    options |= {**computing.options(loading), "truncate": conversation.truncate}
+    _check_settings(loaded, options, conversation.form)
+    _converse(loaded, options, conversation)
 
 
-def _talk(loaded: "Loaded", options: dict[str, Any], talking: Talking) -> None:
-    messages, console = talking.begin, people()
-    for line in _lines(console, talking.as_json):
+def _converse(loaded: "Loaded", options: dict[str, Any], conversation: Conversation) -> None:
+    messages, console = conversation.first_messages, stdout_console()
+    for line in _lines(console, conversation.as_json):
         if line == RESET:
-            messages = talking.begin
-            if not talking.as_json:
-                console.print("[dim]The conversation begins anew.[/]")
+            messages = conversation.first_messages
+            if not conversation.as_json:
+                console.print("[dim]New conversation.[/]")
             continue
-        if _COMMAND.fullmatch(line):  # never for the model
-            note(TOLD if line == HELP else f"{line} is no command: {TOLD}.")
+        if _COMMAND.fullmatch(line):  # never sent to the model
+            note(USAGE if line == HELP else f"{line} is no command: {USAGE}.")
             continue
         messages.append({"role": "user", "content": line})
         try:
-            text = _reply(loaded, messages, options, console, talking.how)
+            text = _reply(loaded, messages, options, console, conversation.form)
         except ValueError as error:
             if not sys.stdin.isatty():
                 raise
-            typer.echo(f"error: {in_words(error)} ({RESET} begins anew.)", err=True)
+            typer.echo(f"error: {message(error)} ({RESET} starts a new conversation.)", err=True)
             text = None
         if text is not None:
             messages.append({"role": "assistant", "content": text})
-        else:  # the conversation goes on as if the line had not been said
+        else:  # the conversation continues as if the line had not been sent
             messages.pop()
 
 
-def _check_settings(loaded: "Loaded", options: dict[str, Any], how: str) -> None:
-    """Raise for settings that no reply can be written with, before anything is said."""
+def _check_settings(loaded: "Loaded", options: dict[str, Any], form: str) -> None:
+    """Raise for settings that no reply can be generated with, before the first line is read."""
     from glassformer.generation.defaults import settings_for
     from glassformer.generation.text import API_OPTIONS, REPLY_LENGTH, generate_text
 
     generate_text(loaded, [], **options)  # the names of tokens
-    of_tokens = ("eos", "suppress", "bad_words", "forced_first", "forced_last", "logit_bias", "truncate", *API_OPTIONS)
-    rest = {name: value for name, value in options.items() if name not in of_tokens}
+    tokens = (
+        "eos",
+        "suppress",
+        "bad_words",
+        "forced_first",
+        "forced_last",
+        "logit_bias",
+        "truncate",
+        *API_OPTIONS,
+    )
+    rest = {name: value for name, value in options.items() if name not in tokens}
     chosen, _ = settings_for(loaded, default_length=REPLY_LENGTH, **rest)
-    if how == "stream" and (chosen.samples > 1 or chosen.beam_size > 1):
-        raise InputError(
-            "replies are shown as they are written, which beams and several samples cannot be; say --no-stream."
-        )
+    if form == "stream" and (chosen.samples > 1 or chosen.beam_size > 1):
+        raise InputError("replies are streamed, which beam search and several samples do not allow; add --no-stream.")
 
 
 def _lines(console: Console, as_json: bool) -> Iterator[str]:
-    """What the user says, until the end of the input or /exit; empty lines are passed over."""
+    """Yield the lines of the user, until the end of the input or /exit; empty lines are skipped."""
     is_terminal = sys.stdin.isatty()
     if is_terminal:
         with suppress(ImportError):  # not on every system
             import readline  # noqa: F401  # gives input() a line that can be edited
         if not as_json:
-            console.print(f"[dim]{TOLD}.[/]")
+            console.print(f"[dim]{USAGE}.[/]")
     for number in count(1):
         try:
             line = input("> ") if is_terminal else _next_line(number)
@@ -139,20 +169,20 @@ def _next_line(number: int) -> str:
         ) from None
 
 
-def _remembered(pieces: Generator[str, None, "Text"], said: list[str]) -> Generator[str, None, "Text"]:
-    """The same pieces; what was said is known also of a reply that is broken off."""
+def _collected(pieces: Generator[str, None, "Text"], collected: list[str]) -> Generator[str, None, "Text"]:
+    """Yield the same pieces, also appended to a list, which survives an interrupted reply."""
     while True:
         try:
             piece = next(pieces)
         except StopIteration as end:
             return end.value
-        said.append(piece)
+        collected.append(piece)
         yield piece
 
 
 @contextmanager
 def _stopped_by_ctrl_c() -> Iterator[None]:
-    """On a terminal Ctrl-C ends the reply, not the conversation."""
+    """On a terminal, let Ctrl-C stop the reply and not the conversation."""
     try:
         yield
     except KeyboardInterrupt:
@@ -161,28 +191,26 @@ def _stopped_by_ctrl_c() -> Iterator[None]:
 
 
 def _reply(
-    loaded: "Loaded", messages: list[dict[str, str]], options: dict[str, Any], console: Console, how: str
+    loaded: "Loaded", messages: list[dict[str, str]], options: dict[str, Any], console: Console, form: str
 ) -> str | None:
-    """Let the model reply and print it; None where Ctrl-C came before its first word."""
-    from glassformer.cli.texts import show_pieces
+    """Generate and print a reply; None if Ctrl-C came before its first token."""
     from glassformer.generation.text import reply, stream_reply
 
-    if how == "stream":
-        said: list[str] = []
+    if form == "stream":
+        printed: list[str] = []
         whole = None
         with closing(stream_reply(loaded, messages, **options)) as pieces, _stopped_by_ctrl_c():
-            whole = show_pieces(_remembered(pieces, said), None).text
+            whole = print_pieces(_collected(pieces, printed), None).text
         console.print("\n" if sys.stdout.isatty() else "")
-        return "".join(said) or whole
-    found = None
+        return "".join(printed) or whole
+    answer = None
     with _stopped_by_ctrl_c():
-        found = reply(loaded, messages, **options)
-    if found is None:
+        answer = reply(loaded, messages, **options)
+    if answer is None:
         return None
-    if how == "json":
-        written = found.written
-        counts = {"prompt_tokens": found.prompt_tokens, "new_tokens": len(written.ids)}
-        print_json({"role": "assistant", "content": found.text, "ended": written.ended, **counts})
+    if form == "json":
+        counts = {"prompt_tokens": answer.prompt_tokens, "new_tokens": len(answer.written.ids)}
+        print_json({"role": "assistant", "content": answer.text, "ended": answer.written.ended, **counts})
     else:
-        console.print(visible(found.text), markup=False)
-    return found.text
+        console.print(visible(answer.text), markup=False)
+    return answer.text

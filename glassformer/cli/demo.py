@@ -1,165 +1,200 @@
-"""``glassformer demo``: train a small byte-level language model on text this machine already has, then let it write."""
+"""``glassformer demo``: what the shipped models do, step by step, each by a command; or train a model in a minute."""
 
-import codecs
-from collections.abc import Iterable
-from dataclasses import dataclass
-from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+import getpass
+import os
+import re
+import shlex
+import stat
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.text import Text
 
-from glassformer.cli.options import Threads, set_threads
-from glassformer.cli.outputs import visible
-from glassformer.families.cs336 import CS336
+from glassformer import pretrained
+from glassformer.cli.console import on_terminal, stdout_console
+from glassformer.cli.demo_training import TrainingDemo, train_and_generate
+from glassformer.cli.errors import InputError
+from glassformer.cli.options import as_command, option_name, set_threads, setting
+from glassformer.cli.view import can_serve, has_browser
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
+TRAINING = "Training (with --train)"
 
-    from glassformer.models.transformer import Transformer
-    from glassformer.training.loop import Report
-    from glassformer.training.objectives.base import Batch
 
-# Chosen by trying: of the models that a minute on two cores can train on half a megabyte, this one writes best.
-CONTEXT, BATCH = 128, 16
-LAYERS, WIDTH, HEADS = 3, 128, 4
-SIZES = {
-    "vocab_size": 256, "context_length": CONTEXT, "d_model": WIDTH, "num_layers": LAYERS, "num_heads": HEADS,
-    "d_ff": 384,  # 8/3 · WIDTH, rounded up to a multiple of 64
-}  # fmt: skip
-LEARNING_RATE = 6e-3
-HELD_OUT = 0.05  # share of the text that training never sees
+@dataclass(frozen=True)
+class Step:
+    """One part of the demo: what it shows, and the commands that show it."""
+
+    title: str
+    about: str
+    commands: tuple[str, ...]
+
+
+STEPS = (
+    Step(
+        "Translate",
+        "An encoder-decoder. Beam search keeps the four most probable beginnings of the translation at every step; the "
+        "tree shows where they fork and how the best four end.",
+        (
+            'glassformer translate en-zh "The weather is nice today." --beam-tree',
+            'glassformer translate en-zh "我妹妹在医院工作。"',
+        ),
+    ),
+    Step(
+        "Write a story",
+        "A decoder of Llama's type, which samples one token after the other.",
+        ('glassformer generate stories "One day, a small fox" --seed 13 --stream',),
+    ),
+    Step(
+        "Tag persons, places and organisations",
+        "An encoder with a label for every word.",
+        ('glassformer tag ner-en "Marie Curie was at the University of Paris in France."',),
+    ),
+    Step(
+        "Fill a blank",
+        "An encoder that reads both sides of the blank.",
+        (pretrained.MODELS["mlm-en"].example,),
+    ),
+    Step(
+        "Change a fact",
+        "The story writer has four heads for keys and values. With a single one, its cache is a quarter as large; this "
+        "is what every other cost becomes.",
+        ("glassformer account stories --decode --change decoder.attention.kv_heads=1",),
+    ),
+)
+VIEW = 'glassformer view en-zh --text "The weather is nice today."'
 
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions:
-    """What the user asked for."""
+    """What to show, and how to train.
 
-    seconds: float | None
-    steps: int | None
-    prompt: str
-    length: int
-    temperature: float
-    seed: int
+    Args:
+        train: train a small byte-level language model on Python's documentation instead, then generate text.
+        threads: CPU threads for torch; one by default, torch's default with --train.
+        seconds: train for this long.
+        steps: train this many steps instead (reproducible).
+        prompt: the beginning of the generated text.
+        length: generate this many bytes.
+        temperature: divides the logits; 0: always the most probable byte.
+        seed: seed of weights, batches and text.
+    """
 
-
-def demo(
-    seconds: Annotated[
-        float | None, typer.Option(min=0.1, help="How long to train: 60 unless --steps is given.")
-    ] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Train so many steps instead: the same each time.")] = None,
-    prompt: Annotated[str, typer.Option(help="What the model's text starts with.")] = "The ",
-    length: Annotated[int, typer.Option(min=1, help="How many bytes it writes.")] = 400,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0 is the likeliest byte each time.")] = 0.7,
-    seed: Annotated[
-        int, typer.Option(min=0, max=2**63 - 1, help="Fixes the starting weights, the batches and the text.")
-    ] = 0,
-    threads: Threads = None,
-) -> None:
-    """Train a small Transformer for a minute, then let it write. Nothing is downloaded or saved."""
-    if not prompt:
-        raise typer.BadParameter("the prompt is empty; the model needs at least one character to continue from.")
-    if steps is not None and seconds is not None:
-        raise typer.BadParameter("say how long to train once: either --steps or --seconds.")
-    set_threads(threads)
-    console = Console(highlight=False)
-    options = DemoOptions(
-        seconds=60.0 if seconds is None and steps is None else seconds,
-        steps=steps,
-        prompt=prompt,
-        length=length,
-        temperature=temperature,
-        seed=seed,
+    train: bool = False
+    threads: int | None = setting(None, min=1)
+    seconds: float | None = setting(
+        None, min=0.1, show_default="60, or no limit with --steps", rich_help_panel=TRAINING
     )
+    steps: int | None = setting(None, min=1, rich_help_panel=TRAINING)
+    prompt: str | None = setting(None, show_default="The ", rich_help_panel=TRAINING)
+    length: int | None = setting(None, min=1, show_default="400", rich_help_panel=TRAINING)
+    temperature: float | None = setting(None, min=0.0, show_default="0.7", rich_help_panel=TRAINING)
+    seed: int | None = setting(None, min=0, max=2**63 - 1, show_default="0", rich_help_panel=TRAINING)
+
+
+@as_command
+def demo(options: DemoOptions) -> None:
+    """Show what the shipped models do, in less than a minute; nothing is downloaded.
+
+    The last step opens the viewer in the browser, or writes its page to a temporary file where there is none.
+    """
+    training = {name: value for name, value in asdict(options).items() if name not in ("train", "threads")}
+    training = {name: value for name, value in training.items() if value is not None}
+    if training and not options.train:
+        raise InputError(f"{option_name(next(iter(training)))} is for training; add --train.")
+    console = stdout_console() if not options.train else Console(highlight=False)
     try:
-        run(console, options)
+        if options.train:
+            set_threads(options.threads)
+            train_and_generate(console, TrainingDemo(**training))
+        else:
+            # The models are so small that a second thread costs more than it computes, above all on a busy machine.
+            set_threads(options.threads or 1)
+            _show_steps(console)
     except KeyboardInterrupt:
         console.print("\n[yellow]Stopped.[/] Nothing was saved.")
         raise typer.Exit(130) from None
 
 
-def run(console: Console, options: DemoOptions) -> None:
-    """Train, then write, on any console: a terminal, a file or a recording one."""
-    model = _train(console, options)
-    _write(console, model, options)
+def _show_steps(console: Console) -> None:
+    begin = time.perf_counter()
+    steps = (*STEPS, _view_step(opens=on_terminal() and can_serve() and has_browser()))
+    for number, step in enumerate(steps, start=1):
+        if number == len(steps):  # the viewer may run until it is stopped
+            seconds = time.perf_counter() - begin
+        _heading(console, f"{number} of {len(steps)} · {step.title}")
+        console.print(Text(step.about))
+        for command in step.commands:
+            console.print()
+            # A wider argument is wrapped by the terminal: a line break inside quotes would become part of the argument.
+            console.print(Text(wrapped(command, console.width), "bold yellow"), soft_wrap=True)
+            _run(command)
+        console.print()
+    _heading(console, f"The first {len(steps) - 1} steps took {seconds:.0f} seconds")
+    console.print(Text("Every command above also runs by itself; glassformer --help lists them all."))
 
 
-def _train(console: Console, options: DemoOptions) -> "Transformer":
-    import numpy as np
-    import torch
-
-    from glassformer.data.batching import FixedPlan
-    from glassformer.data.loader import Loader
-    from glassformer.data.packing import Windows
-    from glassformer.inspect.parameters import num_parameters
-    from glassformer.models.transformer import Transformer
-    from glassformer.text.corpora import python_documentation
-    from glassformer.training.loop import Settings, Trainer, evaluate
-    from glassformer.training.objectives.causal_lm import NextToken
-    from glassformer.training.optim import adamw
-
-    corpus = np.frombuffer(python_documentation(), dtype=np.uint8)
-    end = len(corpus) - int(len(corpus) * HELD_OUT)
-    torch.manual_seed(options.seed)
-    model, objective = Transformer(CS336.facts(SIZES, "lm")), NextToken()
-
-    def batches(text: "NDArray[np.uint8]") -> "Loader[Tensor, Batch]":
-        windows = Windows(text, CONTEXT)
-        plan = FixedPlan(len(windows), BATCH, seed=options.seed)
-        return Loader(windows, objective.prepare, plan, seed=options.seed)
-
-    test = list(islice(batches(corpus[end:]), 4))
-    before = evaluate(model, objective, test).loss
-    console.print(
-        f"A Transformer language model of [bold]{num_parameters(model):,}[/] parameters ({LAYERS} blocks, "
-        f"width {WIDTH}, {HEADS} heads) reads {end:,} bytes of Python's documentation, byte by byte.\n"
+def _view_step(*, opens: bool) -> Step:
+    """Return the viewer on the translator: as a page in the browser, or as a file where there is no browser to open."""
+    about = (
+        "A page that shows every head and vector of the translator at work, with the arithmetic. It opens on where "
+        "each word comes from; Tour explains the model, All heads finds heads by what they read, Predict switches "
+        "them off."
     )
-    settings = Settings(steps=options.steps, seconds=options.seconds)
-    trainer = Trainer(model, objective, batches(corpus[:end]), [adamw(model, LEARNING_RATE)], settings)
-    steps, tokens, seconds = _show(console, trainer)
-    console.print(
-        f"\n{steps:,} steps, {tokens:,} bytes in {seconds:.0f} s. Loss on text it has not seen: "
-        f"{before:.2f} → [bold]{evaluate(model, objective, test).loss:.2f}[/] nats per byte (guessing blindly: 5.55)."
-    )
-    return model
+    if opens:
+        return Step("See inside", f"{about} Ctrl-C ends it.", (VIEW,))
+    page = _folder() / "demo.html"
+    return Step("See inside", f"{about} Open the file in a browser.", (f"{VIEW} --export {shlex.quote(str(page))}",))
 
 
-def _show(console: Console, reports: "Iterable[Report]") -> tuple[int, int, float]:
-    """A live bar in a terminal; elsewhere a line for every tenth of the run. Returns steps, tokens and seconds."""
-    figures = "loss {loss:.2f}  {speed:,.0f} tokens/s  {left:.0f} s left"
-    bar = Progress(
-        BarColumn(),
-        TextColumn("{task.description}"),
-        console=console,
-        disable=not console.is_terminal,
-    )
-    next_line = seconds = 0.0
-    with bar:
-        task = bar.add_task("", total=1.0)
-        for report in reports:
-            seconds += report.seconds
-            left = seconds * (1 - report.fraction) / report.fraction
-            text = figures.format(loss=report.loss, speed=report.tokens_seen / seconds, left=left)
-            bar.update(task, completed=report.fraction, description=text)
-            if not console.is_terminal and (report.fraction >= next_line or report.fraction >= 1):
-                next_line = report.fraction + 0.1
-                console.print(f"step {report.step:5d}  {text}")
-    return report.step, report.tokens_seen, seconds
+def _folder() -> Path:
+    """Return a folder of this user alone for the page; the same in every run, so that runs leave one page behind."""
+    try:
+        folder = Path(tempfile.gettempdir()) / f"glassformer-{getpass.getuser()}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        own = folder.lstat()
+        if stat.S_ISDIR(own.st_mode) and not own.st_mode & 0o077 and own.st_uid == os.getuid():
+            return folder
+    except (OSError, AttributeError, KeyError, ImportError):  # a file of that name; a system or a user without names
+        pass
+    return Path(tempfile.mkdtemp(prefix="glassformer-"))
 
 
-def _write(console: Console, model: "Transformer", options: DemoOptions) -> None:
-    """Print the model's bytes as they come: characters of several bytes whole, control characters made harmless."""
-    import torch
+def _heading(console: Console, text: str) -> None:
+    line = Text(f"── {text} ", "bold cyan")
+    if on_terminal():
+        line.append("─" * (console.width - line.cell_len))
+    console.print(line)
 
-    from glassformer.generation.sampling import write_on
 
-    console.print("\nIt writes:\n")
-    console.print(visible(options.prompt, keep="\n"), end="", style="bold cyan", markup=False)
-    prompt = torch.tensor(list(options.prompt.encode(errors="surrogateescape")))  # any bytes will do
-    stream = write_on(model.eval(), prompt, context_length=CONTEXT, temperature=options.temperature, seed=options.seed)
-    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-    for byte in islice(stream, options.length):
-        console.out(visible(decoder.decode(bytes([byte])), keep="\n"), end="", highlight=False)
-    console.out(visible(decoder.decode(b"", final=True), keep="\n"), highlight=False)
+QUOTED = r"""(?:"[^"]*"|'[^']*')"""
+
+
+def wrapped(command: str, width: int) -> str:
+    """Return a command after a prompt, in lines that a shell takes as one where it is wider than the terminal.
+
+    Lines break between arguments only: a quoted one that is wider than the terminal is on a line of its own.
+    """
+    lines = ["$"]
+    arguments = rf"--[\w-]+ (?:{QUOTED}|[^\s\"'-]\S*)|{QUOTED}|\S+"  # an option stays with its value
+    for word in re.findall(arguments, command):
+        if cell_len(f"{lines[-1]} {word} \\") > width and lines[-1] != "$":
+            lines[-1] += " \\"
+            lines.append("   ")
+        lines[-1] += f" {word}"
+    return "\n".join(lines)
+
+
+def _run(command: str) -> None:
+    """Run a command of this program in this process; end as it does if it fails or is stopped."""
+    from glassformer.cli.main import app  # which imports this module
+
+    status = typer.main.get_command(app).main(shlex.split(command)[1:], prog_name="glassformer", standalone_mode=False)
+    if status == 130:
+        raise KeyboardInterrupt
+    if status:
+        raise typer.Exit(status)

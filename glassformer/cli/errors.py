@@ -1,154 +1,121 @@
-"""Errors as a user of the program meets them: one paragraph, exit code 2, no traceback; 130 where the user ends it.
+"""Errors as a user of the program meets them: one paragraph, exit code 2, no traceback; 130 after Ctrl-C.
 
-The library speaks of arguments (``beam_size=5``) and counts from 0; the program has options (``--beam-size 5``) and
-counts from 1. What turns the one into the other is here alone. A ``SettingError`` keeps its settings as data; in other
-errors they are found by their names.
+The library names arguments (``beam_size=5``) and counts texts from 0; the program has options (``--beam-size 5``) and
+recipe keys (``data.quoted=true``) and counts from 1. A ``SettingError`` keeps both as data, which is
+spelled here. Other errors are shown as they are.
 """
 
+import errno
+import os
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 import typer
 
-from glassformer.config.checks import Setting, SettingError
+from glassformer.config.checks import Item, Setting, SettingError
 
-# Options by the library's names: those whose name can be nothing else, then words that are options only before a "=".
-NAMES = (
-    "max_new_tokens", "min_new_tokens", "beam_size", "top_beams", "length_penalty", "length_rule", "early_stopping",
-    "beam_groups", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "no_repeat_ngram", "bad_words",
-    "logit_bias", "forced_first", "forced_last", "contrastive_alpha", "top_alternatives", "batch_size", "allow_pickle",
-    "check_finite", "ignore_keys", "keep_special", "max_answer_tokens", "min_frequency",
-)  # fmt: skip
-WORDS = (
-    "temperature", "samples", "seed", "stop", "eos", "suppress", "diversity", "path", "chunk", "draft", "truncate",
-    "blank", "several", "window", "stride", "top", "overlap", "pool", "normalise", "strict", "head", "dtype", "device",
-    "to", "source", "target", "record", "on_bad_row",
-)  # fmt: skip
-MARKED = ("lineage", "fresh", "tokenizer_kind")  # options where a SettingError names them
-SPELT = {"bad_words": "--bad-word", "source": "--from", "target": "--to"}
-VALUES = {"early_stopping": {"True": "yes", "False": "no"}}
-# Whole phrases of errors that are no SettingError yet.
-PHRASES = (
-    (r"Task\(([^)]*)\)", r"--prefix \1"),
-    (r"^vocab_size (?=must be at least \d+ here)", "tokenizer.size "),
-    (r"Raise the budget or longest=, or say too_long=.*", "Raise batch.tokens, or lower batch.length."),
-    (r"\bsay quoted=True\b", "say data.quoted=true"),
-    (r"\bsay quoted=False\b", "say data.quoted=false"),
-    (r"\badd it to labels=", "add it to data.columns.labels"),
-    (r'^marker= goes with documents="marker"; got documents=(.*), marker=', r"data.marker goes with "
-     r"data.documents=marker; got data.documents=\1, data.marker="),
-    (r"^separator must be one character", "data.separator must be one character"),
-    (r"; say split=, got ", "; data.split says "),
-)  # fmt: skip
-# Types as a recipe writes them.
-TYPES = {
-    "str": "a text", "int": "a whole number", "float": "a number", "bool": "true or false", "None": "null",
-    "tuple": "a list such as [a, b]", "dict": "a table such as {a: b}", "Aligned": "two files, source and target",
-}  # fmt: skip
-_GIVEN = re.compile(
-    rf"(?<![\w'\"./=-])({'|'.join((*NAMES, *WORDS))})=('[^']*'|\"[^\"]*\"|-?\d+(?:\.\d+)?(?:e-?\d+)?|\w+)?"
-)
-_NAMED = re.compile(rf"(?<![\w'\"./=-])({'|'.join(NAMES)})(?!\w)")
-_SUBJECT = re.compile(rf"^({'|'.join(WORDS)})(?= must )")
+# The options of the command that runs, by the names of their parameters.
+_FLAGS: ContextVar[Mapping[str, str]] = ContextVar("flags", default={})  # noqa: B039  # never changed
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_GPU = re.compile(r"no NVIDIA driver|No CUDA GPUs|not compiled with CUDA|invalid device ordinal")
-# Only as our messages say it: "text 3.jsonl" is a file.
-_COUNTED = re.compile(r"(?<![^ ])(text|prompt|question|source) (\d+)(?=,| (?:must|has|holds|gives|does|is|would)\b)")
-_FACTS = re.compile(r"\ba fact of \S+ must be one of ")  # a list of keys, which are no options
-_TYPED = re.compile(rf"(?<= must be )(?:{'|'.join(TYPES)})(?: or (?:{'|'.join(TYPES)}))*(?=, got )")
 
 
 class InputError(ValueError):
-    """An error in the program's own words."""
+    """An error whose message is already written for the command line."""
 
 
 @contextmanager
-def plain_errors() -> Iterator[None]:
-    """Turn what is wrong with the user's input into a paragraph on standard error; real faults stay tracebacks."""
+def plain_errors(flags: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Print errors in the user's input as a paragraph on standard error; bugs stay tracebacks.
+
+    ``flags``: the options of the command, by the names of their parameters.
+    """
+    token = _FLAGS.set(flags or {})
     try:
         yield
-    except BrokenPipeError:  # the reader of our output went away: not an input's fault
+        if sys.stdout is not None:
+            sys.stdout.flush()  # at exit, an error would not be reported
+    except BrokenPipeError:  # the reader of our output went away
         raise
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     except (ValueError, TypeError, IndexError, OSError, ImportError, MemoryError, FloatingPointError) as error:
-        _end(in_words(error), error)
+        _exit(message(error), error)
     except (RuntimeError, AssertionError) as error:
-        said = _from_outside(error)
-        if said is None:
+        text = _environment_message(error)
+        if text is None:
             raise
-        _end(said, error)
+        _exit(text, error)
+    finally:
+        _FLAGS.reset(token)
 
 
-def _from_outside(error: BaseException) -> str | None:
-    """What memory, devices and other processes did to this one, or None for a fault; types are known by their names,
-    so that nothing is imported for it."""
-    kind, first = type(error).__name__, str(error).partition("\n")[0]
+def _environment_message(error: BaseException) -> str | None:
+    """Return the message where memory, a device or another process failed, or None for a bug.
+
+    Types are compared by name, so that nothing is imported for it.
+    """
+    kind, first_line = type(error).__name__, str(error).partition("\n")[0]
     if kind == "OutOfMemoryError" or "can't allocate memory" in str(error):
-        return "there is not enough memory; take a smaller --batch-size, a shorter text or --dtype bfloat16."
+        return "there is not enough memory; use a smaller --batch-size, a shorter text or --dtype bfloat16."
     if kind in ("LostProcessError", "FailedElsewhereError"):
-        return in_words(error)
-    if _NO_GPU.search(first):
-        return f"{first.rstrip('.')}; take the CPU: --device cpu, or run.device=cpu for a recipe."
+        return message(error)
+    if _NO_GPU.search(first_line):
+        return f"{first_line.rstrip('.')}; use the CPU: --device cpu, or run.device=cpu for a recipe."
     return None
 
 
-def in_words(error: BaseException, before: int = 0) -> str:
-    """What an error says, with the program's options and numbers; ``before``: texts that came before those counted."""
+def message(error: BaseException, offset: int = 0) -> str:
+    """Return the message of an error with the options of the running command.
+
+    ``offset`` is added to the numbers of texts.
+    """
     if isinstance(error, InputError):
         return str(error)
     if isinstance(error, OSError) and error.filename is not None:
-        return f"{_text(error.filename)}: {_reason(error)}."
-    if isinstance(error, SettingError) and error.values:
-        return _count_from_one(error.spell(_spell), before)
-    said = str(error) or type(error).__name__
-    if _FACTS.search(said):
-        return said
-    for pattern, remedy in PHRASES:
-        said = re.sub(pattern, remedy, said)
-    said = _TYPED.sub(lambda found: " or ".join(TYPES[name] for name in found[0].split(" or ")), said)
-    said = _GIVEN.sub(_with_value, said)
-    said = _NAMED.sub(lambda found: option(found[1]), said)
-    said = _SUBJECT.sub(lambda found: option(found[1]), said)
-    return _count_from_one(said, before)
-
-
-def _count_from_one(text: str, before: int) -> str:
-    return _COUNTED.sub(lambda found: f"{found[1]} {int(found[2]) + before + 1}", text)
+        name = error.filename
+        return f"{name.decode(errors='replace') if isinstance(name, bytes) else name}: {_reason(error)}."
+    if isinstance(error, OSError) and error.errno in NO_ROOM:  # errors in files name them
+        return f"standard output: {_reason(error)}."
+    if isinstance(error, SettingError):
+        return error.spell(lambda value: _spell(value, offset))
+    return str(error) or type(error).__name__
 
 
 @contextmanager
-def counting(before: int) -> Iterator[None]:
-    """Let errors about texts that are handed on in parts have the numbers of the input."""
+def counting(offset: int) -> Iterator[None]:
+    """Number the texts in errors as the input does, where the library gets them in parts that begin at ``offset``."""
     try:
         yield
-    except (ValueError, TypeError, IndexError) as error:
-        raise InputError(in_words(error, before)) from error
+    except SettingError as error:
+        raise InputError(message(error, offset)) from error
 
 
-def option(name: str) -> str:
-    """An option as the program spells it, by the library's name."""
-    return SPELT.get(name, "--" + name.replace("_", "-"))
-
-
-def _spell(setting: Setting) -> str:
-    """A setting as an option; names that are no option stay as they are."""
-    name, value = setting.outside or setting.name, setting.value
-    if name not in (*NAMES, *WORDS, *MARKED):
-        return str(setting)
-    if value is ... or value is None:
-        return option(name)
-    text = " ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
-    return _option_with(name, text)
-
-
-def _with_value(found: re.Match[str]) -> str:
-    return _option_with(found[1], (found[2] or "").strip("'\""))
-
-
-def _option_with(name: str, value: str) -> str:
-    value = VALUES.get(name, {}).get(value, value)
-    return option(name) if value in ("", "None", "True") else f"{option(name)} {value}"
+def _spell(value: Setting | Item, offset: int) -> str:
+    """Return a setting as an option of the command or a key of a recipe, a text with its number."""
+    if isinstance(value, Item):
+        return f"{value.kind} {value.number + offset + 1}"
+    # An option of the command, or else a key of a recipe, or else as Python writes it.
+    flags = _FLAGS.get()
+    name = next((name for name in (value.name, value.outside) if name in flags), None)
+    if name is not None:
+        words = {True: "yes", False: "no"} if name == "early_stopping" else {True: ""}
+        if value.value is ... or value.value is None:
+            return flags[name]
+        parts = value.value if isinstance(value.value, tuple | list) else [value.value]
+        texts = [words.get(part, str(part)) if isinstance(part, bool) else str(part) for part in parts]
+        text = " ".join(repr(text) if any(map(str.isspace, text)) else text for text in texts)
+        return f"{flags[name]} {text}".rstrip()
+    if value.outside is not None and "." in value.outside:
+        yaml = {True: "true", False: "false", None: "null"}
+        if value.value is ...:
+            return value.outside
+        known = value.value is None or isinstance(value.value, bool)
+        return f"{value.outside}={yaml[value.value] if known else value.value}"
+    return str(value)
 
 
 def _reason(error: OSError) -> str:
@@ -161,10 +128,11 @@ def _reason(error: OSError) -> str:
     return str(error.strerror or type(error).__name__).lower()
 
 
-def _text(name: str | bytes | int) -> str:
-    return name.decode(errors="replace") if isinstance(name, bytes) else str(name)
-
-
-def _end(said: str, error: BaseException) -> None:
-    typer.echo(f"error: {said}", err=True)
+def _exit(text: str, error: BaseException) -> None:
+    typer.echo(f"error: {text}", err=True)
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:  # what is left cannot be written at exit either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise typer.Exit(2) from error

@@ -1,10 +1,10 @@
-"""The program ``glassformer``. Verbs import what they need when they run, so that ``--help`` is quick."""
+"""The program ``glassformer``. Commands import torch only when they run, so that ``--help`` is fast."""
 
 import os
 import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
-from io import TextIOWrapper
+from io import BufferedWriter, RawIOBase, TextIOWrapper
 from typing import Annotated, Any
 
 import typer
@@ -13,33 +13,34 @@ from rich.table import Table
 import glassformer
 from glassformer.cli.account import account
 from glassformer.cli.chat import chat
+from glassformer.cli.console import print_json, print_table
 from glassformer.cli.demo import demo
-from glassformer.cli.models import convert, download, info
-from glassformer.cli.options import AsJson, verb
-from glassformer.cli.outputs import people, print_json
+from glassformer.cli.generate import generate, summarise, task, translate
+from glassformer.cli.models import convert, download, info, models
+from glassformer.cli.options import AsJson, Command, CommandGroup, as_command
 from glassformer.cli.tasks import answer, classify, embed, fill, score, tag
 from glassformer.cli.tokenizer import tokenizer
 from glassformer.cli.train import compare, evaluate, train
-from glassformer.cli.write import generate, summarise, task, translate
+from glassformer.cli.view import view
 from glassformer.inspect.account.measure import main_memory, processor
 
 PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "transformers", "huggingface_hub", "gguf", "jinja2")
 
 
-@verb
+@as_command
 def env(as_json: AsJson = False) -> None:
-    """Versions and hardware, for bug reports."""
-    found = _environment()
+    """Print versions and hardware, for bug reports."""
+    environment = _environment()
     if as_json:
-        print_json(found)
+        print_json(environment)
         return
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, value in found.items():
+    for name, value in environment.items():
         shown = ", ".join(map(str, value)) if isinstance(value, list) else value
         table.add_row(name, "none" if shown in (None, "") else str(shown))
-    people().print(table)
+    print_table(table)
 
 
 def _environment() -> dict[str, Any]:
@@ -69,28 +70,29 @@ def _version(package: str) -> str | None:
 
 
 app = typer.Typer(
+    cls=CommandGroup,
     help="The Transformer you can see through.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (demo, info, account, convert, download):
-    app.command(rich_help_panel="Models")(command)
+for command in (demo, models, info, view, account, convert, download):
+    app.command(cls=Command, rich_help_panel="Models")(command)
 for command in (train, evaluate, compare):
-    app.command(rich_help_panel="Training")(command)
+    app.command(cls=Command, rich_help_panel="Training")(command)
 app.add_typer(tokenizer, name="tokenizer", rich_help_panel="Training")
 for command in (generate, translate, summarise, task, chat):
-    app.command(rich_help_panel="Writing")(command)
+    app.command(cls=Command, rich_help_panel="Generation")(command)
 for command in (fill, classify, tag, answer, score, embed):
-    app.command(rich_help_panel="Reading")(command)
-app.command(rich_help_panel="This program")(env)
+    app.command(cls=Command, rich_help_panel="Tasks on texts")(command)
+app.command(cls=Command, rich_help_panel="Environment")(env)
 
 
-def _print_version(wanted: bool) -> bool:
-    if wanted:
+def _print_version(requested: bool) -> bool:
+    if requested:
         typer.echo(f"glassformer {glassformer.__version__}")
         raise typer.Exit
-    return wanted
+    return requested
 
 
 @app.callback()
@@ -102,3 +104,6 @@ def _root(
     """The Transformer you can see through."""
     if isinstance(sys.stdout, TextIOWrapper):  # a terminal that cannot show a character gets "?", not a crash
         sys.stdout.reconfigure(errors="replace")
+        if isinstance(sys.stdout.buffer, RawIOBase):  # PYTHONUNBUFFERED: a text written in part would pass for whole
+            whole = BufferedWriter(sys.stdout.buffer)
+            sys.stdout = TextIOWrapper(whole, sys.stdout.encoding, "replace", line_buffering=True)

@@ -1,9 +1,9 @@
-"""``glassformer info``, ``convert`` and ``download``: what models are, and from where and into what they are read."""
+"""``glassformer models``, ``info``, ``convert`` and ``download``: list, describe, convert and download models."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -11,36 +11,77 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from glassformer.cli.errors import InputError, in_words
-from glassformer.cli.options import Choosing, Loading, computing_verb, verb
-from glassformer.cli.outputs import people, percent, print_table
-from glassformer.config import Model, count, to_dict
-from glassformer.config.checks import check_choice
-from glassformer.families import presets
+from glassformer import pretrained
+from glassformer.cli.console import percent, print_json, print_table, print_truncated, stdout_console
+from glassformer.cli.errors import InputError, message
+from glassformer.cli.options import AsJson, FactsOptions, Keywords, LoadingOptions, as_command, computing_command
+from glassformer.config import ModelConfig, count, to_dict
+from glassformer.config.options import ModelOptions
+from glassformer.families import lineage_of, presets
 from glassformer.inspect.facts import facts_of
 from glassformer.inspect.parts import Part, part_tree
+from glassformer.weights.reader import read_config
 
 if TYPE_CHECKING:
     from glassformer.hub import Loaded
 
 
-@verb
+@as_command
+def models(as_json: AsJson = False) -> None:
+    """List the trained models that ship with this program; their names can be used as MODEL in other commands."""
+    rows = [_shipped(model) for model in pretrained.MODELS.values()]
+    if as_json:
+        for row in rows:
+            print_json(row)
+        return
+    table = Table(box=None, pad_edge=False)
+    for name in ("model", "family", "parameters", "size"):
+        table.add_column(name, justify="right" if name in ("parameters", "size") else "left", no_wrap=True)
+    for name in ("task", "score"):
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        size = f"{row['bytes'] / 1e6:.1f} MB"
+        table.add_row(row["name"], row["family"], f"{row['parameters']:,}", size, row["task"], row["score"])
+    console = stdout_console()
+    print_table(table)
+    console.print("\nTry:")
+    for row in rows:
+        console.print(Text(f"  {row['example']}", "bold"))
+
+
+def _shipped(model: pretrained.ShippedModel) -> dict[str, Any]:
+    """Return a row of the list of shipped models."""
+    facts = facts_of(model.folder)
+    return {
+        "name": model.name,
+        "family": facts.family,
+        "lineage": lineage_of(read_config(model.folder / "config.json")).name,
+        "task": model.task,
+        "parameters": count(facts),
+        "bytes": model.size,
+        "score": model.score,
+        "example": model.example,
+        "folder": str(model.folder),
+    }
+
+
+@as_command
 def info(
-    choosing: Choosing,
+    reading: FactsOptions,
     model: Annotated[
         str | None,
-        typer.Argument(metavar="MODEL", help="A published model's name, or a model's folder, GGUF or llama2.c file."),
+        typer.Argument(metavar="MODEL", help="A published or shipped model, a model folder, a GGUF or llama2.c file."),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="For machines: the facts and the number of parameters.")
+        bool, typer.Option("--json", help="Print the facts and the number of parameters as JSON.")
     ] = False,
 ) -> None:
-    """List the published models, or show one: its facts as a tree, with the parameters of every part."""
-    console = people()
+    """List the published models, or show one model as a tree of its parts, with parameters and facts."""
+    console = stdout_console()
     if model is None:
         _list(console, as_json)
         return
-    facts = facts_of(model, **choosing.choices())
+    facts = facts_of(model, **reading)
     if as_json:
         typer.echo(json.dumps({"name": model, "parameters": count(facts), "model": to_dict(facts)}, indent=2))
         return
@@ -62,15 +103,15 @@ def _list(console: Console, as_json: bool) -> None:
     table.add_column("parameters", justify="right", no_wrap=True)
     table.add_column("paper", overflow="fold")
     paper = ""
-    for one in known:
-        cited = f"{one.paper.authors} {one.paper.year}: {one.paper.title}"
-        table.add_row(one.name, one.facts.family, f"{one.parameters:,}", "" if cited == paper else cited)
+    for model in known:
+        cited = f"{model.paper.authors} {model.paper.year}: {model.paper.title}"
+        table.add_row(model.name, model.facts.family, f"{model.parameters:,}", "" if cited == paper else cited)
         paper = cited
-    print_table(table)
+    print_truncated(table)
     console.print(f"\n{len(known)} models. [bold]glassformer info NAME[/bold] shows one.")
 
 
-def _tree(name: str, facts: Model) -> Tree:
+def _tree(name: str, facts: ModelConfig) -> Tree:
     root = part_tree(facts)
     tree = Tree(_line(name, root, root.parameters))
     _branch(tree, root, root.parameters)
@@ -79,52 +120,60 @@ def _tree(name: str, facts: Model) -> Tree:
 
 def _branch(tree: Tree, part: Part, whole: int, copies: int = 1) -> None:
     for child in part.parts:
-        _branch(tree.add(_line(child.name, child, whole, copies)), child, whole, copies * child.times)
+        _branch(tree.add(_line(child.name, child, whole, copies)), child, whole, copies * child.copies)
 
 
 def _line(name: str, part: Part, whole: int, copies: int = 1) -> Text:
-    """Name, parameters of one copy, share of the whole model for all copies, and what the facts say."""
+    """Return name, parameters of one copy, share of all copies in the model, and the facts."""
     line = Text.assemble((name, "bold"), f"  {part.parameters:,}")
-    if part.times > 1:
-        line.append(f" × {part.times} = {part.parameters * part.times:,}")
+    if part.copies > 1:
+        line.append(f" × {part.copies} = {part.parameters * part.copies:,}")
     if part.parameters != whole:
-        line.append(f"  {percent(part.parameters * part.times * copies / whole)}", "dim")
-    if part.says:
-        line.append(f"  {part.says}", "cyan")
+        line.append(f"  {percent(part.parameters * part.copies * copies / whole)}", "dim")
+    if part.description:
+        line.append(f"  {part.description}", "cyan")
     return line
 
 
+_NEGATABLE = {name: {"flags": [f"--{name}/--no-{name}".replace("_", "-")]} for name in ("strict", "check_finite")}
+Checks = Annotated[ModelOptions, Keywords(ModelOptions, tuple(_NEGATABLE), "Options", changed=_NEGATABLE)]
+
+
 @dataclass(frozen=True, kw_only=True)
-class Checks:
-    """What is refused; the names are those of ``hub.load``."""
+class ConvertLoadingOptions(LoadingOptions):
+    """How the model is loaded.
 
-    strict: Annotated[bool, typer.Option(help="Refuse keys of config.json that the lineage does not know.")] = False
-    check_finite: Annotated[bool, typer.Option(help="Refuse weights with NaN or infinities.")] = False
+    Args:
+        dtype: load weights as float32, bfloat16, float16 or float64; the default is the stored type.
+    """
 
 
-@computing_verb
+@computing_command
 def convert(
     model: Annotated[
         str,
         typer.Argument(
-            metavar="SOURCE", help="A folder, a GGUF or llama2.c file, or a name in the Hugging Face cache."
+            metavar="SOURCE",
+            help="A shipped model (glassformer models), a folder, a GGUF or llama2.c file, or a name in the Hugging "
+            "Face cache.",
         ),
     ],
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write; made if it is not there.")],
-    loading: Loading,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder to write; created if missing.")],
+    loading: ConvertLoadingOptions,
     checks: Checks,
     to: Annotated[
-        str,
-        typer.Option(
-            metavar="hf|glassformer", help="hf: for Hugging Face. glassformer: facts and part names of our own."
-        ),
+        Literal["hf", "glassformer"],
+        typer.Option(metavar="hf|glassformer", help="Write the format of Hugging Face or of this library."),
     ] = "hf",
-    force: Annotated[bool, typer.Option("--force", help="Write over a model that FOLDER holds already.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a model in FOLDER.")] = False,
 ) -> None:
-    """Load SOURCE, with every weight accounted for, and write it to FOLDER."""
-    check_choice("--to", to, ("glassformer", "hf"))
+    """Convert a model to Hugging Face's format or ours.
+
+    A missing or unknown weight is an error.
+    """
     _check_folder(model, folder, force)
-    _write(loading.load(model, **asdict(checks)), folder, to)
+    source = str(pretrained.resolve(model))  # from its folder, a shipped model keeps the stored type
+    _write(loading.load(source, **checks), folder, to)
 
 
 def _write(loaded: "Loaded", folder: Path, to: str) -> None:
@@ -135,39 +184,39 @@ def _write(loaded: "Loaded", folder: Path, to: str) -> None:
         tokenizer = loaded.tokenizer
     except TokenizerError as error:
         tokenizer = None
-        typer.echo(f"no tokenizer is written: {in_words(error)}", err=True)
+        typer.echo(f"no tokenizer is written: {message(error)}", err=True)
     hub.save(loaded, folder, to=to, tokenizer=tokenizer)
-    for name, reason in loaded.report.spare.items():
+    for name, reason in loaded.report.unused.items():
         typer.echo(f"left out {name}: {reason}", err=True)
-    for key in loaded.report.foreign:
-        typer.echo(f"config.json has a key of its own that plays no part: {key}", err=True)
+    for key in loaded.report.unknown_keys:
+        typer.echo(f"config.json has an unknown key, which is ignored: {key}", err=True)
     typer.echo(f"wrote {folder}")
 
 
 def _check_folder(model: str, folder: Path, force: bool) -> None:
-    """Raise where a model would be lost: the source itself, or one that lies in the folder already."""
-    place = Path(model).expanduser()
-    if place.exists() and folder.exists() and place.samefile(folder):
+    """Raise where a model would be overwritten: the source itself, or a model in the folder."""
+    source = pretrained.resolve(Path(model).expanduser())
+    if source.exists() and folder.exists() and source.samefile(folder):
         raise InputError(f"{folder} is SOURCE itself; name another folder to write to.")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; name a folder to write to.")
     held = [name for name in ("config.json", "glassformer.json") if (folder / name).exists()]
     if held and not force:
-        raise InputError(f"{folder} holds a model already ({held[0]}); name another folder, or write over it: --force.")
+        raise InputError(f"{folder} already holds a model ({held[0]}); name another folder, or add --force.")
 
 
-@verb
+@as_command
 def download(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A model of the hub, such as openai-community/gpt2.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A model on the hub, such as openai-community/gpt2.")],
     revision: Annotated[str | None, typer.Option(metavar="REVISION", help="A branch, a tag or a commit.")] = None,
     allow_pickle: Annotated[
-        bool, typer.Option("--allow-pickle", help="Fetch .bin, .pt and .pth files where there are no safetensors.")
+        bool, typer.Option("--allow-pickle", help="Also download .bin, .pt and .pth files if there are no safetensors.")
     ] = False,
 ) -> None:
     """Download a model into the local Hugging Face cache and print its folder.
 
-    Only weights, configs and tokenizers are fetched, never code. Verbs that load a MODEL then take NAME for it.
+    Only weights, configs and tokenizers are downloaded, never code. NAME can then be used as MODEL in other commands.
     """
-    from glassformer.weights.source import fetch
+    from glassformer.weights.source import download_model
 
-    typer.echo(fetch(name, revision=revision, allow_pickle=allow_pickle))
+    typer.echo(download_model(name, revision=revision, allow_pickle=allow_pickle))

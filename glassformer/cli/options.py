@@ -1,423 +1,494 @@
-"""The options that verbs share, in groups, and how a function with groups becomes a verb.
+"""The options that commands share, and how a function becomes a command.
 
-A verb is a function whose parameters are typer's, or whole groups: dataclasses with an option, or a group, per field.
+A parameter of a command is an option of typer's, or a group of options: a dataclass with one option per field, or
+keywords of the library (``Keywords``). Names, types and defaults are those of the dataclass or the library; the
+docstring that describes an argument is its help text.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 import typer
+import typer.core
+from rich.markup import escape
 
-from glassformer.cli.errors import InputError, option, plain_errors
+from glassformer.cli.errors import InputError, plain_errors
 from glassformer.config.checks import check_choice
+from glassformer.config.options import ModelOptions, Quantization, described
+from glassformer.generation.settings import GenerationSettings, TextOptions
+from glassformer.inspect.facts import Choices
 
 if TYPE_CHECKING:
     from glassformer.hub import Loaded
 
-LOADING, READING, LENGTH = "Model", "Text", "Length"
-BEAMS, DRAWING, RULES = "Beam search", "Sampling", "Rules and other searches"
-COMPUTING = "Computing"
-TYPES = ("float32", "bfloat16", "float16", "float64")
+MODEL, TEXT, LENGTH, COMPUTING = "Model", "Text", "Length", "Computation"
+DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 ModelName = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL", help="A folder, a GGUF or llama2.c file, or a name in the local Hugging Face cache."
+        metavar="MODEL",
+        help="A shipped model (glassformer models), a folder, a GGUF or llama2.c file, or a name in the Hugging Face "
+        "cache.",
     ),
 ]
 Texts = Annotated[
-    list[str] | None, typer.Argument(metavar="TEXT", help="Texts; else --file or standard input, one per line.")
+    list[str] | None,
+    typer.Argument(metavar="TEXT", help="Texts; if none are given, they are read from --file or standard input."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="For machines: one JSON object per line.")]
-AsStream = Annotated[bool, typer.Option("--stream", help="Show each piece of text as it is written.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 Truncate = Annotated[
-    str | None, typer.Option(metavar="left|right", help="Cut texts that are too long on this side; else an error.")
+    Literal["left", "right"] | None,
+    typer.Option(metavar="left|right", help="Cut texts that are too long on this side; by default they are an error."),
 ]
+OnBadRow = Annotated[
+    Literal["stop", "skip"] | None,
+    typer.Option(
+        metavar="stop|skip",
+        help="What to do with an invalid row: stop and report its file and line, or skip it.",
+    ),
+]
+THREADS = "CPU threads for torch; defaults to torch's default."
+
+
+def setting(default: Any, **arguments: Any) -> Any:
+    """Return a field of a group of options, with arguments of ``typer.Option``.
+
+    ``flags`` are other names of the option.
+    """
+    return field(default=default, metadata=arguments)
+
+
+@dataclass(frozen=True)
+class Syntax:
+    """How the command line writes a value that is more than a number, a word or a switch."""
+
+    metavar: str
+    parse: Callable[[str], Any] = str
+    collect: Callable[[list[Any]], Any] | None = None  # for an option that may be repeated
+
+
+@dataclass(frozen=True)
+class Keywords:
+    """A group of options that is generated from keywords of the library; only those that the user sets are passed on.
+
+    Args:
+        source: a function or a ``TypedDict`` whose docstring describes each keyword.
+        names: the keywords that become options.
+        panel: the heading of the options in ``--help``; or several, each with the first keyword that it covers.
+        defaults: a dataclass with the default values, where ``source`` has none.
+        syntax: how values are written that are no plain numbers, words or switches.
+        changed: arguments of ``typer.Option`` where the command line differs from the library.
+    """
+
+    source: Any
+    names: Sequence[str]
+    panel: str | Mapping[str, str]
+    defaults: type | None = None
+    syntax: Mapping[str, Syntax] = field(default_factory=dict)
+    changed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def parameters(self) -> Iterator[inspect.Parameter]:
+        """Yield one typer option for each keyword, in the order of ``names``."""
+        panel = self.panel if isinstance(self.panel, str) else ""
+        for name in self.names:
+            # a panel applies until the next keyword that starts one
+            if not isinstance(self.panel, str):
+                panel = self.panel.get(name, panel)
+            kind, arguments = self._kind(name)
+            arguments = {
+                "help": self._help(name),
+                "rich_help_panel": panel,
+                "show_default": _default_text(self._default(name)),
+                **arguments,
+                **self.changed.get(name, {}),
+            }
+            flags = arguments.pop("flags", [option_name(name)] if kind is bool else [])
+            hint: Any = Annotated[kind if kind is bool else kind | None, typer.Option(*flags, **arguments)]
+            default = False if kind is bool else None
+            yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+
+    def values(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the keywords that the user set, as the library takes them."""
+        given = {name: arguments[name] for name in self.names}
+        values = {name: value for name, value in given.items() if not (value is None or value is False or value == [])}
+        for name, value in values.items():
+            if name in self.syntax:
+                syntax = self.syntax[name]
+                one_each = [syntax.parse(text) for text in (value if syntax.collect else [value])]
+                values[name] = syntax.collect(one_each) if syntax.collect else one_each[0]
+        return values
+
+    def _default(self, name: str) -> Any:
+        if self.defaults is not None:
+            return getattr(self.defaults, name, None)
+        known = {} if isinstance(self.source, type) else inspect.signature(self.source).parameters
+        return known[name].default if name in known else None
+
+    def _kind(self, name: str) -> tuple[Any, dict[str, Any]]:
+        """Return the type for typer, and further arguments of its option."""
+        if name in self.syntax:
+            syntax = self.syntax[name]
+            return (list[str] if syntax.collect else str), {"metavar": syntax.metavar}
+        is_class = isinstance(self.source, type)
+        hint = (
+            self.source.__annotations__[name]
+            if is_class
+            else inspect.signature(self.source).parameters[name].annotation
+        )
+        if words := _words(hint):
+            return Literal[words], {"metavar": "|".join(words)}
+        members = _members(hint)
+        return next(kind for kind in (bool, int, float, str) if kind in members), {}
+
+    def _help(self, name: str) -> str:
+        """Return the text of the docstring, with the names of other keywords spelled as options."""
+        text = help_text(self.source, name)
+        text = re.sub(r"``([^`]+)``", lambda code: option_name(code[1]) if code[1] in self.names else code[1], text)
+        return text + (" Repeatable." if name in self.syntax and self.syntax[name].collect else "")
+
+
+def help_text(source: object, name: str) -> str:
+    """Return the description of an argument in the docstring of ``source``, or of a base class, as a sentence."""
+    classes = source.__mro__ if isinstance(source, type) else (source,)
+    text = next((texts[name] for each in classes if name in (texts := described(each))), "")
+    return text[:1].upper() + text[1:]
+
+
+def option_name(name: str) -> str:
+    """Return the name of an option, by the name of its parameter."""
+    return "--" + name.replace("_", "-")
+
+
+def _members(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def _words(hint: Any) -> tuple[str, ...]:
+    """Return the words that a type allows, if it allows nothing else."""
+    kinds = [kind for kind in _members(hint) if kind is not type(None)]
+    return get_args(kinds[0]) if len(kinds) == 1 and get_origin(kinds[0]) is Literal else ()
+
+
+def _default_text(default: Any) -> str | bool:
+    """Return a default value for ``--help``; False where there is none to show."""
+    if default in (None, (), inspect.Parameter.empty) or isinstance(default, bool):
+        return False
+    return str(default)
+
+
+CONFIG_OPTIONS = ("head", "lineage", "allow_pickle")  # how a config is read
+LOAD_OPTIONS = (*CONFIG_OPTIONS, "ignore_keys", "fresh", "tokenizer_kind")  # how weights and tokenizer are read
+_PATTERN = Syntax("PATTERN", collect=list)
+_MODEL_METAVARS = {"head": {"metavar": "KIND"}, "lineage": {"metavar": "NAME"}, "tokenizer_kind": {"metavar": "KIND"}}
+FactsOptions = Annotated[Choices, Keywords(ModelOptions, CONFIG_OPTIONS, MODEL, changed=_MODEL_METAVARS)]
+_LOAD_KEYWORDS = Keywords(
+    ModelOptions, LOAD_OPTIONS, MODEL, syntax={"ignore_keys": _PATTERN, "fresh": _PATTERN}, changed=_MODEL_METAVARS
+)
+LoadKeywords = Annotated[ModelOptions, _LOAD_KEYWORDS]
+InitKeywords = Annotated[ModelOptions, replace(_LOAD_KEYWORDS, panel=f"{MODEL} (with --init-from)")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choosing:
-    """What a folder or file is taken to be."""
+class LoadingOptions:
+    """How a model and its tokenizer are loaded.
 
-    head: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KIND", help="Another head than the model's own: lm, classify, none …", rich_help_panel=LOADING
-        ),
-    ] = None
-    lineage: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="The kind of model, where its config.json does not say it.", rich_help_panel=LOADING
-        ),
-    ] = None
-    allow_pickle: Annotated[
-        bool,
-        typer.Option(
-            "--allow-pickle", help="Open .bin, .pt and .pth files, for tensors alone.", rich_help_panel=LOADING
-        ),
-    ] = False
+    Args:
+        start: options of ``hub.load``.
+        tokenizer: read the tokenizer from this folder or tokenizer.json instead.
+        dtype: load weights as float32, bfloat16, float16 or float64; the default is the stored type, and
+            float32 for a shipped model.
+        device: load onto cpu, cuda, cuda:1, mps or xpu.
+        quantize: quantise the weights of linear layers to int8, for a quarter of float32's memory; decoding on a CPU is
+            two to three times faster, with small changes in the results.
+    """
 
-    def choices(self) -> dict[str, Any]:
-        """What was said, by the names of ``hub.load``."""
-        names = [field.name for field in fields(Choosing)]
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+    panel: ClassVar[str] = MODEL
+    start: LoadKeywords
+    tokenizer: Path | None = setting(None, metavar="FOLDER")
+    dtype: Literal["float32", "bfloat16", "float16", "float64"] | None = setting(None, metavar="TYPE")
+    device: str | None = setting(None, metavar="DEVICE")
+    quantize: Quantization | None = setting(None, metavar="TYPE")
 
-
-@dataclass(frozen=True, kw_only=True)
-class ModelOptions(Choosing):
-    """What of a model's folder is read, and how."""
-
-    ignore_keys: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PATTERN",
-            help="Weights in the file to pass over; * matches anything. Repeatable.",
-            rich_help_panel=LOADING,
-        ),
-    ] = None
-    fresh: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PATTERN",
-            help="Parts that start anew where the file lacks them, such as 'head.*'. Repeatable.",
-            rich_help_panel=LOADING,
-        ),
-    ] = None
-    tokenizer_kind: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KIND", help="What older tokenizer files are: t5, llama, albert …", rich_help_panel=LOADING
-        ),
-    ] = None
-
-    def options(self) -> dict[str, Any]:
-        """Those that were given, by the names of ``hub.load``."""
-        more = {name: getattr(self, name) for name in ("ignore_keys", "fresh", "tokenizer_kind")}
-        return self.choices() | {name: value for name, value in more.items() if value}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Loading(ModelOptions):
-    """How the model, and the tokenizer that reads its texts, come into memory."""
-
-    tokenizer: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Another folder's tokenizer.", rich_help_panel=LOADING)
-    ] = None
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TYPE",
-            help="float32, bfloat16, float16 or float64; as stored unless given.",
-            rich_help_panel=LOADING,
-        ),
-    ] = None
-    device: Annotated[
-        str | None, typer.Option(metavar="DEVICE", help="cpu, cuda, cuda:1 or mps.", rich_help_panel=LOADING)
-    ] = None
-
-    def load(self, model: str, **checks: bool) -> "Loaded":
-        """The model; ``checks`` are further options of ``hub.load``."""
-        import torch
-
+    def load(self, model: str, **checks: Any) -> "Loaded":
+        """Load a model; ``checks`` are further options of ``hub.load``."""
         from glassformer import hub
-        from glassformer.weights.devices import check_device
+        from glassformer.hub import check_device
 
-        if self.dtype is not None:
-            check_choice("--dtype", self.dtype, TYPES)
         if self.device is not None:
-            check_device(self.device, said="--device")
-        dtype = None if self.dtype is None else getattr(torch, self.dtype)
-        options = self.options()
-        if self.tokenizer is not None:
-            options["tokenizer"] = self.tokenizer
-        return hub.load(model, dtype=dtype, device=self.device, **options, **checks)  # type: ignore[arg-type]
+            check_device(self.device, option="--device")
+        own = {"tokenizer": self.tokenizer, "quantize": self.quantize}
+        options = {**self.start, **{name: value for name, value in own.items() if value is not None}}
+        return hub.load(model, dtype=self.dtype, device=self.device, **cast(ModelOptions, {**options, **checks}))
+
+    def load_to_generate(self, model: str) -> "Loaded":
+        """Load a model, with its weights column by column in memory if that makes decoding faster."""
+        from glassformer.models.column_major import decodes_faster_column_major, to_column_major
+
+        loaded = self.load(model)
+        if decodes_faster_column_major(loaded.model):
+            to_column_major(loaded.model)
+        return loaded
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
-    """Where texts come from, besides the arguments."""
+class InputOptions:
+    """Where texts are read from if none are arguments.
 
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            "--file",
-            "-f",
-            metavar="FILE",
-            help="From a file: one text per line, or all of it where one text is asked for.",
-            rich_help_panel=READING,
-        ),
-    ] = None
-    skip_empty: Annotated[
-        bool, typer.Option("--skip-empty", help="Pass over empty lines, else an error.", rich_help_panel=READING)
-    ] = False
+    Args:
+        file: read texts from a file, by default one per line.
+        skip_empty: skip empty lines; by default they are an error.
+    """
+
+    panel: ClassVar[str] = TEXT
+    file: Path | None = setting(None, flags=["--file", "-f"], metavar="FILE")
+    skip_empty: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class Common:
-    """What all verbs share that read texts and say something of them."""
+class TaskOptions:
+    """Options of all commands that apply a task to texts.
 
-    reading: Reading
-    loading: Loading
+    Args:
+        batch_size: texts per batch, by default as many as have 2,048 tokens together; it does not change the results.
+    """
+
+    reading: InputOptions
+    loading: LoadingOptions
     as_json: AsJson = False
-    batch_size: Annotated[int, typer.Option(min=1, help="Texts at a time; the answers are the same.")] = 16
+    batch_size: int | None = setting(None, min=1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Searching:
-    """The settings of ``generate.settings.Settings`` under the same names; None is as the model's folder recommends."""
-
-    max_new_tokens: Annotated[
-        int | None,
-        typer.Option(
-            help="The text ends here at the latest: as the model's folder advises, else 64 (in a chat 512).",
-            rich_help_panel=LENGTH,
-        ),
-    ] = None
-    min_new_tokens: Annotated[int | None, typer.Option(help="And not before.", rich_help_panel=LENGTH)] = None
-    stop: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="STRING",
-            help=r"A string that ends the text; \n is a line break. Repeatable.",
-            rich_help_panel=LENGTH,
-        ),
-    ] = None
-    eos: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TOKEN", help="A token, or its number, that ends the text. Repeatable.", rich_help_panel=LENGTH
-        ),
-    ] = None
-    beam_size: Annotated[
-        int | None,
-        typer.Option(help="Partial texts side by side; 1, no beams, unless given or advised.", rich_help_panel=BEAMS),
-    ] = None
-    top_beams: Annotated[
-        int | None,
-        typer.Option(help="Show so many of the best; needs beams, as all that follow.", rich_help_panel=BEAMS),
-    ] = None
-    length_penalty: Annotated[
-        float | None, typer.Option(help="Above 0 favours long texts, below 0 short ones.", rich_help_panel=BEAMS)
-    ] = None
-    length_rule: Annotated[
-        str | None,
-        typer.Option(
-            metavar="power|gnmt", help="How length counts: score / length^p, or as in GNMT.", rich_help_panel=BEAMS
-        ),
-    ] = None
-    early_stopping: Annotated[
-        str | None,
-        typer.Option(
-            metavar="yes|no|never",
-            help="yes: at the first ended texts; never: when none can be better.",
-            rich_help_panel=BEAMS,
-        ),
-    ] = None
-    beam_groups: Annotated[
-        int | None, typer.Option(help="Groups of beams that avoid each other's words.", rich_help_panel=BEAMS)
-    ] = None
-    diversity: Annotated[float | None, typer.Option(help="How much they do.", rich_help_panel=BEAMS)] = None
-    temperature: Annotated[
-        float | None,
-        typer.Option(
-            help="0, the default: the likeliest token each time; above it tokens are drawn.", rich_help_panel=DRAWING
-        ),
-    ] = None
-    top_k: Annotated[int | None, typer.Option(help="Draw among the k likeliest.", rich_help_panel=DRAWING)] = None
-    top_p: Annotated[
-        float | None, typer.Option(help="Among the likeliest that have p together.", rich_help_panel=DRAWING)
-    ] = None
-    min_p: Annotated[
-        float | None, typer.Option(help="Among those with p of the best one's chance.", rich_help_panel=DRAWING)
-    ] = None
-    typical_p: Annotated[
-        float | None, typer.Option(help="Among the most typical that have p together.", rich_help_panel=DRAWING)
-    ] = None
-    samples: Annotated[int | None, typer.Option(help="Texts per prompt.", rich_help_panel=DRAWING)] = None
-    seed: Annotated[int | None, typer.Option(min=0, help="Fixes what is drawn.", rich_help_panel=DRAWING)] = None
-    repetition_penalty: Annotated[
-        float | None, typer.Option(help="Above 1: tokens seen before become less likely.", rich_help_panel=RULES)
-    ] = None
-    no_repeat_ngram: Annotated[
-        int | None, typer.Option(help="No run of so many tokens occurs twice.", rich_help_panel=RULES)
-    ] = None
-    bad_words: Annotated[
-        list[str] | None,
-        typer.Option("--bad-word", metavar="WORD", help="A word never written. Repeatable.", rich_help_panel=RULES),
-    ] = None
-    logit_bias: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TOKEN=VALUE", help="Added to a token's logit. Repeatable.", rich_help_panel=RULES),
-    ] = None
-    suppress: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TOKEN", help="A token never written. Repeatable.", rich_help_panel=RULES),
-    ] = None
-    forced_first: Annotated[
-        str | None, typer.Option(metavar="TOKEN", help="The first token.", rich_help_panel=RULES)
-    ] = None
-    forced_last: Annotated[
-        str | None, typer.Option(metavar="TOKEN", help="The token at the last allowed place.", rich_help_panel=RULES)
-    ] = None
-    contrastive_alpha: Annotated[
-        float | None,
-        typer.Option(help="Contrastive search: weight of unlikeness; with --top-k.", rich_help_panel=RULES),
-    ] = None
-    top_alternatives: Annotated[
-        int | None, typer.Option(help="Show so many likely tokens for each place.", rich_help_panel=RULES)
-    ] = None
-
-    def given(self) -> dict[str, Any]:
-        """What the user said, as options for ``generate_text``."""
-        found = {name: value for name, value in asdict(self).items() if value not in (None, [], ())}
-        if "stop" in found:
-            found["stop"] = [unescaped(text) for text in found["stop"]]
-        if "early_stopping" in found:
-            check_choice("--early-stopping", found["early_stopping"], EARLY)
-            found["early_stopping"] = EARLY[found["early_stopping"]]
-        for name in ("eos", "suppress"):
-            if name in found:
-                found[name] = [number_or_name(token) for token in found[name]]
-        for name in ("forced_first", "forced_last"):
-            if name in found:
-                found[name] = number_or_name(found[name])
-        if "logit_bias" in found:
-            found["logit_bias"] = dict(_bias(one) for one in found["logit_bias"])
-        return found
+def unescaped(text: str) -> str:
+    r"""Replace the escapes ``\n`` and ``\t``, which a shell leaves alone."""
+    return text.replace(r"\n", "\n").replace(r"\t", "\t")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Computing:
-    """How texts are computed; what is written does not depend on it."""
+def _token(text: str) -> int | str:
+    """Return a token id, or the text of a token where it is not digits."""
+    return int(text) if text.isascii() and text.isdecimal() else text
 
-    batch_size: Annotated[int, typer.Option(min=1, help="Prompts at a time.", rich_help_panel=COMPUTING)] = 8
-    path: Annotated[
-        str,
-        typer.Option(
-            metavar="sdpa|eager",
-            help="Attention through fused kernels (sdpa), or by the formula (eager).",
-            rich_help_panel=COMPUTING,
-        ),
-    ] = "sdpa"
-    chunk: Annotated[
-        int | None, typer.Option(min=1, help="Read prompts in pieces of so many tokens.", rich_help_panel=COMPUTING)
-    ] = None
-    draft: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL|lookup", help="Guess ahead with a smaller model, or from the text itself.",
-            rich_help_panel=COMPUTING,
-        ),
-    ] = None  # fmt: skip
 
-    def given(self, loading: Loading) -> dict[str, Any]:
-        """The options for ``generate_text``."""
-        from glassformer.nn.attention import PATHS
-
-        check_choice("--path", self.path, PATHS)
-        found: dict[str, Any] = {"path": self.path}
-        if self.chunk is not None:
-            found["chunk"] = self.chunk
-        if self.draft is not None:
-            from glassformer.generation.speculative import ModelDraft, PromptLookup
-
-            found["draft"] = PromptLookup() if self.draft == "lookup" else ModelDraft(loading.load(self.draft).model)
-        return found
+def _bias(text: str) -> tuple[int | str, float]:
+    token, equals, value = text.rpartition("=")
+    try:
+        return _token(token), float(value if equals and token else "")
+    except ValueError:
+        raise ValueError(f"--logit-bias is TOKEN=VALUE, such as 42=-5 or ' the'=2.5; got {text!r}.") from None
 
 
 EARLY: dict[str, bool | str] = {"yes": True, "no": False, "never": "never"}
 
 
-def side(truncate: str | None) -> Any:
-    """What ``--truncate`` says, if it is a side."""
-    check_choice("--truncate", "left" if truncate is None else truncate, ("left", "right"))
-    return truncate
+def _early(text: str) -> bool | str:
+    check_choice("--early-stopping", text, EARLY)
+    return EARLY[text]
 
 
-def unescaped(text: str) -> str:
-    r"""Line breaks and tabs where a shell leaves ``\n`` and ``\t``."""
-    return text.replace(r"\n", "\n").replace(r"\t", "\t")
+_TOKENS = Syntax("TOKEN", _token, list)
+SEARCH = tuple(one.name for one in fields(GenerationSettings) if one.name != "record")
+GenerationKeywords = Annotated[
+    TextOptions,
+    Keywords(
+        TextOptions,
+        (*SEARCH, "path", "chunk"),
+        {
+            "max_new_tokens": LENGTH, "beam_size": "Beam search", "temperature": "Sampling",
+            "repetition_penalty": "Constraints on tokens", "eos": LENGTH, "contrastive_alpha": "Contrastive search",
+            "top_alternatives": "Options", "path": COMPUTING,
+        },
+        defaults=GenerationSettings,
+        syntax={
+            "stop": Syntax("STRING", unescaped, list), "eos": _TOKENS, "suppress": _TOKENS,
+            "bad_words": Syntax("WORD", str, list), "logit_bias": Syntax("TOKEN=VALUE", _bias, dict),
+            "forced_first": Syntax("TOKEN", _token), "forced_last": Syntax("TOKEN", _token),
+            "early_stopping": Syntax("yes|no|never", _early),
+        },
+        changed={
+            "early_stopping": {
+                "help": "When beam search ends. yes: once --beam-size texts have ended; no: once no better text is "
+                "likely, estimated at the current length; never: only when no better text is possible at any length.",
+                "show_default": "no",
+            },
+            "max_new_tokens": {"show_default": "64; 512 in chat"},
+            "seed": {"help": "Seed of the random numbers.", "min": 0},
+            "stop": {"help": r"A string that ends the text; \n is a line break. Repeatable."},
+            "eos": {"help": "A token, or its id, that ends the text. Repeatable."},
+            "suppress": {"help": "A token, or its id, that is never generated. Repeatable."},
+            "bad_words": {"flags": ["--bad-word"], "help": "A word that is never generated. Repeatable."},
+            "logit_bias": {"help": "Add VALUE to the logit of a token. Repeatable."},
+            "path": {"show_default": "sdpa"},
+            "chunk": {"min": 1},
+        },
+    ),
+]  # fmt: skip
 
 
-def number_or_name(token: str) -> int | str:
-    """A token's number, or its name where it is not digits."""
-    return int(token) if token.isascii() and token.isdecimal() else token
+@dataclass(frozen=True, kw_only=True)
+class ComputeOptions:
+    """How texts are computed, which keeps the distribution of the text (at temperature 0, the text itself).
+
+    Args:
+        batch_size: prompts per batch.
+        draft: speculative decoding: draft tokens with a smaller model, or by lookup in the text so far.
+    """
+
+    panel: ClassVar[str] = COMPUTING
+    batch_size: int = setting(8, min=1)
+    draft: str | None = setting(None, metavar="MODEL|lookup")
+
+    def options(self, loading: LoadingOptions) -> dict[str, Any]:
+        """Return the options for ``generate_text``."""
+        if self.draft is None:
+            return {}
+        from glassformer.generation.speculative import ModelDraft, PromptLookup
+
+        if self.draft == "lookup":
+            return {"draft": PromptLookup()}
+        return {"draft": ModelDraft(loading.load_to_generate(self.draft).model)}
 
 
-def _bias(said: str) -> tuple[int | str, float]:
-    token, equals, value = said.rpartition("=")
-    try:
-        return number_or_name(token), float(value if equals and token else "")
-    except ValueError:
-        raise ValueError(f"--logit-bias is TOKEN=VALUE, such as 42=-5 or ' the'=2.5; got {said!r}.") from None
+# ---- commands
 
 
-Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads of torch; as many as it chooses unless given.")]
+class Command(typer.core.TyperCommand):
+    """A command whose ``--help`` shows no types of arguments and flags, and defaults without brackets."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, as ``--help`` shows them."""
+        return [_simplify_help(param) for param in super().get_params(ctx)]
 
 
-def verb(function: Callable[..., None], *, threads: bool = False) -> Callable[..., None]:
-    """The function as typer is to see it, with an option for every field of its groups, and plain errors."""
+class CommandGroup(typer.core.TyperGroup):
+    """A group of commands, with the same ``--help`` as ``Command``."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, as ``--help`` shows them."""
+        return [_simplify_help(param) for param in super().get_params(ctx)]
+
+
+def _simplify_help(param: Any) -> Any:
+    if param.param_type_name == "argument":
+        param.display_type_rich = lambda ctx: None  # noqa: ARG005  # typer names it
+    elif param.is_flag:
+        param.metavar = ""
+    if isinstance(getattr(param, "show_default", None), str):  # typer would add round brackets
+        param.help, param.show_default = f"{param.help} {escape(f'[default: {param.show_default}]')}", False
+    return param
+
+
+def as_command(function: Callable[..., None], *, threads: str | None = None) -> Callable[..., None]:
+    """Return the function as typer takes it: groups of options as single options, errors as one paragraph.
+
+    ``threads`` is the help text of ``--threads``, if the command has that option.
+    """
+    # Every option as a parameter of typer's, the groups expanded.
     hints = get_type_hints(function, include_extras=True)
-    asked = inspect.signature(function).parameters
-    parameters = [one for name in asked for one in _spread(name, hints[name], asked[name].default)]
-    if threads:
-        parameters += _spread("threads", Threads, None)
+    own = inspect.signature(function).parameters
+    parameters = [option for name in own for option in _expand(name, hints[name], own[name].default)]
+    if threads is not None:
+        parameters += _expand("threads", Annotated[int | None, typer.Option(min=1, help=threads)], None)
+    # Names of options for error messages, and the words that options with a Literal type take.
+    flags = {option.name: flag for option in parameters if (flag := _flag(option))}
+    words = {option.name: found for option in parameters if (found := _words(get_args(option.annotation)[0]))}
 
-    def run(**given: Any) -> None:
-        with plain_errors():
-            if threads:
-                set_threads(given.pop("threads"))
-            check_utf8(given)
-            function(**{name: _gathered(name, hints[name], given) for name in asked})
+    def run(**arguments: Any) -> None:
+        with plain_errors(flags):
+            if threads is not None:
+                set_threads(arguments.pop("threads"))
+            check_utf8(arguments, flags)
+            for name, choices in words.items():
+                if arguments.get(name) is not None:
+                    check_choice(name, arguments[name], choices)
+            function(**{name: _collect(name, hints[name], arguments) for name in own})
 
     run.__name__, run.__doc__ = function.__name__, function.__doc__
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    # typer gets plain strings; check_choice gives better errors
+    shown = [_as_string_option(option) if option.name in words else option for option in parameters]
+    run.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    run.__annotations__ = {option.name: option.annotation for option in shown}
     return run
 
 
-def computing_verb(function: Callable[..., None]) -> Callable[..., None]:
-    """A verb that computes with torch: it has ``--threads`` as well."""
-    return verb(function, threads=True)
+def computing_command(function: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that computes with torch, and so has ``--threads``."""
+    return as_command(function, threads=THREADS)
 
 
 def set_threads(threads: int | None) -> None:
-    """Let torch use so many CPU threads; None leaves the choice to torch."""
+    """Set the number of CPU threads of torch; None leaves the choice to torch."""
     if threads is not None:
         import torch
 
         torch.set_num_threads(threads)
 
 
-def check_utf8(given: Mapping[str, Any]) -> None:
-    """Raise if a text on the command line is not UTF-8: Python hands its bytes on as lone surrogates."""
-    for name, value in given.items():
-        texts = value if isinstance(value, list) else [value]
-        for number, text in enumerate(texts, start=1):
-            if name == "model" or not isinstance(text, str):  # a folder may have any name
+def check_utf8(arguments: Mapping[str, Any], flags: Mapping[str, str]) -> None:
+    """Raise if an argument is not UTF-8: Python passes its bytes on as lone surrogates."""
+    for name, value in arguments.items():
+        for number, text in enumerate(value if isinstance(value, list) else [value], start=1):
+            if name in ("model", "prompt") or not isinstance(text, str):  # paths and byte prompts need not be UTF-8
                 continue
             try:
                 text.encode()
             except UnicodeEncodeError:
-                what = f"text {number}" if name == "texts" else option(name)
+                what = f"text {number}" if name == "texts" else flags.get(name, name)
                 raise InputError(f"{what} is not UTF-8; convert it, for instance with iconv.") from None
 
 
-def _spread(name: str, hint: Any, default: Any) -> list[inspect.Parameter]:
-    """A parameter, or those of the fields of a group, which may be groups themselves."""
-    if not (isinstance(hint, type) and is_dataclass(hint)):
-        return [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)]
-    inside = get_type_hints(hint, include_extras=True)
-    return [one for field in fields(hint) for one in _spread(field.name, inside[field.name], field.default)]
+def _expand(name: str, hint: Any, default: Any) -> list[inspect.Parameter]:
+    """Return a parameter, or the options of a group, which may hold groups itself."""
+    if keywords := _keywords(hint):
+        return list(keywords.parameters())
+    if isinstance(hint, type) and is_dataclass(hint):
+        inner = get_type_hints(hint, include_extras=True)
+        return [option for each in fields(hint) for option in _expand_field(hint, each, inner[each.name])]
+    return [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)]
 
 
-def _gathered(name: str, hint: Any, given: Mapping[str, Any]) -> Any:
-    """The value of a parameter, or the group of those that were spread."""
-    if not (isinstance(hint, type) and is_dataclass(hint)):
-        return given[name]
-    inside = get_type_hints(hint, include_extras=True)
-    return hint(**{field.name: _gathered(field.name, inside[field.name], given) for field in fields(hint)})
+def _expand_field(group: type, each: Field[Any], hint: Any) -> list[inspect.Parameter]:
+    """Return the option of a field, with the help text of the group's docstring; or the options of a group in it."""
+    is_group = isinstance(hint, type) and is_dataclass(hint)
+    if not is_group and not hasattr(hint, "__metadata__"):
+        arguments: dict[str, Any] = {"help": help_text(group, each.name)}
+        arguments["rich_help_panel"] = getattr(group, "panel", None)
+        arguments |= each.metadata
+        flags = arguments.pop("flags", [option_name(each.name)] if hint is bool else [])
+        if words := _words(hint):
+            arguments.setdefault("metavar", "|".join(words))
+        hint = Annotated[hint, typer.Option(*flags, **arguments)]
+    return _expand(each.name, hint, each.default)
+
+
+def _collect(name: str, hint: Any, arguments: Mapping[str, Any]) -> Any:
+    """Return the value of a parameter, or of a group."""
+    if keywords := _keywords(hint):
+        return keywords.values(arguments)
+    if isinstance(hint, type) and is_dataclass(hint):
+        inner = get_type_hints(hint, include_extras=True)
+        return hint(**{each.name: _collect(each.name, inner[each.name], arguments) for each in fields(hint)})
+    return arguments[name]
+
+
+def _keywords(hint: Any) -> Keywords | None:
+    return next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Keywords)), None)
+
+
+def _flag(option: inspect.Parameter) -> str | None:
+    """Return the name of an option on the command line; None for an argument."""
+    (info,) = option.annotation.__metadata__
+    if not isinstance(info, typer.models.OptionInfo):
+        return None
+    declared = (info.default, *(info.param_decls or ()))  # in Annotated, typer takes the first name for the default
+    long = [flag for flag in declared if isinstance(flag, str) and flag.startswith("--")]
+    return long[0].partition("/")[0] if long else option_name(option.name)
+
+
+def _as_string_option(option: inspect.Parameter) -> inspect.Parameter:
+    optional = type(None) in _members(get_args(option.annotation)[0])
+    return option.replace(annotation=Annotated[str | None if optional else str, option.annotation.__metadata__[0]])

@@ -1,23 +1,34 @@
-"""``glassformer fill``, ``classify``, ``tag``, ``answer``, ``score`` and ``embed``: what a model says of texts."""
+"""``glassformer fill``, ``classify``, ``tag``, ``answer``, ``score`` and ``embed``: tasks on texts."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from glassformer.cli.console import (
+    bar,
+    check_writable,
+    pairs,
+    percent,
+    print_rounded_json,
+    print_table,
+    print_truncated,
+    read_texts,
+    read_whole,
+    stdout_console,
+    visible,
+)
 from glassformer.cli.errors import InputError
-from glassformer.cli.inputs import check_room, pairs, read_texts, read_whole
-from glassformer.cli.options import Common, ModelName, Texts, Truncate, computing_verb, side
-from glassformer.cli.outputs import bar, people, percent, print_computed, print_table, visible
+from glassformer.cli.options import ModelName, TaskOptions, Texts, Truncate, computing_command, setting
 from glassformer.config.checks import check_choice
-from glassformer.text.visible import counted
+from glassformer.text.plain_text import counted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,183 +38,210 @@ if TYPE_CHECKING:
     from glassformer.tasks.score import Score, Total
     from glassformer.tasks.tag import Tagged
 
+UNBROKEN = "\ue000"  # stands for a space until lines are broken; rich breaks them at no-break spaces too
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pairing:
-    """Where the second texts of pairs come from."""
+class PairOptions:
+    """How the second texts of pairs are read.
 
-    pair: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="The second text of a pair, one for each text.")
-    ] = None
-    tsv: Annotated[bool, typer.Option("--tsv", help="Each text is a pair with a TAB between.")] = False
+    Args:
+        pair: the second text of a pair; give one per TEXT. Repeatable.
+        tsv: each text is a pair, separated by a TAB.
+    """
+
+    pair: list[str] | None = setting(None, metavar="TEXT")
+    tsv: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What is asked of answers; the names are those of ``tasks.answer``."""
+class AnswerOptions:
+    """The settings of ``tasks.answer``, under the same names.
 
-    top: Annotated[int, typer.Option(min=1, help="Answers to each question.")] = 1
-    max_answer_tokens: Annotated[int, typer.Option(min=1, help="The longest answer.")] = 30
-    no_answer: Annotated[bool, typer.Option("--no-answer", help="There may be no answer.")] = False
-    stride: Annotated[int | None, typer.Option(min=1, help="How far windows over long contexts move on.")] = None
+    Args:
+        top: answers per question.
+        max_answer_tokens: the longest answer, in tokens.
+        no_answer: allow 'no answer' as an answer.
+        stride: tokens by which windows over a long context advance; half a window by default.
+    """
+
+    top: int = setting(1, min=1)
+    max_answer_tokens: int = setting(30, min=1)
+    no_answer: bool = False
+    stride: int | None = setting(None, min=1)
 
 
-@computing_verb
+@computing_command
 def fill(
     model: ModelName,
-    common: Common,
+    common: TaskOptions,
     texts: Texts = None,
-    top: Annotated[int, typer.Option(min=1, help="Guesses for each blank.")] = 5,
+    top: Annotated[
+        int, typer.Option(min=1, help="Number of tokens to list per blank, and of filled texts to print.")
+    ] = 5,
     blank: Annotated[
-        str | None, typer.Option(metavar="STRING", help="What stands for a blank; else the model's mask token.")
+        str | None,
+        typer.Option(metavar="STRING", help="The string that marks a blank; by default the model's mask token."),
     ] = None,
     truncate: Truncate = None,
 ) -> None:
-    """Fill the blanks of texts with the likeliest words."""
+    """Fill the blanks of texts with the most probable tokens."""
     lines = read_texts(texts, common.reading)
     from glassformer.tasks.fill import fill as fill_texts
 
     loaded = common.loading.load(model)
     with bar("filling", len(lines)) as progress:
-        found = fill_texts(
+        results = fill_texts(
             loaded,
             lines,
             top=top,
             blank=blank,
-            truncate=side(truncate),
+            truncate=truncate,
             batch_size=common.batch_size,
             progress=progress,
         )
-    console = people()
-    for one in found:
+    console = stdout_console()
+    for result in results:
         if common.as_json:
-            print_computed(one)
+            print_rounded_json(result)
             continue
-        console.print(Text(visible(one.text), "bold"))
-        rows = [(filling.probability, filling.text) for filling in one.fillings]
-        console.print(_table(rows))
+        console.print(Text(visible(result.text), "bold"))
+        rows = [(filling.probability, filling.text) for filling in result.fillings]
+        print_table(_table(rows))
 
 
-@computing_verb
+@computing_command
 def classify(
     model: ModelName,
-    common: Common,
-    pairing: Pairing,
+    common: TaskOptions,
+    pair: PairOptions,
     texts: Texts = None,
-    several: Annotated[bool, typer.Option("--several", help="Several labels, or none, may be right.")] = False,
+    several: Annotated[
+        bool,
+        typer.Option("--several", help="Multi-label: any number of labels may apply (sigmoid instead of softmax)."),
+    ] = False,
     truncate: Truncate = None,
 ) -> None:
-    """Label texts or pairs of texts."""
-    given = pairs(read_texts(texts, common.reading), pairing.pair, tsv=pairing.tsv)
+    """Classify texts or pairs of texts."""
+    inputs = pairs(read_texts(texts, common.reading), pair.pair, tsv=pair.tsv)
     from glassformer.tasks.classify import classify as classify_texts
 
     loaded = common.loading.load(model)
-    with bar("classifying", len(given)) as progress:
-        found = classify_texts(
-            loaded, given, several=several, truncate=side(truncate), batch_size=common.batch_size, progress=progress
+    with bar("classifying", len(inputs)) as progress:
+        results = classify_texts(
+            loaded, inputs, several=several, truncate=truncate, batch_size=common.batch_size, progress=progress
         )
-    console = people()
-    for one in found:
+    console = stdout_console()
+    for result in results:
         if common.as_json:
-            print_computed(one)
+            print_rounded_json(result)
             continue
-        console.print(Text(visible(one.text if one.pair is None else f"{one.text} │ {one.pair}"), "bold"))
-        console.print(_table([(label.probability, label.name) for label in one.labels]))
+        console.print(Text(visible(result.text if result.pair is None else f"{result.text} │ {result.pair}"), "bold"))
+        print_table(_table([(label.probability, label.name) for label in result.labels]))
 
 
-@computing_verb
+@computing_command
 def tag(
     model: ModelName,
-    common: Common,
+    common: TaskOptions,
     texts: Texts = None,
-    overlap: Annotated[int | None, typer.Option(min=0, help="Tokens that windows of long texts share.")] = None,
+    overlap: Annotated[
+        int | None,
+        typer.Option(min=0, help="Overlap of the windows over a long text, in tokens; default: a quarter of a window."),
+    ] = None,
 ) -> None:
-    """Label the words of texts, and join them to names of persons, places …"""
+    """Label the words of texts, and print the entities that they form."""
     lines = read_texts(texts, common.reading)
     from glassformer.tasks.tag import tag as tag_texts
 
     loaded = common.loading.load(model)
     with bar("tagging", len(lines)) as progress:
-        found = tag_texts(loaded, lines, overlap=overlap, batch_size=common.batch_size, progress=progress)
-    kinds = sorted({entity.kind for one in found for entity in one.entities})
-    console = people()
-    for one in found:
+        results = tag_texts(loaded, lines, overlap=overlap, batch_size=common.batch_size, progress=progress)
+    kinds = sorted({entity.kind for result in results for entity in result.entities})
+    console = stdout_console()
+    for result in results:
         if common.as_json:
-            print_computed(one)
+            print_rounded_json(result)
         else:
-            console.print(_marked(one, kinds))
+            for line in _marked(result, kinds).wrap(console, console.width):
+                line.plain = line.plain.replace(UNBROKEN, " ")
+                console.print(line)
 
 
-@computing_verb
+@computing_command
 def answer(
     model: ModelName,
-    common: Common,
-    limits: Limits,
-    texts: Annotated[list[str] | None, typer.Argument(metavar="CONTEXT", help="Where the answer stands.")] = None,
+    common: TaskOptions,
+    options: AnswerOptions,
+    texts: Annotated[
+        list[str] | None, typer.Argument(metavar="CONTEXT", help="The text that holds the answer.")
+    ] = None,
     question: Annotated[
         str | None,
         typer.Option(
             "--question",
             "-q",
             metavar="TEXT",
-            help='The context is then all of --file or standard input. Else JSON lines with "question" and "context".',
+            help="A question about CONTEXT, or about the whole of --file or standard input. Without it, the input is "
+            'JSON lines with "question" and "context".',
         ),
     ] = None,
 ) -> None:
-    """Find answers in texts: a context from arguments, --file or standard input, as a whole; or many as JSON lines."""
+    """Answer a question from a context, or many questions from JSON lines."""
     if question is not None:
-        asked = [(question, read_whole(texts, common.reading).strip())]
+        questions = [(question, read_whole(texts, common.reading).strip())]
     else:
-        asked = _questions(read_texts(texts, common.reading))
+        questions = _questions(read_texts(texts, common.reading))
     from glassformer.tasks.answer import answer as answer_questions
 
     loaded = common.loading.load(model)
-    with bar("reading", len(asked)) as progress:
-        found = answer_questions(loaded, asked, batch_size=common.batch_size, progress=progress, **asdict(limits))
-    console = people()
-    for one in found:
+    with bar("answering", len(questions)) as progress:
+        results = answer_questions(
+            loaded, questions, batch_size=common.batch_size, progress=progress, **asdict(options)
+        )
+    console = stdout_console()
+    for result in results:
         if common.as_json:
-            print_computed(one)
+            print_rounded_json(result)
             continue
-        console.print(Text(visible(one.question), "bold"))
-        rows = [(found.probability, _in_context(one.context, found.start, found.end)) for found in one.answers]
-        if one.no_answer is not None:
-            rows = sorted([*rows, (one.no_answer, Text("no answer", "italic"))], key=lambda row: -row[0])
-        console.print(_table(rows))
+        console.print(Text(visible(result.question), "bold"))
+        rows = [(span.probability, _in_context(result.context, span.start, span.end)) for span in result.answers]
+        if result.no_answer is not None:
+            rows = sorted([*rows, (result.no_answer, Text("no answer", "italic"))], key=lambda row: -row[0])
+        print_table(_table(rows))
 
 
 def _questions(lines: Sequence[str]) -> list[tuple[str, str]]:
-    found = []
+    questions = []
     for number, line in enumerate(lines, start=1):
         try:
             row = json.loads(line)
-            found.append((row["question"], row["context"]))
+            questions.append((row["question"], row["context"]))
         except (ValueError, TypeError, KeyError):
-            found.append(("", ""))
-        if not all(isinstance(part, str) and part for part in found[-1]):
+            questions.append(("", ""))
+        if not all(isinstance(part, str) and part for part in questions[-1]):
             raise ValueError(
                 f'line {number} must be a JSON object with the texts "question" and "context", got {line:.60}; or give '
                 "--question, and the context as a text."
             )
-    return found
+    return questions
 
 
 def _table(rows: Sequence[tuple[float, str | Text]]) -> Table:
-    """Chances and what they are of, with a bar for each."""
+    """Return probabilities with a bar each, and what they belong to."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(no_wrap=True, style="cyan")
     table.add_column(overflow="fold")
-    for chance, what in rows:
+    for probability, what in rows:
         shown = Text(visible(what)) if isinstance(what, str) else what
-        table.add_row(percent(chance), "█" * round(10 * chance) or "▏", shown)
+        table.add_row(percent(probability), "█" * round(10 * probability) or "▏", shown)
     return table
 
 
 def _in_context(context: str, start: int, end: int, around: int = 30) -> Text:
-    """An answer with a few characters on either side."""
+    """Return an answer with a few characters on either side."""
     before, after = context[max(0, start - around) : start], context[end : end + around]
     before = ("…" if start > around else "") + before
     after = after + ("…" if end + around < len(context) else "")
@@ -211,32 +249,39 @@ def _in_context(context: str, start: int, end: int, around: int = 30) -> Text:
     return Text.assemble((flat[0], "dim"), (flat[1], "bold green"), (flat[2], "dim"))
 
 
-def _marked(one: "Tagged", kinds: Sequence[str]) -> Text:
-    """The text with its entities in colours and their kinds after them."""
+def _marked(tagged: "Tagged", kinds: Sequence[str]) -> Text:
+    """Return the text with its entities in colour, each followed by its kind, with no space for a line to break at."""
     line, reached = Text(), 0
-    for entity in one.entities:
+    for entity in tagged.entities:
         colour = COLOURS[kinds.index(entity.kind) % len(COLOURS)]
-        line.append(visible(one.text[reached : entity.start]))
+        line.append(visible(tagged.text[reached : entity.start]))
         line.append(visible(entity.text), f"bold {colour}")
-        line.append(f"[{entity.kind or '?'} {100 * entity.probability:.0f} %]", colour)
+        label = f"[{entity.kind or '?'} {100 * entity.probability:.0f} %]"
+        line.append(label.replace(" ", UNBROKEN), colour)
         reached = entity.end
-    return line.append(visible(one.text[reached:]))
+    return line.append(visible(tagged.text[reached:]))
 
 
-FIRST = 6  # numbers of a vector that people see
+FIRST = 6  # components of a vector that are printed
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scoring:
-    """How texts are scored."""
+class ScoreOptions:
+    """How texts are scored.
 
-    whole: Annotated[
-        bool, typer.Option("--whole", help="A file or standard input is one long text, read in windows.")
-    ] = False
-    masked: Annotated[bool, typer.Option("--masked", help="Mask each token in its turn: for encoders.")] = False
-    tokens: Annotated[bool, typer.Option("--tokens", help="Show the score of every token.")] = False
-    window: Annotated[int | None, typer.Option(min=2, help="Tokens that the model sees at once.")] = None
-    stride: Annotated[int | None, typer.Option(min=1, help="Tokens that each window predicts.")] = None
+    Args:
+        whole: score a file or standard input as one long text, in windows.
+        masked: mask one token at a time, for encoders.
+        tokens: print the score of every token.
+        window: tokens that the model reads at once.
+        stride: new tokens per window; half a window by default.
+    """
+
+    whole: bool = False
+    masked: bool = False
+    tokens: bool = False
+    window: int | None = setting(None, min=2)
+    stride: int | None = setting(None, min=1)
 
     @property
     def windows(self) -> dict[str, int | None]:
@@ -244,76 +289,80 @@ class Scoring:
         return {"window": self.window, "stride": self.stride}
 
 
-@computing_verb
-def score(model: ModelName, common: Common, pairing: Pairing, how: Scoring, texts: Texts = None) -> None:
-    """How probable texts are: log-probability, perplexity, bits per byte; for an encoder-decoder pairs (source, text).
+@computing_command
+def score(model: ModelName, common: TaskOptions, pair: PairOptions, options: ScoreOptions, texts: Texts = None) -> None:
+    """Compute log-probability, perplexity and bits per byte of texts; an encoder-decoder needs pairs (source, text).
 
-    The last line is about all texts together, averaged over their tokens.
+    The last row is the total, averaged over all tokens.
     """
-    if how.whole:
-        if how.tokens or how.masked or pairing.pair or pairing.tsv:
-            raise InputError(
-                "--whole gives one number for a long text; leave out --tokens, --masked, --pair and --tsv."
-            )
-        _score_whole(model, common, texts, how)
+    if options.whole:
+        if options.tokens or options.masked or pair.pair or pair.tsv:
+            raise InputError("--whole gives one score for a long text; leave out --tokens, --masked, --pair and --tsv.")
+        _score_whole(model, common, texts, options)
         return
-    if how.masked and any(how.windows.values()):
+    if options.masked and any(options.windows.values()):
         raise ValueError("--masked reads a text as a whole; leave out --window and --stride.")
-    given = pairs(read_texts(texts, common.reading), pairing.pair, tsv=pairing.tsv)
+    inputs = pairs(read_texts(texts, common.reading), pair.pair, tsv=pair.tsv)
     from glassformer.tasks import score as scoring
 
     loaded = common.loading.load(model)
-    with bar("scoring", len(given)) as progress:
-        if how.masked:
-            found = _masked_scores(loaded, given, common.batch_size, progress)
+    with bar("scoring", len(inputs)) as progress:
+        if options.masked:
+            results = _masked_scores(loaded, inputs, common.batch_size, progress)
         else:
-            found = scoring.score(loaded, given, batch_size=common.batch_size, progress=progress, **how.windows)
-    total = scoring.summarise(found)
+            results = scoring.score(loaded, inputs, batch_size=common.batch_size, progress=progress, **options.windows)
+    # Scores of single texts, then the total.
+    total = scoring.summarise(results)
     if common.as_json:
-        for one in found:
-            print_computed(_row(one, how.tokens))
-        print_computed({"total": total})
+        for result in results:
+            print_rounded_json(_row(result, options.tokens))
+        print_rounded_json({"total": total})
         return
-    console = people()
-    if how.tokens:
-        for one in found:
-            _print_tokens(console, one)
-    print_table(
-        _score_table([*((one.text, one.total) for one in found), *([("all", total)] if len(found) > 1 else [])])
+    console = stdout_console()
+    if options.tokens:
+        for result in results:
+            _print_tokens(console, result)
+    print_truncated(
+        _score_table(
+            [*((result.text, result.total) for result in results), *([("total", total)] if len(results) > 1 else [])]
+        )
     )
 
 
 def _masked_scores(
-    loaded: "Loaded", given: Sequence[Any], batch_size: int, progress: "Progress | None"
+    loaded: "Loaded", texts: Sequence[Any], batch_size: int | None, progress: "Progress | None"
 ) -> "list[Score]":
     from glassformer.tasks.score import score_masked
 
-    if not all(isinstance(one, str) for one in given):
-        raise ValueError("--masked is for single texts, not for pairs.")
-    return score_masked(loaded, given, batch_size=batch_size, progress=progress)
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("--masked scores single texts, not pairs.")
+    return score_masked(loaded, texts, batch_size=batch_size, progress=progress)
 
 
-def _score_whole(model: str, common: Common, texts: Sequence[str] | None, how: Scoring) -> None:
+def _score_whole(model: str, common: TaskOptions, texts: Sequence[str] | None, options: ScoreOptions) -> None:
     from glassformer.tasks.score import score_file
 
     if texts:
-        raise InputError("--whole reads one long text: --file F or standard input, and no texts beside it.")
+        raise InputError("--whole reads one long text from --file or standard input; leave out the arguments.")
     file = common.reading.file
     text = read_whole(None, common.reading)
     loaded = common.loading.load(model)
-    with TemporaryDirectory() as folder, bar("reading", 2) as progress:  # the number of windows is seen as it is read
+    with (
+        TemporaryDirectory() as folder,
+        bar("reading", 2) as progress,
+    ):  # windows are counted later
         path = file or Path(folder) / "standard input"
         if file is None:
             path.write_bytes(text.encode())
-        total = score_file(loaded, path, batch_size=common.batch_size, progress=progress, **how.windows)
+        total = score_file(loaded, path, batch_size=common.batch_size, progress=progress, **options.windows)
     if common.as_json:
-        print_computed({"file": None if file is None else str(file), "total": total})
+        print_rounded_json({"file": None if file is None else str(file), "total": total})
     else:
-        print_table(_score_table([(path.name if file is None else str(file), total)]))
+        print_truncated(_score_table([(path.name if file is None else str(file), total)]))
 
 
-def _row(one: "Score", with_tokens: bool) -> dict[str, Any]:
-    row = asdict(one)
+def _row(score: "Score", with_tokens: bool) -> dict[str, Any]:
+    row = asdict(score)
     total = row.pop("total")
     tokens = row.pop("tokens")
     return {**row, **total, **({"tokens": tokens} if with_tokens else {})}
@@ -340,91 +389,106 @@ def _number(value: float | None) -> str:
     return "—" if value is None else f"{value:,.3f}" if value < 1e6 else f"{value:.3g}"
 
 
-def _print_tokens(console: Console, one: "Score") -> None:
-    """The text, unexpected tokens yellow and red, and a table of all of them."""
+def _print_tokens(console: Console, score: "Score") -> None:
+    """Print the text with improbable tokens in yellow and red, and a table of its tokens."""
     line, reached = Text(), 0
-    for token in one.tokens:
-        if token.end <= reached:  # of the frame, or a part of a character that is there already
+    for token in score.tokens:
+        if token.end <= reached:  # a special token, or a part of a character that is printed already
             continue
-        line.append(visible(one.text[reached : token.start]))  # white space that belongs to no token
+        line.append(visible(score.text[reached : token.start]))  # white space that belongs to no token
         surprise = 0.0 if token.log_prob is None else -token.log_prob
         style = "" if surprise < 3 else "yellow" if surprise < 6 else "red"
-        line.append(visible(one.text[max(reached, token.start) : token.end]), style)
+        line.append(visible(score.text[max(reached, token.start) : token.end]), style)
         reached = token.end
-    console.print(line.append(visible(one.text[reached:])))
+    console.print(line.append(visible(score.text[reached:])))
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("log-prob", justify="right")
     table.add_column("token")
-    for token in one.tokens:
+    for token in score.tokens:
         table.add_row(
             "—" if token.log_prob is None else f"{token.log_prob:.3f}", Text(visible(token.token).replace("\n", "⏎"))
         )
-    console.print(table)
+    print_table(table)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Embedding:
-    """How vectors are made and where they go."""
+class EmbedOptions:
+    """How texts are embedded, and where the vectors are written.
 
-    pool: Annotated[str | None, typer.Option(metavar="mean|first|last", help="As the model says unless given.")] = None
-    normalise: Annotated[
-        bool | None, typer.Option("--normalise/--raw", help="To length 1; as the model says unless given.")
-    ] = None
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the vectors: .npy or .safetensors.")] = None
+    Args:
+        pool: how to pool over the tokens; by default as the model's head does, or the mean.
+        normalise: scale vectors to length 1, or not; by default as the model's head does.
+        out: write the vectors to an .npy or .safetensors file.
+    """
+
+    pool: Literal["mean", "first", "last"] | None = setting(None, metavar="mean|first|last")
+    normalise: bool | None = setting(None, flags=["--normalise/--raw"])
+    out: Path | None = setting(None, metavar="FILE")
     truncate: Truncate = None
 
 
-@computing_verb
-def embed(model: ModelName, common: Common, how: Embedding, texts: Texts = None) -> None:
+@computing_command
+def embed(model: ModelName, common: TaskOptions, options: EmbedOptions, texts: Texts = None) -> None:
     """Embed texts; on a terminal, print their cosine similarities."""
-    out, pool = how.out, how.pool
+    out = options.out
     if out is not None:
-        check_choice("the end of --out", out.suffix, (".npy", ".safetensors"))
-        check_room(out, "--out")
-    check_choice("--pool", "mean" if pool is None else pool, ("mean", "first", "last"))
+        check_choice("the suffix of --out", out.suffix, (".npy", ".safetensors"))
+        check_writable(out, "--out")
     lines = read_texts(texts, common.reading)
     from glassformer.tasks.embed import embed as embed_texts
 
     loaded = common.loading.load(model)
     with bar("embedding", len(lines)) as progress:
-        options: dict[str, Any] = {"pool": pool, "normalise": how.normalise, "truncate": side(how.truncate)}
-        vectors = embed_texts(loaded, lines, batch_size=common.batch_size, progress=progress, **options).cpu()
+        vectors = embed_texts(
+            loaded,
+            lines,
+            pool=options.pool,
+            normalise=options.normalise,
+            truncate=options.truncate,
+            batch_size=common.batch_size,
+            progress=progress,
+        ).cpu()
+    # Vectors to a file or as JSON lines; on a terminal, cosines.
     if out is not None:
         _save(out, vectors)
     if common.as_json:
         for text, vector in zip(lines, vectors.tolist(), strict=True):
-            print_computed({"text": text, "vector": vector})
+            print_rounded_json({"text": text, "vector": vector})
         return
-    many = counted(len(lines), "vector")
-    people().print(f"{many} of {vectors.shape[1]} numbers" + (f" in {out}" if out else ""), markup=False)
+    stdout_console().print(
+        f"{counted(len(lines), 'vector')} of {vectors.shape[1]} numbers" + (f" in {out}" if out else ""), markup=False
+    )
     if len(lines) == 1:
-        some = "  ".join(f"{value:.4f}" for value in vectors[0, :FIRST].tolist())
-        people().print(some + (" …" if vectors.shape[1] > FIRST else ""), markup=False)
+        first = "  ".join(f"{value:.4f}" for value in vectors[0, :FIRST].tolist())
+        stdout_console().print(first + (" …" if vectors.shape[1] > FIRST else ""), markup=False)
     elif len(lines) <= 20:
-        print_table(_likeness(lines, vectors))
+        print_truncated(_cosines(lines, vectors))
 
 
 def _save(path: Path, vectors: "Tensor") -> None:
     import numpy
-    from safetensors.torch import save_file
 
-    if path.suffix == ".npy":
-        numpy.save(path, vectors.numpy())
-    else:
-        save_file({"vectors": vectors.contiguous()}, path)
+    from glassformer.weights.saving import replacing, write_safetensors
+
+    with replacing(path) as new:
+        if path.suffix == ".npy":
+            with new.open("wb") as file:  # numpy adds its suffix to a name that has another
+                numpy.save(file, vectors.numpy())
+        else:
+            write_safetensors(new, {"vectors": vectors})
 
 
-def _likeness(lines: Sequence[str], vectors: "Tensor") -> Table:
-    """Cosines between all texts."""
+def _cosines(lines: Sequence[str], vectors: "Tensor") -> Table:
+    """Return cosine similarities of all pairs of texts."""
     unit = vectors / vectors.norm(dim=-1, keepdim=True).clamp(min=1e-12)
     table = Table(
-        box=None, pad_edge=False, header_style="dim", title="cosines", title_justify="left", title_style="dim"
+        box=None, pad_edge=False, header_style="dim", title="cosine similarity", title_justify="left", title_style="dim"
     )
     table.add_column("")
     for number in range(len(lines)):
         table.add_column(str(number + 1), justify="right", no_wrap=True)
     table.add_column("text", no_wrap=True)
     for number, (text, row) in enumerate(zip(lines, (unit @ unit.T).tolist(), strict=True)):
-        cells = [Text(f"{value:.2f}", "dim" if place == number else "") for place, value in enumerate(row)]
+        cells = [Text(f"{value:.2f}", "dim" if column == number else "") for column, value in enumerate(row)]
         table.add_row(str(number + 1), *cells, Text(visible(text)))
     return table

@@ -1,7 +1,8 @@
-"""``glassformer tokenizer train`` and ``show``: make a vocabulary, and look at one."""
+"""``glassformer tokenizer train`` and ``show``: learn a vocabulary, and show one."""
 
 import atexit
 import os
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -9,62 +10,77 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 import typer
 from rich.table import Table
+from rich.text import Text as Styled
 
+from glassformer.cli.console import (
+    note,
+    print_json,
+    print_table,
+    print_truncated,
+    read_whole,
+    stderr_on_terminal,
+    stdout_console,
+    visible,
+)
 from glassformer.cli.errors import InputError
-from glassformer.cli.options import verb
-from glassformer.cli.outputs import note, people, somebody_sees_notes
-from glassformer.cli.tokenizer_show import KIND_NAMES, number_of_special, show
-from glassformer.config.checks import check_choice
+from glassformer.cli.options import AsJson, Command, CommandGroup, InputOptions, as_command, help_text, setting
+from glassformer.config.options import ModelOptions
+from glassformer.text.plain_text import counted
 
 if TYPE_CHECKING:
-    from glassformer.data.readers.base import RowStats, Source
-    from glassformer.data.records import Text
-    from glassformer.text.special_tokens import Special
-    from glassformer.text.tokenizer import Tokenizer
-    from glassformer.text.training import Kind
+    from glassformer.data.readers.base import RowSource, RowStats
+    from glassformer.data.records import TextRecord
+    from glassformer.text.tokenizer import Encoded, Tokenizer
+    from glassformer.text.training import Special
 
-SAMPLE = 1_000_000  # characters of text that are kept, to measure on
-BLOCK = 2**14  # characters of a file that are handed on together
-FILES = "Files"
+SAMPLE_CHARACTERS = 1_000_000  # characters on which compression is measured
+BLOCK_CHARACTERS = 2**14  # characters of a file that are read together
+DEFAULT_SIZE = 8000
+KIND_NAMES = {"bytes": "bytes", "bpe": "byte-level BPE", "wordpiece": "WordPiece", "unigram": "Unigram"}
+MAX_LISTED = 8  # further special tokens that are listed one by one
+COLOURS = ("green", "yellow")  # of neighbouring tokens
+T = TypeVar("T")
+
+tokenizer = typer.Typer(
+    cls=CommandGroup,
+    help="Train a tokenizer, or show one.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
-    """How files are read."""
+class FileOptions:
+    """How files are read.
 
-    documents: Annotated[
-        str,
-        typer.Option(
-            metavar="whole|line|blank-line",
-            help="whole: as it stands, line ends too. line, blank-line: what ends a text, and is not part of it.",
-            rich_help_panel=FILES,
-        ),
-    ] = "whole"
-    jsonl_field: Annotated[
-        str | None,
-        typer.Option(metavar="FIELD", help="The files are JSON lines; this field is the text.", rich_help_panel=FILES),
-    ] = None
-    on_bad_row: Annotated[
-        str,
-        typer.Option(metavar="stop|skip", help="Rows that are not UTF-8, not JSON or empty.", rich_help_panel=FILES),
-    ] = "stop"
+    Args:
+        documents: read a file as one text with its line ends (whole), or split it into texts at line ends or blank
+            lines.
+        jsonl_field: read JSON lines, with the text in this field.
+        on_bad_row: stop at or skip rows that are not UTF-8, not JSON or empty.
+    """
+
+    panel: ClassVar[str] = "Files"
+    documents: Literal["whole", "line", "blank-line"] = "whole"
+    jsonl_field: str | None = setting(None, metavar="FIELD")
+    on_bad_row: Literal["stop", "skip"] = "stop"
 
 
 class Corpus:
-    """The texts of files, read once; the first of them are kept, and rows that were left out counted."""
+    """The texts of files, read once; keeps a sample of the beginning and counts the skipped rows."""
 
-    def __init__(self, files: Sequence[Path], reading: Reading) -> None:
+    def __init__(self, files: Sequence[Path], reading: FileOptions) -> None:
         from glassformer.data.readers.base import RowStats
 
-        self.files, self.reading, self.tally = files, reading, RowStats()
+        self.files, self.reading, self.stats = files, reading, RowStats()
         self.sample: list[str] = []
-        self.bytes = 0  # of text, so far
-        self.read = False  # to the end
-        self.stop = Event()  # set by whoever wants no more
+        self.bytes = 0  # read so far
+        self.is_read = False
+        self.stop = Event()  # set to stop reading
         self.when_read: Callable[[], None] = lambda: None
 
     def __iter__(self) -> Iterator[str]:
@@ -72,19 +88,19 @@ class Corpus:
         for text in self._texts():
             if self.stop.is_set():
                 raise KeyboardInterrupt
-            if kept < SAMPLE:
-                self.sample.append(text[: SAMPLE - kept])
+            if kept < SAMPLE_CHARACTERS:
+                self.sample.append(text[: SAMPLE_CHARACTERS - kept])
                 kept += len(text)
             yield text
-        self.read = True
+        self.is_read = True
         self.when_read()
 
     def _texts(self) -> Iterator[str]:
-        from glassformer.data.readers.jsonl import read_jsonl
+        from glassformer.data.readers.json_files import read_jsonl
         from glassformer.data.readers.text import read_text
         from glassformer.data.records import AsText
 
-        on_bad_row = cast(Literal["stop", "skip"], self.reading.on_bad_row)
+        on_bad_row = self.reading.on_bad_row
         if self.reading.jsonl_field is not None:
             yield from self._rows(read_jsonl(self.files, AsText(self.reading.jsonl_field), on_bad_row=on_bad_row))
         elif self.reading.documents == "line":
@@ -93,146 +109,110 @@ class Corpus:
             yield from self._rows(read_text(self.files, documents="blank line", on_bad_row=on_bad_row))
         else:
             for path in self.files:
-                yield from _blocks(path, self.tally, skip=on_bad_row == "skip")
+                yield from _blocks(path, self.stats, skip=on_bad_row == "skip")
 
-    def _rows(self, source: "Source[Text]") -> Iterator[str]:
+    def _rows(self, source: "RowSource[TextRecord]") -> Iterator[str]:
         for row in source:
             yield row.text
-        self.tally = source.tally
+        self.stats = source.stats
 
 
-def _blocks(path: Path, tally: "RowStats", *, skip: bool) -> Iterator[str]:
-    """A file as it stands, some lines at a time; a line that is not UTF-8 is an error, or left out and counted."""
+def _blocks(path: Path, stats: "RowStats", *, skip: bool) -> Iterator[str]:
+    """Yield a file in blocks of lines; a line that is not UTF-8 is an error, or skipped and counted."""
     from glassformer.data.readers.base import decode, read_lines
     from glassformer.data.records import BadRowError, Origin
 
-    held, letters = list[str](), 0
+    lines, size = list[str](), 0
     for line in read_lines(path, path):
         try:
-            held.append(decode(line.data, Origin(str(path), line.line)))
+            lines.append(decode(line.data, Origin(str(path), line.line)))
         except BadRowError as error:
             if not skip:
                 raise
-            tally.count(error)
+            stats.count(error)
             continue
-        tally.good += 1
-        letters += len(held[-1])
-        if letters >= BLOCK:
-            yield "".join(held)
-            held, letters = [], 0
-    yield "".join(held)
+        stats.good += 1
+        size += len(lines[-1])
+        if size >= BLOCK_CHARACTERS:
+            yield "".join(lines)
+            lines, size = [], 0
+    yield "".join(lines)
 
 
-def find(files: Sequence[Path] | None, kind: str, reading: Reading) -> list[Path]:
-    """The files that are meant; none for bytes, which learn nothing."""
+def _find(files: Sequence[Path] | None, kind: str, reading: FileOptions) -> list[Path]:
+    """Return the files to read; none for bytes, which are not learned."""
     from glassformer.data.readers.base import find_files
-    from glassformer.text.training import KINDS
 
-    check_choice("--kind", kind, KINDS)
     if kind == "bytes":
         if files:
-            raise InputError("--kind bytes learns nothing; leave out the files.")
+            raise InputError("--kind bytes needs no training files; leave them out.")
         return []
     if not files:
         raise InputError("name the files to learn from.")
-    found = find_files(files)
-    lines = [path for path in found if ".jsonl" in path.suffixes]
-    if lines and reading.jsonl_field is None:
-        raise InputError(f"{lines[0]}: which field of its lines is the text? Say it, for instance --jsonl-field text.")
+    paths = find_files(files)
+    json_lines = [path for path in paths if ".jsonl" in path.suffixes]
+    if json_lines and reading.jsonl_field is None:
+        raise InputError(f"{json_lines[0]} needs the field that holds the text, for instance --jsonl-field text.")
     if reading.jsonl_field is not None and reading.documents != "whole":
-        raise InputError("each line of a JSON lines file is a text; leave out --documents.")
-    return found
-
-
-T = TypeVar("T")
-USUAL_SIZE = 8000
-WISHES = "Vocabulary"
-
-tokenizer = typer.Typer(
-    help="Train a tokenizer, or look at one.",
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+        raise InputError("--documents does not apply to JSON lines, where each line is one text; leave it out.")
+    return paths
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions:
-    """What the vocabulary shall be."""
+    """The vocabulary to learn.
 
-    kind: Annotated[
-        str,
-        typer.Option(
-            metavar="bytes|bpe|wordpiece|unigram",
-            help="The kind of pieces; bytes and bpe write every text.",
-            rich_help_panel=WISHES,
-        ),
-    ] = "bpe"
-    vocab_size: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help=f"All tokens together; {USUAL_SIZE} unless given. Bytes have a number of their own.",
-            rich_help_panel=WISHES,
-        ),
-    ] = None
-    style: Annotated[
-        str,
-        typer.Option(
-            metavar="gpt|bert|roberta|t5|bart|translation",
-            help="Special tokens, and what is put around a text.",
-            rich_help_panel=WISHES,
-        ),
-    ] = "gpt"
-    special: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TOKEN", help="One more special token. Repeatable.", rich_help_panel=WISHES),
-    ] = None
-    lowercase: Annotated[
-        bool, typer.Option("--lowercase", help="Every text in small letters.", rich_help_panel=WISHES)
-    ] = False
-    min_frequency: Annotated[int, typer.Option(min=1, help="A piece must occur so often.", rich_help_panel=WISHES)] = 2
+    Args:
+        kind: the kind of tokens; bytes and bpe can encode any text.
+        vocab_size: the number of tokens, special ones included; fixed for bytes.
+        style: the special tokens, and which of them surround a text.
+        special: a further special token. Repeatable.
+        lowercase: convert texts to lower case.
+        min_frequency: minimum frequency of a token in the files.
+    """
+
+    panel: ClassVar[str] = "Vocabulary"
+    kind: Literal["bytes", "bpe", "wordpiece", "unigram"] = "bpe"
+    vocab_size: int | None = setting(None, min=1, show_default=str(DEFAULT_SIZE))
+    style: Literal["gpt", "bert", "roberta", "t5", "bart", "translation"] = "gpt"
+    special: list[str] | None = setting(None, metavar="TOKEN")
+    lowercase: bool = False
+    min_frequency: int = setting(2, min=1)
 
     def tokens(self) -> "Special":
-        """The special tokens."""
-        from glassformer.text.special_tokens import STYLES
+        """Return the special tokens."""
+        from glassformer.text.training import STYLES
 
-        check_choice("--style", self.style, STYLES)
         return STYLES[self.style].with_further(*self.special or ())
 
 
-@tokenizer.command("train")
-@verb
+@tokenizer.command("train", cls=Command)
+@as_command
 def train(
     options: TrainingOptions,
-    reading: Reading,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to write; made if it is not there.")],
+    reading: FileOptions,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The folder to write; created if it does not exist.")],
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="FILES", help="Files, compressed (.gz) or not, folders, or patterns such as 'a/*.txt'."),
+        typer.Argument(metavar="FILES", help="Files (also .gz), folders, or patterns such as 'a/*.txt'."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over a tokenizer that FOLDER holds already.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a tokenizer in FOLDER.")] = False,
 ) -> None:
-    """Learn a vocabulary from files and write it to FOLDER, for this program and for Hugging Face."""
-    check_choice("--documents", reading.documents, ("whole", "line", "blank-line"))
-    check_choice("--on-bad-row", reading.on_bad_row, ("stop", "skip"))
+    """Learn a vocabulary from files and write tokenizer files that Hugging Face can read too."""
     _check_folder(out, force)
     began = time.monotonic()
-    with _spelt():
-        special = options.tokens()
-        corpus = Corpus(find(files, options.kind, reading), reading)
-        made = _trained(corpus, options, special)
-    made.save(out)
-    _report(made, options, out, corpus, time.monotonic() - began)
+    special = options.tokens()
+    corpus = Corpus(_find(files, options.kind, reading), reading)
+    trained = _train(corpus, options, special)
+    trained.save(out)
+    _report(trained, options, out, corpus, time.monotonic() - began)
 
 
-tokenizer.command("show")(show)
-
-
-def _trained(corpus: Corpus, options: TrainingOptions, special: "Special") -> "Tokenizer":
+def _train(corpus: Corpus, options: TrainingOptions, special: "Special") -> "Tokenizer":
     from glassformer.text.training import train_tokenizer
 
-    kind = cast("Kind", options.kind)
-    size = options.vocab_size or (None if kind == "bytes" else USUAL_SIZE)
+    kind = options.kind
+    size = options.vocab_size or (None if kind == "bytes" else DEFAULT_SIZE)
     with _bar(corpus) as progress:
 
         def work() -> "Tokenizer":
@@ -246,19 +226,19 @@ def _trained(corpus: Corpus, options: TrainingOptions, special: "Special") -> "T
                 progress=progress,
             )
 
-        return _apart(work, corpus)
+        return _in_thread(work, corpus)
 
 
-def _apart(work: Callable[[], T], corpus: Corpus) -> T:
-    """Do it in a thread of its own: the library does not hear Ctrl-C while it learns, but whoever waits for it does."""
+def _in_thread(work: Callable[[], T], corpus: Corpus) -> T:
+    """Run ``work`` in a thread: the tokenizers library ignores Ctrl-C while it trains, but this thread does not."""
     done: list[T] = []
     failed: list[BaseException] = []
-    ended = Event()  # not Thread.join: interrupted, it may take a thread that still runs for one that has ended
+    ended = Event()  # not Thread.join, which after an interrupt may take a running thread for a finished one
 
     def run() -> None:
         try:
             done.append(work())
-        except BaseException as error:  # to be raised where it is waited for
+        except BaseException as error:  # raised in the waiting thread
             failed.append(error)
         finally:
             ended.set()
@@ -268,17 +248,17 @@ def _apart(work: Callable[[], T], corpus: Corpus) -> T:
         ended.wait()
     except KeyboardInterrupt:
         corpus.stop.set()
-        if not ended.wait(1.0 if corpus.read else None):
-            # the library learns on and hears nobody; an interpreter that ends under it aborts
-            atexit.register(_leave)
+        if not ended.wait(1.0 if corpus.is_read else None):
+            # The library trains on, and an interpreter that shuts down under it would abort.
+            atexit.register(_exit_at_once)
         raise
     if failed:
         raise failed[0]
     return done[0]
 
 
-def _leave() -> None:
-    """End at once, as after any other interrupt."""
+def _exit_at_once() -> None:
+    """Exit with the code of an interrupt, without waiting for threads."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(130)
@@ -286,47 +266,47 @@ def _leave() -> None:
 
 @contextmanager
 def _bar(corpus: Corpus) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal by bytes read; their whole is not known where files are compressed."""
+    """A progress bar by bytes read; the total is unknown where files are compressed."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     from glassformer.data.readers.base import is_gzip
 
-    whole = None if any(map(is_gzip, corpus.files)) else sum(path.stat().st_size for path in corpus.files)
+    total = None if any(map(is_gzip, corpus.files)) else sum(path.stat().st_size for path in corpus.files)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    seen = somebody_sees_notes() and bool(corpus.files)
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not seen) as shown:
-        task = shown.add_task("reading", total=whole)
+    is_shown = stderr_on_terminal() and bool(corpus.files)
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not is_shown) as shown:
+        task = shown.add_task("reading", total=total)
 
         def progress(done: int) -> None:
             corpus.bytes = done
             shown.update(task, completed=done)
 
-        corpus.when_read = lambda: shown.update(task, description="learning", total=None)
+        corpus.when_read = lambda: shown.update(task, description="training", total=None)
         yield progress
 
 
-def _report(made: "Tokenizer", options: TrainingOptions, out: Path, corpus: Corpus, seconds: float) -> None:
-    """What was made, and how well it does on the texts' beginning."""
-    special = number_of_special(made)
+def _report(trained: "Tokenizer", options: TrainingOptions, out: Path, corpus: Corpus, seconds: float) -> None:
+    """Print the kind, size and compression of the vocabulary."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_row("kind", f"{KIND_NAMES[options.kind]}, style {options.style}")
-    table.add_row("vocabulary", f"{made.vocab_size:,} tokens, {special:,} of them special")
+    table.add_row("vocabulary", f"{trained.vocab_size:,} tokens, {len(_special(trained)):,} of them special")
     if corpus.sample:
-        tokens = sum(map(len, made.encode_batch(corpus.sample, special=False)))
+        tokens = sum(map(len, trained.encode_batch(corpus.sample, special=False)))
         size = sum(len(text.encode()) for text in corpus.sample)
         table.add_row("compression", f"{size / max(1, tokens):.2f} bytes per token, on the first {_bytes(size)}")
         table.add_row("time", f"{seconds:.1f} s for {_bytes(corpus.bytes)} of text")
-    typer.echo(f"wrote {out / 'tokenizer.json'}")  # in one piece, however long
-    people().print(table)
-    wanted = options.vocab_size or (made.vocab_size if options.kind == "bytes" else USUAL_SIZE)
-    if made.vocab_size < wanted:
+    typer.echo(f"wrote {out / 'tokenizer.json'}")  # never wrapped
+    print_table(table)
+    # Notes where the result is not what was set.
+    wanted = options.vocab_size or (trained.vocab_size if options.kind == "bytes" else DEFAULT_SIZE)
+    if trained.vocab_size < wanted:
         note(
-            f"the texts hold pieces for a vocabulary of {made.vocab_size:,}, not of {wanted:,}; "
-            "with more text it can grow" + (", or with a lower --min-frequency." if options.min_frequency > 1 else ".")
+            f"the texts yield only {trained.vocab_size:,} tokens, not {wanted:,}; "
+            "use more text" + (", or a lower --min-frequency." if options.min_frequency > 1 else ".")
         )
-    if corpus.tally.bad:
-        note(str(corpus.tally))
+    if corpus.stats.bad:
+        note(str(corpus.stats))
 
 
 def _bytes(count: int) -> str:
@@ -334,29 +314,181 @@ def _bytes(count: int) -> str:
 
 
 def _check_folder(folder: Path, force: bool) -> None:
-    """Raise where a tokenizer would be lost or cannot be written; before the work, not after."""
+    """Raise if the folder holds a tokenizer or cannot be written, before the training."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--out {folder} is a file; name a folder to write to.")
     held = [name for name in ("tokenizer.json", "tokenizer_config.json") if (folder / name).exists()]
     if held and not force:
         raise InputError(
-            f"{folder} holds a tokenizer already ({held[0]}); name another folder, or write over it: --force."
+            f"{folder} already holds a tokenizer ({held[0]}); name another folder, or overwrite it with --force."
         )
-    place = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise InputError(f"--out {folder}: {place} may not be written to.")
+    existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise InputError(f"--out {folder}: permission to write to {existing} is denied.")
 
 
-@contextmanager
-def _spelt() -> Iterator[None]:
-    """The library's names in errors as the options of this verb."""
-    names = (
-        ("vocab_size", "--vocab-size"), ("kind=", "--kind "), ('on_bad_row="skip"', "--on-bad-row skip"),
-    )  # fmt: skip
+# ---- show
+
+
+@tokenizer.command("show", cls=Command)
+@as_command
+def show(
+    model: Annotated[
+        Path,
+        typer.Argument(metavar="FOLDER", help="A folder with tokenizer files, a tokenizer.json, or a shipped model."),
+    ],
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TEXT", help="Texts to tokenize. Without any, --file or standard input is read, if piped."
+        ),
+    ] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option(metavar="KIND", help=help_text(ModelOptions, "tokenizer_kind")),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", metavar="FILE", help="Read texts from a file, one per line.")
+    ] = None,
+    vocab: Annotated[bool, typer.Option("--vocab", help="List every token with its id.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the kind, size and special tokens of a tokenizer; with texts, the tokens of each."""
+    if vocab and (texts or file is not None):
+        raise InputError("--vocab lists the vocabulary and tokenizes no texts; leave out --vocab or the texts.")
+    lines = [] if vocab else _texts(texts, file)
+    from glassformer.text.tokenizer import Tokenizer
+
+    loaded = Tokenizer.load(model, kind)
+    if vocab:
+        _list(loaded, as_json)
+    elif as_json:
+        for row in [_facts(loaded)] if not lines else [_row(loaded, line) for line in lines]:
+            print_json(row)
+    else:
+        _describe(loaded)
+        for line in lines:
+            _tabulate(loaded, line)
+
+
+def _piped() -> bool:
+    """Whether standard input is a pipe or a file."""
     try:
-        yield
-    except ValueError as error:
-        said = str(error)
-        for name, option in names:
-            said = said.replace(name, option)
-        raise InputError(said) from error
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (OSError, ValueError, AttributeError):  # closed, or no real file
+        return sys.stdin is not None and not sys.stdin.closed
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+
+
+def _texts(texts: list[str] | None, file: Path | None) -> list[str]:
+    """Return the arguments, or the lines of a file or of standard input; empty lines are skipped."""
+    if texts:
+        if file is not None:
+            raise InputError("texts come both from arguments and from --file; use one of them.")
+        return texts
+    if file is None and not _piped():
+        return []
+    lines = read_whole(None, InputOptions(file=file)).split("\n")
+    return [line.removesuffix("\r") for line in lines if line.strip()]
+
+
+def _facts(tokenizer: "Tokenizer") -> dict[str, Any]:
+    """Return the vocabulary as data."""
+    roles = {role: {"token": token, "id": tokenizer.id_of(token)} for role, token in tokenizer.special.items()}
+    further = {
+        token: number for number, token in _special(tokenizer).items() if token not in tokenizer.special.values()
+    }
+    frames = {"frame": _frame(tokenizer, pair=False), "pair": _frame(tokenizer, pair=True)}
+    return {"kind": _kind(tokenizer), "vocab_size": tokenizer.vocab_size, "roles": roles, "further": further, **frames}
+
+
+def _special(tokenizer: "Tokenizer") -> dict[int, str]:
+    added = tokenizer.backend.get_added_tokens_decoder()
+    return {number: str(token.content) for number, token in sorted(added.items()) if token.special}
+
+
+def _kind(tokenizer: "Tokenizer") -> str:
+    backend = tokenizer.backend
+    kind = type(backend.model).__name__
+    if kind != "BPE" or "ByteLevel" not in repr(backend.pre_tokenizer):
+        return kind
+    return KIND_NAMES["bytes" if backend.get_vocab_size(with_added_tokens=False) == 256 else "bpe"]
+
+
+def _frame(tokenizer: "Tokenizer", *, pair: bool) -> str:
+    """Return the special tokens around a text A, or around a pair A B."""
+    encoding = tokenizer.backend.encode("a", "b" if pair else None)
+    parts: list[str] = []
+    for token, sequence in zip(encoding.tokens, encoding.sequence_ids, strict=True):
+        part = token if sequence is None else "AB"[sequence]
+        if sequence is None or parts[-1:] != [part]:
+            parts.append(part)
+    return " ".join(parts)
+
+
+def _describe(tokenizer: "Tokenizer") -> None:
+    facts = _facts(tokenizer)
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row("kind", facts["kind"])
+    table.add_row("vocabulary", counted(facts["vocab_size"], "token"))
+    for role, token in facts["roles"].items():
+        table.add_row(role, Styled.assemble((visible(token["token"], keep=""), "cyan"), f"  {token['id']:,}"))
+    if facts["further"]:
+        table.add_row("further", Styled(_further(facts["further"])))
+    table.add_row("a text", Styled(visible(facts["frame"], keep="")))
+    table.add_row("a pair", Styled(visible(facts["pair"], keep="")))
+    print_table(table)
+
+
+def _further(tokens: dict[str, int]) -> str:
+    named = [f"{visible(token, keep='')} {number:,}" for token, number in tokens.items()]
+    if len(named) <= MAX_LISTED:
+        return ", ".join(named)
+    return f"{', '.join(named[: MAX_LISTED - 1])} … {named[-1]} ({len(named)} in total)"
+
+
+def _list(tokenizer: "Tokenizer", as_json: bool) -> None:
+    """Print every token by id."""
+    special = _special(tokenizer)
+    vocab = tokenizer.backend.get_vocab(with_added_tokens=True)
+    for token, number in sorted(vocab.items(), key=lambda item: item[1]):
+        if number >= tokenizer.vocab_size:
+            continue
+        if as_json:
+            print_json({"id": number, "token": token, "special": number in special})
+        else:
+            sys.stdout.write(f"{number}\t{visible(token, keep='')}\n")
+
+
+def _row(tokenizer: "Tokenizer", text: str) -> dict[str, Any]:
+    """Return the tokens of a text as data."""
+    encoded = tokenizer.analyse(text)
+    tokens = tokenizer.tokens(encoded.ids)
+    return {"text": text, "tokens": tokens, "ids": encoded.ids, "offsets": encoded.offsets, "bytes": len(text.encode())}
+
+
+def _tabulate(tokenizer: "Tokenizer", text: str) -> None:
+    """Print each token with its id, its text and the range of characters in the input."""
+    encoded = tokenizer.analyse(text)
+    table = Table(box=None, pad_edge=False)
+    for name in ("id", "characters"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("token", no_wrap=True)
+    table.add_column("text", no_wrap=True)
+    special = _special(tokenizer)
+    for index, (number, (start, end)) in enumerate(zip(encoded.ids, encoded.offsets, strict=True)):
+        style = "cyan" if number in special else COLOURS[index % len(COLOURS)]
+        token = Styled(visible(tokenizer.tokens([number])[0], keep=""), style)
+        covered = Styled(visible(text[start:end], keep=""), style)
+        table.add_row(str(number), f"{start}–{end}" if end > start else "", token, covered)
+    stdout_console().print()
+    print_truncated(table)
+    stdout_console().print(_counts(encoded, text), style="dim", markup=False)
+
+
+def _counts(encoded: "Encoded", text: str) -> str:
+    tokens, size = len(encoded.ids), len(text.encode())
+    rate = f", {size / tokens:.2f} bytes per token" if tokens else ""
+    return f"{counted(tokens, 'token')}, {counted(size, 'byte')}{rate}"

@@ -1,19 +1,39 @@
-"""``glassformer train``: a model from a recipe; ``evaluate``: how good it is; ``compare``: several runs."""
+"""``glassformer train``, ``evaluate`` and ``compare``: train from a recipe, measure a model, compare runs."""
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from glassformer.cli.errors import option
-from glassformer.cli.options import AsJson, Loading, ModelName, ModelOptions, computing_verb, verb
-from glassformer.cli.outputs import grid, heading, note, people, print_computed, print_wide, say, visible
+from glassformer.cli.console import (
+    grid,
+    heading,
+    note,
+    print_line,
+    print_rounded_json,
+    print_table,
+    print_wide,
+    stdout_console,
+    visible,
+)
+from glassformer.cli.options import (
+    AsJson,
+    InitKeywords,
+    LoadingOptions,
+    ModelName,
+    OnBadRow,
+    as_command,
+    computing_command,
+    setting,
+)
+from glassformer.config.checks import Setting, SettingError
 
 if TYPE_CHECKING:
     from glassformer.training.compare import RunSummary
@@ -21,194 +41,209 @@ if TYPE_CHECKING:
     from glassformer.training.recipe import Recipe
     from glassformer.training.session import Session
 
-WATCHING = "Who is told"
 _CHANGE = re.compile(r"[A-Za-z_][\w.]*=")  # how KEY=VALUE begins; a path may have the sign further inside
 
 
 @dataclass(frozen=True, kw_only=True)
-class Going:
-    """Where a run goes, and from where."""
+class RunOptions:
+    """Where a run is written, and what it starts from.
 
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FOLDER", help="Where the run goes: runs/RECIPE unless given.")
-    ] = None
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in --out, exactly as if it had never stopped.")
-    ] = False
-    init_from: Annotated[
-        str | None,
-        typer.Option(metavar="FOLDER", help="Start a new run from the weights and the tokenizer of a model."),
-    ] = None
-    on_bad_row: Annotated[
-        str | None,
-        typer.Option(metavar="stop|skip", help="What a bad row does: stop with its file and line, or be left out."),
-    ] = None
+    Args:
+        out: write the run to this folder.
+        resume: continue the run in --out as if it had not been interrupted.
+        init_from: start from the weights and the tokenizer of a model.
+    """
+
+    out: Path | None = setting(None, flags=["--out", "-o"], metavar="FOLDER", show_default="runs/RECIPE")
+    resume: bool = False
+    init_from: str | None = setting(None, metavar="FOLDER")
+    on_bad_row: OnBadRow = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asking:
-    """Questions that are answered without training."""
+class PrintOptions:
+    """What is printed instead of training.
 
-    list_recipes: Annotated[bool, typer.Option("--list", help="List the recipes and stop.")] = False
-    print_config: Annotated[bool, typer.Option("--print-config", help="Print the whole recipe as YAML and stop.")] = (
-        False
-    )
-    print_groups: Annotated[
-        bool, typer.Option("--print-groups", help="Print every parameter with its optimizer and decay, and stop.")
-    ] = False
+    Args:
+        list_recipes: list the recipes and exit.
+        print_config: print the whole recipe as YAML and exit.
+        print_groups: print every parameter with its optimizer and weight decay, and exit.
+    """
+
+    list_recipes: bool = setting(False, flags=["--list"])
+    print_config: bool = False
+    print_groups: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class Telling:
-    """Who else is told of a run."""
+class LogOptions:
+    """Where metrics are logged.
 
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Write events for TensorBoard into --out.", rich_help_panel=WATCHING)
-    ] = False
-    wandb: Annotated[
-        str | None,
-        typer.Option(metavar="PROJECT", help="Tell Weights & Biases, under this project.", rich_help_panel=WATCHING),
-    ] = None
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.", rich_help_panel=WATCHING)] = False
+    Args:
+        tensorboard: write TensorBoard events into --out.
+        wandb: log to this project of Weights & Biases.
+        quiet: print warnings only.
+    """
+
+    panel: ClassVar[str] = "Logging"
+    tensorboard: bool = False
+    wandb: str | None = setting(None, metavar="PROJECT")
+    quiet: bool = setting(False, flags=["--quiet", "-q"])
 
 
 def _complete_recipe(beginning: str) -> list[str]:
-    """The recipes that a shell offers after some characters."""
+    """Shell completion of recipe names."""
     from glassformer.training.recipe_files import recipe_names
 
     return [name for name in recipe_names() if name.startswith(beginning)]
 
 
-@computing_verb
+@computing_command
 def train(
-    going: Going,
-    asking: Asking,
-    telling: Telling,
-    opening: ModelOptions,
+    run: RunOptions,
+    printing: PrintOptions,
+    logging: LogOptions,
+    start: InitKeywords,
     recipe: Annotated[
         str | None,
         typer.Argument(
-            metavar="[RECIPE]", help="A recipe's name (see --list) or a YAML file.", autocompletion=_complete_recipe
+            metavar="RECIPE",
+            help="The name of a recipe (see --list) or a YAML file.",
+            autocompletion=_complete_recipe,
         ),
     ] = None,
     changes: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes, such as optimizer.lr=1e-3.")
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Changes: optimizer.lr=1e-3; run.size=small for a laptop."),
     ] = None,
 ) -> None:
-    """Train a model by a recipe. Several processes: torchrun --nproc-per-node N -m glassformer train …"""
-    if asking.list_recipes:
+    """Train a model from a recipe. For several processes: torchrun --nproc-per-node N -m glassformer train …"""
+    if printing.list_recipes:
         _list_recipes()
         return
-    told: list[str] = []
-    found = _read(recipe, list(changes or ()), going, opening.options(), told)
-    if asking.print_config:
+    notes: list[str] = []
+    chosen = _read(recipe, list(changes or ()), run, start, notes)
+    if printing.print_config:
         from glassformer.training.objectives.job import with_all_options
         from glassformer.training.recipe_files import write_recipe
 
-        typer.echo(write_recipe(with_all_options(found)), nl=False)
-        for text in told:
+        typer.echo(write_recipe(with_all_options(chosen)), nl=False)
+        for text in notes:
             note(text)
         return
-    _run(found, going, asking, telling, told)
+    _run(chosen, run, printing, logging, notes)
 
 
-def _read(recipe: str | None, changes: list[str], going: Going, options: dict[str, Any], told: list[str]) -> "Recipe":
+def _read(
+    recipe: str | None, changes: list[str], run: RunOptions, start: Mapping[str, Any], notes: list[str]
+) -> "Recipe":
+    """Return the recipe with the changes and options of the command line; ``notes`` gets what follows from them."""
     from glassformer.training.recipe_files import read_recipe
 
     if recipe is None or _CHANGE.match(recipe):
-        if not going.resume or going.out is None:
-            raise ValueError("say which recipe to train by: glassformer train --list shows them.")
+        if not run.resume or run.out is None:
+            raise ValueError("name a recipe; glassformer train --list shows them.")
         if recipe is not None:
             changes.insert(0, recipe)
-        recipe = str(going.out / "recipe.yaml")
+        recipe = str(run.out / "recipe.yaml")
         if not Path(recipe).is_file():
-            raise ValueError(f"{going.out} holds no run to go on with; say which recipe to begin.")
-    values = {f"model.load_options.{name}": value for name, value in options.items() if value}
-    if going.on_bad_row is not None:
-        values["data.on_bad_row"] = going.on_bad_row
-    if going.init_from is not None:  # in place of the recipe's model, not of what is said besides
+            raise ValueError(f"{run.out} holds no run to resume; name a recipe to start one.")
+        if any(change.startswith("run.size=") for change in changes):
+            raise ValueError("a run that is resumed keeps the size it began with; leave out run.size.")
+    # Options of the command line as changes of the recipe.
+    values = {f"model.load_options.{name}": value for name, value in start.items()}
+    if run.on_bad_row is not None:
+        values["data.on_bad_row"] = run.on_bad_row
+    if run.init_from is not None:  # replaces the model of the recipe, but not the changes to it
         recipe_model = ("start=null", "lineage=null", "sizes={}", "facts={}", "helper={}")
         changes = [*(f"model.{change}" for change in recipe_model), *changes]
-        said = read_recipe(recipe, changes).model.start
-        if said is not None:
-            raise ValueError(f"say one model to start from: --init-from {going.init_from} or model.start={said}.")
-        values["model.start"] = going.init_from
-    found = read_recipe(recipe, changes, notes=told, **values)
-    unused = [option(name) for name, value in options.items() if value]
-    if unused and found.model.start is None and found.model.teacher is None:
-        raise ValueError(f"{unused[0]} is for a model to start from; say --init-from FOLDER, or leave it out.")
-    return found
+        stated = read_recipe(recipe, changes).model.start
+        if stated is not None:
+            raise ValueError(f"choose one model to start from: --init-from {run.init_from} or model.start={stated}.")
+        values["model.start"] = run.init_from
+    result = read_recipe(recipe, changes, notes=notes, **values)
+    if start and result.model.start is None and result.model.teacher is None:
+        template = "{} is for a model to start from; add --init-from FOLDER, or leave it out."
+        raise SettingError(template, Setting(next(iter(start))))
+    return result
 
 
 def _list_recipes() -> None:
-    from glassformer.training.recipe_files import read_recipe, recipe_names
+    from glassformer.training.recipe_files import read_recipe, recipe_names, recipe_sizes
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("recipe", style="bold cyan", no_wrap=True)
-    table.add_column("what it trains, and what to expect")
+    table.add_column("model and expected result")
     for name in recipe_names():
-        one = read_recipe(name)
-        table.add_row(name, Text.assemble(one.about, "\n", (str(one.expected), "dim")))
-    people().print(table)
+        recipe = read_recipe(name)
+        lines = [str(recipe.expected)]
+        for size in recipe_sizes(name):
+            lines.append(f"run.size={size}: {read_recipe(name, [f'run.size={size}']).expected}")
+        table.add_row(name, Text.assemble(recipe.about, *(("\n" + line, "dim") for line in lines)))
+    print_table(table)
 
 
-def _run(recipe: "Recipe", going: Going, asking: Asking, telling: Telling, told: list[str]) -> None:
+def _run(recipe: "Recipe", run: RunOptions, printing: PrintOptions, logging: LogOptions, notes: list[str]) -> None:
     from glassformer.training import parallel
     from glassformer.training.logging.progress import Monitor
     from glassformer.training.malloc import keep_freed_memory
     from glassformer.training.session import Session, StoppedError
 
-    folder = going.out if going.out is not None else recipe.default_folder
+    # Open the processes, the console and the loggers of the run.
+    folder = run.out if run.out is not None else recipe.default_folder
     with parallel.start(recipe.run.chosen_device) as process:
-        console = people() if process.is_first and not telling.quiet else None
-        if asking.print_groups:
+        console = stdout_console() if process.is_first and not logging.quiet else None
+        if printing.print_groups:
             _print_groups(recipe, process)
             return
-        sinks = _sinks(telling, folder, recipe) if process.is_first else []
+        sinks = _sinks(logging, folder, recipe) if process.is_first else []
         if process.device.type == "cpu" and recipe.run.keep_memory:
             keep_freed_memory()
-        for text in told if console is not None else ():
+        for text in notes if console is not None else ():
             note(text)
-        session = Session(recipe, folder, process, Monitor(console, recipe.name, sinks), resume=going.resume)
+        # Train; an interrupted run says what it leaves and how to resume it.
+        shown = Console(stderr=True, highlight=False) if logging.quiet and process.is_first else console
+        monitor = Monitor(shown, recipe.name, sinks, only_warnings=logging.quiet)
+        session = Session(recipe, folder, process, monitor, resume=run.resume)
         try:
             outcome = session.train()
         except (StoppedError, KeyboardInterrupt) as stopped:
             if console is not None:
-                ended = _stopped(session, stopped, folder)
-                console.print(ended, markup=False, highlight=False, soft_wrap=True)
+                text = _stopped(session, stopped, folder)
+                console.print(text, markup=False, highlight=False, soft_wrap=True)
             raise typer.Exit(130) from None
         if console is not None:
             _print_outcome(console, folder, outcome.step, outcome.results)
 
 
 def _stopped(session: "Session", stopped: BaseException, folder: Path) -> str:
-    """What a run that was stopped leaves: a model, or a checkpoint, and how it goes on."""
-    from glassformer.training.resume import needs_base
+    """Return what an interrupted run leaves, a model or a checkpoint, and the command that resumes it."""
+    from glassformer.training.run_state import needs_base
     from glassformer.training.session import MODEL, StoppedError
 
-    resume = f"Go on with: glassformer train --out {folder} --resume"
+    resume = f"Resume with: glassformer train --out {folder} --resume"
     if isinstance(stopped, StoppedError):
         several = len(stopped.kept) > 1
-        made = f"the mean of {len(stopped.kept)} checkpoints" if several else f"of step {stopped.kept[0]:,}"
-        return f"Stopped after step {stopped.step:,}. The model so far, {made}: {folder / MODEL}. {resume}"
+        origin = f"the mean of {len(stopped.kept)} checkpoints" if several else f"of step {stopped.kept[0]:,}"
+        return f"Stopped after step {stopped.step:,}. The model so far, {origin}: {folder / MODEL}. {resume}"
     last = session.checkpoints.latest()
     if last is None:
         return f"Stopped before the first checkpoint. {resume}"
     return f"Stopped. The newest checkpoint{'' if needs_base(last) else ' can be used as a model'}: {last}. {resume}"
 
 
-def _sinks(telling: Telling, folder: Path, recipe: "Recipe") -> "list[OpenSink]":
+def _sinks(logging: LogOptions, folder: Path, recipe: "Recipe") -> "list[OpenSink]":
     from glassformer.training.logging.sinks import TensorBoard, WeightsAndBiases, import_tensorboard, import_wandb
 
-    found: list[OpenSink] = []
-    if telling.tensorboard:
-        import_tensorboard()  # a package that is not there is told before anything is made
-        found.append(lambda done: TensorBoard(folder / "tensorboard", done=done))
-    if telling.wandb is not None:
+    sinks: list[OpenSink] = []
+    if logging.tensorboard:
+        import_tensorboard()  # a missing package is an error before anything is written
+        sinks.append(lambda done: TensorBoard(folder / "tensorboard", done=done))
+    if logging.wandb is not None:
         import_wandb()
-        project = telling.wandb
-        found.append(lambda done: WeightsAndBiases(folder, project=project, name=recipe.name, done=done))
-    return found
+        project = logging.wandb
+        sinks.append(lambda done: WeightsAndBiases(folder, project=project, name=recipe.name, done=done))
+    return sinks
 
 
 def _print_groups(recipe: "Recipe", process: Any) -> None:
@@ -226,79 +261,79 @@ def _print_groups(recipe: "Recipe", process: Any) -> None:
     for row in rows:
         shape = " × ".join(map(str, row.shape))
         table.add_row(row.name, shape, row.optimizer, str(row.group), f"{row.weight_decay:g}", f"{row.lr:g}")
-    people().print(table)
+    print_table(table)
 
 
 def _print_outcome(console: Console, folder: Path, step: int, results: dict[str, dict[str, float]]) -> None:
-    for part, figures in results.items():
-        line = Text(f"{part:<11} ", style="magenta")
-        for name, value in figures.items():
+    for split, metrics in results.items():
+        line = Text(f"{split:<11} ", style="magenta")
+        for name, value in metrics.items():
             line.append(f"{name} ", style="default").append(f"{value:.4g}  ", style="bold default")
         console.print(line, highlight=False)
-    told = f"{step:,} steps. The model: {folder / 'model'}; how it learned: {folder / 'loss.svg'}"
-    console.print(told, markup=False, highlight=False, soft_wrap=True)
+    text = f"{step:,} steps. Model: {folder / 'model'}; loss curve: {folder / 'loss.svg'}"
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-@computing_verb
+@computing_command
 def evaluate(
     model: ModelName,
-    loading: Loading,
+    loading: LoadingOptions,
     data: Annotated[
         list[str],
-        typer.Argument(metavar="FILE... [KEY=VALUE]...", help="Files with right answers; of aligned ones, two."),
+        typer.Argument(metavar="FILE|KEY=VALUE", help="Labelled files (two for a parallel corpus), and changes."),
     ],
     format_: Annotated[
         str | None,
         typer.Option(
             "--format",
             metavar="FORMAT",
-            help="text, jsonl, csv, tsv, parallel, conll, squad, dataset; else by the ending, or as MODEL learned.",
+            help="Format of the data: text, jsonl, csv, tsv, parallel, conll, squad or dataset; default: from the file "
+            "name's suffix, else as in training.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
-    on_bad_row: Annotated[
-        str | None, typer.Option(metavar="stop|skip", help="What a bad row does: stop, or be left out.")
-    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    on_bad_row: OnBadRow = None,
 ) -> None:
-    """Measure MODEL on data: loss and perplexity, BLEU, ROUGE, accuracy, entity F1, exact match, as its head has it.
+    """Evaluate MODEL on labelled data with the metrics of its head: loss, perplexity, BLEU, ROUGE, accuracy, F1 …
 
-    KEY=VALUE changes how the data is read and judged, as in a recipe: data.columns.label=emotion evaluation.beam=5.
+    KEY=VALUE changes how data is read and evaluated, as in a recipe: data.columns.label=emotion evaluation.beam=5.
     """
     from glassformer.training.evaluation import check_changes, evaluate_model, files_of, format_of, page_for
     from glassformer.training.recipe_files import recipe_of
 
-    files = [one for one in data if not _CHANGE.match(one)]
-    changes = [one for one in data if _CHANGE.match(one)]
-    said = dict(one.split("=", 1) for one in changes)
-    check_changes(said)
-    for key, named, given in (("data.format", "--format", format_), ("data.on_bad_row", "--on-bad-row", on_bad_row)):
-        if key in said and given is not None:
-            raise ValueError(f"say it once: {named} {given} or {key}={said[key]}.")
+    # Arguments are files or changes of the recipe; an option and a change may not set the same key.
+    files = [argument for argument in data if not _CHANGE.match(argument)]
+    changes = [argument for argument in data if _CHANGE.match(argument)]
+    keys = dict(change.split("=", 1) for change in changes)
+    check_changes(keys)
+    for key, name, value in (("data.format", "--format", format_), ("data.on_bad_row", "--on-bad-row", on_bad_row)):
+        if key in keys and value is not None:
+            raise ValueError(f"set it once: {name} {value} or {key}={keys[key]}.")
     loaded = loading.load(model)
-    kind = format_ or said.get("data.format") or format_of(loaded, files)
-    page = page_for(loaded, kind, files_of(kind, files), said.get("job"))
+    kind = format_ or keys.get("data.format") or format_of(loaded, files)
+    page = page_for(loaded, kind, files_of(kind, files), keys.get("job"))
     values = {} if on_bad_row is None else {"data.on_bad_row": on_bad_row}
-    found, notes = evaluate_model(loaded, recipe_of("evaluation", page, changes, **values))
+    metrics, notes = evaluate_model(loaded, recipe_of("evaluation", page, changes, **values))
     for text in notes:
         note(text)
     if as_json:
-        print_computed({"model": str(model), "files": files, **found})
+        print_rounded_json({"model": str(model), "files": files, **metrics})
         return
-    people().print(_figures(found))
+    print_table(_metrics_table(metrics))
 
 
-def _figures(found: dict[str, float]) -> Table:
+def _metrics_table(metrics: dict[str, float]) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
-    for name, value in found.items():
+    for name, value in metrics.items():
         table.add_row(visible(name), f"{value:.6g}")
     return table
 
 
-@verb
+@as_command
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders of glassformer train.")],
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.svg", help="Draw losses, speed and time; needs matplotlib.")
+        Path | None, typer.Option(metavar="FILE.svg", help="Plot losses, speed and time; needs matplotlib.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -329,7 +364,7 @@ def _print_runs_json(runs: "list[RunSummary]") -> None:
 
     keys = differing_keys(runs)
     for run in runs:
-        print_computed(
+        print_rounded_json(
             {
                 "run": str(run.folder),
                 "results": run.results,
@@ -339,6 +374,8 @@ def _print_runs_json(runs: "list[RunSummary]") -> None:
                 "tokens_per_second": run.tokens_per_second,
                 "seconds": run.seconds,
                 "memory_bytes": run.memory,
+                "estimated_seconds": run.estimated_seconds,
+                "estimated_memory_bytes": run.estimated_memory,
                 "parameters": run.parameters,
                 "differs": {key: run.recipe[key] for key in keys if key in run.recipe},
             }
@@ -346,10 +383,11 @@ def _print_runs_json(runs: "list[RunSummary]") -> None:
 
 
 def _print_runs(runs: "list[RunSummary]") -> None:
-    """A column per run: its metrics, then the recipe values that differ."""
-    from glassformer.inspect.account.units import duration, human
+    """Print a column per run: metrics, then the recipe values that differ."""
+    from glassformer.inspect.account.report import duration, human
     from glassformer.training.compare import differing_keys, metric_names
 
+    # Size, speed and cost, then the metrics, a column per run.
     table = grid("", *(visible(run.name) for run in runs))
 
     def add(name: str, values: list[str | None]) -> None:
@@ -361,6 +399,9 @@ def _print_runs(runs: "list[RunSummary]") -> None:
     add("tokens/s", [None if run.tokens_per_second is None else f"{run.tokens_per_second:,.0f}" for run in runs])
     add("training time", [duration(run.seconds) if run.seconds else None for run in runs])
     add("peak memory", [None if run.memory is None else human(run.memory, "B") for run in runs])
+    times, sizes = [run.estimated_seconds for run in runs], [run.estimated_memory for run in runs]
+    add("estimated time", [None if seconds is None else duration(seconds) for seconds in times])
+    add("estimated memory", [None if size is None else human(size, "B") for size in sizes])
     add("last training loss", [f"{run.curves.train[-1].value:.4g}" for run in runs])
     best = [run.best_validation_loss for run in runs]
     add("best validation loss", [None if value is None else f"{value:.4g}" for value in best])
@@ -370,7 +411,7 @@ def _print_runs(runs: "list[RunSummary]") -> None:
     keys = differing_keys(runs)
     if not keys:
         if len(runs) > 1:
-            say("The recipes are the same.")
+            print_line("The recipes are the same.")
         return
     heading("The recipes differ in")
     table = grid("", *(visible(run.name) for run in runs))
@@ -380,5 +421,5 @@ def _print_runs(runs: "list[RunSummary]") -> None:
 
 
 def _yaml_value(value: Any) -> str:
-    """A recipe value as the recipe writes it."""
+    """Return a recipe value as the recipe writes it."""
     return json.dumps(value) if value is None or isinstance(value, bool) else str(value)

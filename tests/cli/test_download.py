@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -17,20 +16,11 @@ from glassformer import hub
 from glassformer.cli.main import app
 from glassformer.families.cs336 import CS336
 from glassformer.models.transformer import Transformer
+from tests import forked
 
 SIZES = {"vocab_size": 16, "context_length": 8, "d_model": 8, "num_layers": 1, "num_heads": 2, "d_ff": 16}
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 CODE = {"modeling.py": b"raise SystemExit", "pytorch_model.bin": b"pickled", "README.md": b"words"}
-# Several commands in one process, which asks for the hub's address once.
-SCRIPT = """
-import json, sys
-from typer.testing import CliRunner
-from glassformer.cli.main import app
-def run(arguments):
-    result = CliRunner().invoke(app, arguments, color=False)
-    return result.exit_code, result.stdout, result.stderr
-print(json.dumps([run(arguments) for arguments in json.loads(sys.argv[1])]))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -89,12 +79,19 @@ def endpoint(repositories: dict[str, dict[str, bytes]]) -> Iterator[str]:
 
 
 def run(endpoint: str, home: Path, *commands: list[str]) -> list[list[Any]]:
-    environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1"}
-    environment = {key: value for key, value in environment.items() if key not in ("HF_HUB_CACHE", "HF_HUB_OFFLINE")}
-    command = [sys.executable, "-c", SCRIPT, json.dumps(commands)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    environment = {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1"}
+    done = forked.run(in_turn, *commands, environment=environment)
+    assert done.returncode == 0, done.stderr
     found: list[list[Any]] = json.loads(done.stdout)
     return found
+
+
+def in_turn(*commands: list[str]) -> None:
+    """Several commands in one process, which asks for the hub's address once."""
+    for name in ("HF_HUB_CACHE", "HF_HUB_OFFLINE"):
+        os.environ.pop(name, None)
+    results = [CliRunner().invoke(app, arguments, color=False) for arguments in commands]
+    print(json.dumps([(result.exit_code, result.stdout, result.stderr) for result in results]))
 
 
 def test_a_model_is_fetched_without_code_and_can_be_loaded(
@@ -113,7 +110,7 @@ def test_a_model_is_fetched_without_code_and_can_be_loaded(
         ["download", "someone/model", "--revision", "v9"],
     )
     assert before[0] == 2
-    assert "Fetch it with: glassformer download someone/model " in before[2]
+    assert "Download it with: glassformer download someone/model " in before[2]
     assert fetched[0] == 0, fetched[2]
     folder = Path(fetched[1].strip())
     assert folder.is_relative_to(tmp_path)

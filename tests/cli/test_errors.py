@@ -1,67 +1,61 @@
 """Errors in the program's words, and what is asked before a model is loaded."""
 
+import copy
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import typer
 
 from glassformer.cli import chat as talking
-from glassformer.cli.errors import InputError, counting, in_words, plain_errors
-from glassformer.cli.outputs import percent
-from glassformer.config.checks import Setting, SettingError, check_choice, check_divides, check_positive
+from glassformer.cli.console import percent
+from glassformer.cli.errors import InputError, counting, message, plain_errors
+from glassformer.config.checks import Item, Setting, SettingError, check_choice, check_divides, check_positive
+from glassformer.config.facts import FactTypeError
 from glassformer.data.batching import BudgetPlan
+from glassformer.data.readers.datasets import find_table
+from glassformer.data.readers.delimited import read_columns
+from glassformer.data.readers.text import read_text
+from glassformer.data.records import AsText, BadRowError, Origin, SourceError, label_of
+from glassformer.generation.defaults import Advice, settings_for
 from glassformer.training.parallel import FailedElsewhereError, LostProcessError
+from glassformer.training.recipe_files import TYPES, RecipeError, read_recipe
+from glassformer.weights.files import WeightsError, open_weights
+from tests.configs import CONFIGS
+from tests.helpers import types_unchecked
+
+# The options of a command, by the names of their parameters.
+FLAGS = {
+    "beam_size": "--beam-size", "beam_groups": "--beam-groups", "temperature": "--temperature", "top_k": "--top-k",
+    "top_p": "--top-p", "early_stopping": "--early-stopping", "several": "--several", "suppress": "--suppress",
+    "source": "--from", "target": "--to", "fresh": "--fresh", "tokenizer_kind": "--tokenizer-kind", "top": "--top",
+    "bad_words": "--bad-word", "prefix": "--prefix", "head": "--head", "on_bad_row": "--on-bad-row",
+}  # fmt: skip
+
+
+def shown_by_a_verb(error: Exception, flags: dict[str, str], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(typer.Exit), plain_errors(flags):
+        raise error
+    return capsys.readouterr().err.removeprefix("error: ").removesuffix("\n")
 
 
 @pytest.mark.parametrize(
-    ("said", "shown"),
+    "text",
     [
-        ("say truncate='left' (or 'right')", "say --truncate left (or 'right')"),
-        ("beam_size=5 searches, temperature=1.0 draws;", "--beam-size 5 searches, --temperature 1.0 draws;"),
-        ("set top_beams=2.", "set --top-beams 2."),
-        ("blank= lets another string", "--blank lets another string"),
-        ("Say several=True for yes", "Say --several for yes"),
-        ("early_stopping=True needs", "--early-stopping yes needs"),
-        ("bad_words names 7", "--bad-word names 7"),
-        ("leave out source=None and target='de'.", "leave out --from and --to de."),
-        ("temperature must be 0 or more", "--temperature must be 0 or more"),
-        ("no room at temperature 0", "no room at temperature 0"),
-        ("Another prefix: Task('words: ').", "Another prefix: --prefix 'words: '."),
-        ("text 0 has no blank", "text 1 has no blank"),
-        ("question 9 has 3 tokens", "question 10 has 3 tokens"),
-        ("this model judges pairs, and text 2 is a single one", "this model judges pairs, and text 3 is a single one"),
-        ("word 2 of text 0, 'a', gives no token", "word 2 of text 1, 'a', gives no token"),
-        ("beside question 3, 7 of its context fit.", "beside question 4, 7 of its context fit."),
-        ("1 of the 2 blanks of text 0 would be cut off", "1 of the 2 blanks of text 1 would be cut off"),
-        ("text 3.jsonl:2: invalid JSON", "text 3.jsonl:2: invalid JSON"),
-        ("data.train has no rows: my text 3/prompt 4.csv.", "data.train has no rows: my text 3/prompt 4.csv."),
-        ("text 3:2: empty text", "text 3:2: empty text"),
-        (
-            "a fact of data must be one of limit, max_new_tokens, on_bad_row; got 'x'.",
-            "a fact of data must be one of limit, max_new_tokens, on_bad_row; got 'x'.",
-        ),
-        ("run.average must be float or None, got 'x'.", "run.average must be a number or null, got 'x'."),
-        ("recipe a: data.header must be bool, got 'no'.", "recipe a: data.header must be true or false, got 'no'."),
-        ("data.languages must be tuple, got 'en'.", "data.languages must be a list such as [a, b], got 'en'."),
-        ("Correct the row, or say quoted=True for", "Correct the row, or say data.quoted=true for"),
-        ("close them, or say quoted=False, or", "close them, or say data.quoted=false, or"),
-        ("Correct it, or add it to labels=, or", "Correct it, or add it to data.columns.labels, or"),
-        (
-            "marker= goes with documents=\"marker\"; got documents='line', marker='x'.",
-            "data.marker goes with data.documents=marker; got data.documents='line', data.marker='x'.",
-        ),
-        ("a has the splits b, c; say split=, got 'd'.", "a has the splits b, c; data.split says 'd'."),
-        ("/a/path=x/top_k=3", "/a/path=x/top_k=3"),
-        ('leave such rows out with on_bad_row="skip".', "leave such rows out with --on-bad-row skip."),
-        ("min_frequency must be at least 1", "--min-frequency must be at least 1"),
-        ("data.on_bad_row must be one of skip, stop", "data.on_bad_row must be one of skip, stop"),
-        ("vocab_size must be at least 261 here: 256 for", "tokenizer.size must be at least 261 here: 256 for"),
-        ("vocab_size must be at least 1, got 0.", "vocab_size must be at least 1, got 0."),
+        "set top_beams=2.",
+        "temperature must be 0 or more",
+        "text 0 has no blank",
+        "text 3.jsonl:2: invalid JSON",
+        "a fact of data must be one of limit, max_new_tokens, on_bad_row; got 'x'.",
+        "/a/path=x/top_k=3",
+        "data.on_bad_row must be one of skip, stop",
+        "run.average must be a float or None, got 'x'.",
     ],
 )
-def test_the_library_s_words_become_the_program_s(said: str, shown: str) -> None:
-    assert in_words(ValueError(said)) == shown
+def test_messages_are_not_rewritten(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown_by_a_verb(ValueError(text), FLAGS, capsys) == text
+    assert shown_by_a_verb(SettingError(text), FLAGS, capsys) == text
 
 
 @pytest.mark.parametrize(
@@ -75,21 +69,95 @@ def test_the_library_s_words_become_the_program_s(said: str, shown: str) -> None
         (SettingError("{}.", Setting("early_stopping", True)), "early_stopping=True.", "--early-stopping yes."),
         (SettingError("say {}.", Setting("several", True)), "say several=True.", "say --several."),
         (SettingError("use {}.", Setting("suppress", (5,))), "use suppress=(5,).", "use --suppress 5."),
+        (SettingError("{}", Setting("bad_words")), "bad_words", "--bad-word"),
+        (SettingError("{}", Setting("prefix", "words: ")), "prefix='words: '", "--prefix 'words: '"),
         (SettingError("{}, {}", Setting("source"), Setting("target", "de")), "source, target='de'", "--from, --to de"),
+        (SettingError("no {}", Setting("source", None)), "no source=None", "no --from"),
         (SettingError("into {}", Setting("fresh", ["head.*"])), "into fresh=['head.*']", "into --fresh head.*"),
-        (SettingError("{} must be 1.", Setting("vocab_size")), "vocab_size must be 1.", "vocab_size must be 1."),
+        (SettingError("{} must be 1.", Setting("window")), "window must be 1.", "window must be 1."),
         (SettingError("{} {{}} {}", Setting("top_p"), "{top_k=3}"), "top_p {} {top_k=3}", "--top-p {} {top_k=3}"),
         (SettingError("pass {}", Setting("kind", outside="tokenizer_kind")), "pass kind", "pass --tokenizer-kind"),
-        (SettingError("text 0 has {}", Setting("top")).prefixed("{}: "), "{}: text 0 has top", "{}: text 1 has --top"),
+        (SettingError("{} has {}", Item("text", 0), Setting("top")).prefixed("{}: "), "{}: text 0 has top",
+         "{}: text 1 has --top"),
+        (SettingError("set {}", Setting("quoted", True, outside="data.quoted")), "set quoted=True",
+         "set data.quoted=true"),
+        (SettingError("{}", Setting("marker", None, outside="data.marker")), "marker=None", "data.marker=null"),
+        (SettingError("{}", Setting("labels", outside="data.columns.labels")), "labels", "data.columns.labels"),
+        (SettingError("{}", Setting("vocab_size", outside="tokenizer.size")), "vocab_size", "tokenizer.size"),
     ],
 )  # fmt: skip
-def test_settings_are_spelt_as_options(error: SettingError, in_python: str, shown: str) -> None:
-    for one in (error, pickle.loads(pickle.dumps(error))):
-        assert str(one) == in_python
-        assert in_words(one) == shown
+def test_settings_are_spelt_as_options(
+    error: SettingError, in_python: str, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for copied in (error, pickle.loads(pickle.dumps(error))):
+        assert str(copied) == in_python
+        assert shown_by_a_verb(copied, FLAGS, capsys) == shown
 
 
-def test_checks_name_their_settings_as_data() -> None:
+def error_types(kind: type[SettingError] = SettingError) -> list[type[SettingError]]:
+    return [kind, *(inner for child in kind.__subclasses__() for inner in error_types(child))]
+
+
+@pytest.mark.parametrize("kind", error_types(), ids=lambda kind: kind.__name__)
+def test_errors_of_every_type_are_copied_with_all_they_hold(
+    kind: type[SettingError], capsys: pytest.CaptureFixture[str]
+) -> None:
+    if kind is BadRowError:
+        error: SettingError = BadRowError(Origin("f", 1), "{", "}", "set {}", Setting("top_k", 3))
+    else:
+        error = kind("{} {}", "{", Setting("top_k", 3))
+    for copied in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
+        assert type(copied) is kind
+        assert str(copied) == str(error)
+        assert vars(copied) == vars(error)
+        assert shown_by_a_verb(copied, FLAGS, capsys) == shown_by_a_verb(error, FLAGS, capsys)
+    longer = pickle.loads(pickle.dumps(error.prefixed("{a} ").suffixed(" {}", Setting("top_p", 0.5)).suffixed("{b}")))
+    assert type(longer) is kind
+    assert str(longer) == f"{{a}} {error} top_p=0.5{{b}}"
+    shown = shown_by_a_verb(error, FLAGS, capsys)
+    assert shown_by_a_verb(longer, FLAGS, capsys) == f"{{a}} {shown} --top-p 0.5{{b}}"
+
+
+def test_errors_without_values_take_a_prefix_and_a_suffix() -> None:
+    error = SettingError("{")
+    assert str(error.prefixed("}").suffixed("{}").suffixed("{}", Setting("top_k", 1))) == "}{{}top_k=1"
+
+
+def test_errors_of_facts_are_copied() -> None:
+    error = FactTypeError("decoder.heads", ["int", "None"], "x")
+    for copied in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert str(copied) == "decoder.heads must be an int or None, got 'x'."
+        assert copied.spell(TYPES) == error.spell(TYPES)
+
+
+def test_a_recommendation_is_spelt_as_an_option(capsys: pytest.CaptureFixture[str]) -> None:
+    advised = Advice("generation_config.json", {"beam_size": 3, "beam_groups": 2, "diversity": 1.0})
+    loaded = SimpleNamespace(config=CONFIGS["gpt2"])
+    with pytest.raises(SettingError) as caught, types_unchecked():
+        settings_for(loaded, advised=advised)
+    shown = shown_by_a_verb(caught.value, FLAGS, capsys)
+    assert shown.startswith("--beam-groups 2 does not divide --beam-size 3;")
+    assert "(generation_config.json of the model recommends --beam-size 3, --beam-groups 2" in shown
+
+
+def test_a_pickle_names_the_option_that_opens_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "{top_k}.bin").write_bytes(b"")
+    with pytest.raises(WeightsError, match=r"set allow_pickle=True: only") as caught:
+        open_weights(tmp_path / "{top_k}.bin")
+    shown = shown_by_a_verb(caught.value, {"allow_pickle": "--allow-pickle"}, capsys)
+    assert "{top_k}.bin: a pickle" in shown
+    assert "set --allow-pickle: only its tensors are loaded." in shown
+
+
+def test_a_setting_is_spelt_as_the_verb_has_it(capsys: pytest.CaptureFixture[str]) -> None:
+    error = SettingError("{}", Setting("vocab_size", 300, outside="tokenizer.size"))
+    assert shown_by_a_verb(error, {"vocab_size": "--vocab-size"}, capsys) == "--vocab-size 300"
+    assert shown_by_a_verb(error, {}, capsys) == "tokenizer.size=300"
+    error = SettingError("{}", Setting("source", 5))
+    assert shown_by_a_verb(error, {"source": "--source"}, capsys) == "--source 5"
+
+
+def test_checks_name_their_settings_as_data(capsys: pytest.CaptureFixture[str]) -> None:
     for check, shown in (
         (lambda: check_positive(top_k=0), "--top-k must be at least 1, got 0."),
         (lambda: check_choice("head", "lmm", ("lm",)), "--head must be one of lm; got 'lmm'. Did you mean 'lm'?"),
@@ -99,12 +167,55 @@ def test_checks_name_their_settings_as_data() -> None:
     ):  # fmt: skip
         with pytest.raises(SettingError) as caught:
             check()
-        assert in_words(caught.value) == shown
+        assert shown_by_a_verb(caught.value, FLAGS, capsys) == shown
+
+
+def test_errors_of_readers_name_options_and_recipe_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('text\na,b\n"c\n')
+    rows = {False: "set data.quoted=true for columns", True: "put quotes around columns"}
+    for quoted, remedy in rows.items():
+        with pytest.raises(BadRowError) as caught:
+            list(read_columns(path, AsText(), separator=",", quoted=quoted))
+        shown = shown_by_a_verb(caught.value, FLAGS, capsys)
+        assert remedy in shown
+        assert shown.endswith("or leave such rows out with --on-bad-row skip.")
+    path.write_text('text\n"c"d\n')
+    with pytest.raises(BadRowError) as caught:
+        list(read_columns(path, AsText(), separator=",", quoted=True))
+    assert "close them, or set data.quoted=false, or" in shown_by_a_verb(caught.value, FLAGS, capsys)
+    with pytest.raises(SourceError) as failed:
+        read_text(path, documents="line", marker="x")
+    assert shown_by_a_verb(failed.value, FLAGS, capsys) == (
+        "data.marker goes with data.documents=marker; got data.documents=line and data.marker=x."
+    )
+    with pytest.raises(SourceError) as failed:
+        read_columns(path, AsText(), separator="ab", quoted=True)
+    assert shown_by_a_verb(failed.value, FLAGS, capsys).startswith("data.separator must be one character")
+    with pytest.raises(SourceError) as failed:
+        find_table({"b": [], "c": []}, "d", "a")
+    assert shown_by_a_verb(failed.value, FLAGS, capsys) == (
+        "a has the splits b, c; set data.split to one of them, got 'd'."
+    )
+    with pytest.raises(BadRowError) as caught:
+        label_of("x", ["a"], Origin("f", 1))
+    assert "Correct it, or add it to data.columns.labels, or" in shown_by_a_verb(caught.value, FLAGS, capsys)
+
+
+def test_recipes_name_types_in_their_own_words() -> None:
+    for change, shown in (
+        ("run.average=x", "run.average must be a number or null, got 'x'."),
+        ("data.header=nope", "data.header must be true or false, got 'nope'."),
+        ("data.languages=en", "data.languages must be a list such as [a, b]"),
+    ):
+        with pytest.raises(RecipeError) as caught:
+            read_recipe("classify", [change])
+        assert shown in str(caught.value)
 
 
 def test_parts_of_the_input_count_on_and_own_words_stay() -> None:
-    with pytest.raises(InputError, match=r"^prompt 17 is long; set --beam-size 2$"), counting(16):
-        raise ValueError("prompt 0 is long; set beam_size=2")
+    with pytest.raises(InputError, match=r"^prompt 17 is long; set beam_size=2$"), counting(16):
+        raise SettingError("{} is long; set {}", Item("prompt", 0), Setting("beam_size", 2))
     with pytest.raises(InputError, match=r"^text 1 has top_k=2$"), counting(16):
         raise InputError("text 1 has top_k=2")
 
@@ -113,7 +224,7 @@ def test_files_are_told_by_path_and_reason(tmp_path: Path) -> None:
     for path, reason in ((tmp_path / "none", "there is no such file"), (tmp_path, "this is a folder, not a file")):
         with pytest.raises((FileNotFoundError, IsADirectoryError)) as caught:
             path.read_bytes()
-        assert in_words(caught.value) == f"{path}: {reason}."
+        assert message(caught.value) == f"{path}: {reason}."
 
 
 @pytest.mark.parametrize(
@@ -132,7 +243,7 @@ def test_what_input_can_cause_is_a_paragraph(error: Exception, capsys: pytest.Ca
         (FloatingPointError("the loss became nan at step 3; Try a lower lr."), "the loss became nan at step 3"),
         (LostProcessError("process 1 of 2 waited"), "process 1 of 2 waited"),
         (FailedElsewhereError("the first process failed"), "the first process failed"),
-        (RuntimeError("Found no NVIDIA driver on your system.\nPlease"), "Found no NVIDIA driver on your system; take"),
+        (RuntimeError("Found no NVIDIA driver on your system.\nPlease"), "Found no NVIDIA driver on your system; use"),
         (RuntimeError("No CUDA GPUs are available"), "run.device=cpu"),
         (AssertionError("Torch not compiled with CUDA enabled"), "--device cpu"),
     ],
@@ -156,9 +267,11 @@ def test_faults_stay_tracebacks(error: Exception) -> None:
 def test_a_row_that_no_batch_holds_is_told_in_the_recipe_s_words() -> None:
     with pytest.raises(ValueError, match="too_long") as caught:
         BudgetPlan([3, 9], 4, seed=0)
-    assert in_words(caught.value) == (
-        "example 1 has 9 tokens, more than 4 (1 of 2 do). Raise batch.tokens, or lower batch.length."
+    assert message(caught.value) == (
+        "example 1 has 9 tokens, more than 4 (1 of 2 do). Raise batch.tokens, or set batch.length, to which longer "
+        "examples are cut."
     )
+    assert str(caught.value).endswith("Raise budget, or set too_long='cut' or too_long='skip'.")
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,11 @@
-"""Options that choose how a model is read: on every verb that reads one, and no error names one that a verb lacks."""
+"""Options that choose how a model is read: every command that reads one has them, and no error names a missing one."""
 
 import json
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,13 @@ from tokenizers import pre_tokenizers
 
 from glassformer import hub
 from glassformer.cli.main import app
-from glassformer.cli.options import Choosing, Loading, ModelOptions
+from glassformer.cli.options import CONFIG_OPTIONS, LOAD_OPTIONS
 from glassformer.families import lineages
-from tests.cli.test_write import refused, rows, run
-from tests.helpers import randomise
+from tests.cli.test_generate import refused, rows, run
+from tests.helpers import randomise, some_at_once
 
-ALONE = {"compare", "demo", "download", "env", "tokenizer"}  # verbs that read no model
-FACTS_ONLY = {"info", "account"}  # verbs that read what a model is, and neither its weights nor its words
+ALONE = {"compare", "demo", "download", "env", "models", "tokenizer"}  # commands that read no model
+FACTS_ONLY = {"info", "account"}  # commands that read what a model is, and neither its weights nor its words
 SIZES = {
     "vocab_size": 31, "hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 3, "intermediate_size": 8,
 }  # fmt: skip
@@ -39,40 +40,40 @@ def commands() -> dict[str, Any]:
     return found
 
 
-def options_of(verb: str) -> set[str]:
-    return {name for parameter in commands()[verb].params for name in (*parameter.opts, *parameter.secondary_opts)}
+def options_of(command: str) -> set[str]:
+    return {name for parameter in commands()[command].params for name in (*parameter.opts, *parameter.secondary_opts)}
 
 
-VERBS = sorted(set(commands()) - ALONE)
+COMMANDS = sorted(set(commands()) - ALONE)
 
 
 def test_the_groups_hold_the_options_that_are_asked_of_every_verb() -> None:
-    def names(group: type) -> set[str]:
-        return {"--" + name.replace("_", "-") for name in group.__dataclass_fields__}
+    def flags(names: Iterable[str]) -> set[str]:
+        return {"--" + name.replace("_", "-") for name in names}
 
-    assert names(Choosing) == CHOOSING
-    assert names(ModelOptions) == STARTING
-    assert names(Loading) == LOADING
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_that_reads_a_model_has_the_options_for_it(verb: str) -> None:
-    wanted = CHOOSING if verb in FACTS_ONLY else STARTING if verb == "train" else LOADING
-    assert wanted - options_of(verb) == set()
+    assert flags(CONFIG_OPTIONS) == CHOOSING
+    assert flags(LOAD_OPTIONS) == STARTING
 
 
-def arguments_of(verb: str, model: Path, tmp_path: Path) -> tuple[list[str | Path], str | None]:
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_that_reads_a_model_has_the_options_for_it(command: str) -> None:
+    wanted = CHOOSING if command in FACTS_ONLY else STARTING if command == "train" else LOADING
+    assert wanted - options_of(command) == set()
+
+
+def arguments_of(command: str, model: Path, tmp_path: Path) -> tuple[list[str | Path], str | None]:
     """A command line that is right but for the model, and standard input."""
     file = tmp_path / "data.txt"
     file.write_text("the value\n")
-    if verb == "train":
-        return [verb, "roberta", "--init-from", model, f"data.train={file}", "data.format=text",
+    if command == "train":
+        return [command, "roberta", "--init-from", model, f"data.train={file}", "data.format=text",
                 "data.held_out=0", "--out", tmp_path / "run"], None  # fmt: skip
     more: dict[str, list[str | Path]] = {
         "info": [], "account": [], "convert": [tmp_path / "out"], "evaluate": [file], "chat": [],
         "task": ["a text", "--prefix", "b: "], "answer": ["a text", "-q", "what"],
+        "view": ["--export", tmp_path / "page.html"],
     }  # fmt: skip
-    return [verb, model, *more.get(verb, ["a text"])], "hello\n" if verb == "chat" else None
+    return [command, model, *more.get(command, ["a text"])], "hello\n" if command == "chat" else None
 
 
 def reconfigured(folder: Path, **keys: object) -> None:
@@ -109,20 +110,22 @@ def faulty(whole: Path, fault: str, tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("fault", sorted(FAULTS))
-@pytest.mark.parametrize("verb", VERBS)
-def test_no_error_names_an_option_that_the_verb_lacks(verb: str, fault: str, whole: Path, tmp_path: Path) -> None:
+PAIRS = list(product(COMMANDS, sorted(FAULTS)))
+
+
+@pytest.mark.parametrize(("command", "fault"), some_at_once(PAIRS, PAIRS[::5].__contains__))  # each of both
+def test_no_error_names_an_option_that_the_command_lacks(command: str, fault: str, whole: Path, tmp_path: Path) -> None:
     folder = faulty(whole, fault, tmp_path)
-    line, given = arguments_of(verb, folder, tmp_path)
+    line, given = arguments_of(command, folder, tmp_path)
     found = run(*line, given=given)
     if found.exit_code == 0:
-        assert verb in FACTS_ONLY or (verb, fault) == ("convert", "no tokenizer")
+        assert command in FACTS_ONLY or (command, fault) == ("convert", "no tokenizer")
     elif fault == "no tokenizer":
-        refused(found)  # for the lack of it, or because the model cannot do what the verb does
+        refused(found)  # for the lack of it, or because the model cannot do what the command does
     else:
         assert str(folder) in refused(found)
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", found.stderr))
-    assert named <= options_of(verb), found.stderr
+    assert named <= options_of(command), found.stderr
     assert len(re.findall(r"--allow-pickle", found.stderr)) <= 1
     assert not re.search(r"\b(head|lineage|fresh|ignore_keys|allow_pickle)=", found.stderr), found.stderr
 
@@ -178,7 +181,10 @@ def test_a_tokenizer_from_elsewhere_and_of_a_kind_that_nothing_states(tmp_path: 
     model = tmp_path / "model"
     config = transformers.GPT2Config(vocab_size=len(vocab), n_embd=12, n_layer=1, n_head=3, n_positions=32)
     transformers.GPT2LMHeadModel(config).save_pretrained(model)
-    assert "holds no tokenizer" in refused(run("score", model, "a text"))
+    bare = refused(run("score", model, "a text"))
+    assert "holds no tokenizer" in bare
+    assert "elsewhere, name its folder: --tokenizer." in bare
+    assert "--tokenizer-kind must be one of" in refused(run("score", "stories", "a text", "--tokenizer-kind", "gtp2"))
     assert "Pass --tokenizer-kind" in refused(run("score", model, "a text", "--tokenizer", words))
     line = ("score", model, "a text", "--tokenizer", words, "--tokenizer-kind", "gpt2", "--json")
     assert rows(run(*line))[0]["predicted"] == len("a text") - 1

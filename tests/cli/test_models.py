@@ -1,4 +1,4 @@
-"""``glassformer info`` and ``glassformer convert`` as a user meets them."""
+"""``glassformer models``, ``info`` and ``convert`` as a user meets them."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ import torch
 import transformers
 from typer.testing import CliRunner, Result
 
-from glassformer import hub
+from glassformer import hub, pretrained
 from glassformer.cli.main import app
 from glassformer.families import presets
 from tests.helpers import randomise
@@ -29,6 +29,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+def test_models_lists_the_shipped_models() -> None:
+    rows = [json.loads(line) for line in run("models", "--json").stdout.splitlines()]
+    assert [row["name"] for row in rows] == list(pretrained.names())
+    assert [row["family"] for row in rows] == ["encoder-decoder", "decoder", "encoder", "encoder"]
+    assert all(json.loads(run("info", row["name"], "--json").stdout)["parameters"] == row["parameters"] for row in rows)
+    listed = run("models")
+    assert (listed.exit_code, listed.stderr) == (0, "")
+    assert all(row["name"] in listed.stdout and row["example"] in listed.stdout for row in rows)
+    assert not any(line.endswith(" ") for line in listed.stdout.splitlines())
+
+
 def test_info_lists_every_published_model() -> None:
     listed = run("info")
     assert (listed.exit_code, listed.stderr) == (0, "")
@@ -42,7 +53,12 @@ def test_info_lists_every_published_model() -> None:
 
 def test_info_draws_one_model_as_a_tree(folder: Path) -> None:
     drawn = run("info", "gpt2-xl").stdout
-    for words in ("30,740,800 × 48 = 1,475,558,400", "25 heads of 64", "1,600 → 6,400 → 1,600", "reads the embedding"):
+    for words in (
+        "30,740,800 × 48 = 1,475,558,400",
+        "25 heads of 64",
+        "1,600 → 6,400 → 1,600",
+        "tied to the embedding",
+    ):
         assert words in drawn
     said = json.loads(run("info", "gpt2-xl", "--json").stdout)
     assert said["parameters"] == 1_557_611_200

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import Forked, program
 from tests.generation.scripted import scripted
 from tests.tasks.models import make
 
@@ -19,18 +20,14 @@ SAYS = "日本 語😀, the end"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return scripted(tmp_path_factory.mktemp("scripted"), SAYS, after=1).place
+    return scripted(tmp_path_factory.mktemp("scripted"), SAYS, after=1).path
 
 
 @pytest.fixture(scope="module")
 def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A decoder that writes for minutes."""
     length = {"max_position_embeddings": 200_000, "eos_token_id": None}
-    return make(tmp_path_factory.mktemp("endless"), "LlamaForCausalLM", "bytes", **length)[0].place
-
-
-def hear_ctrl_c() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return make(tmp_path_factory.mktemp("endless"), "LlamaForCausalLM", "bytes", **length)[0].path
 
 
 def test_lines_through_a_pipe_where_the_terminal_knows_ascii_alone(folder: Path) -> None:
@@ -41,12 +38,7 @@ def test_lines_through_a_pipe_where_the_terminal_knows_ascii_alone(folder: Path)
 
 
 def test_ctrl_c_ends_a_stream_cleanly_and_keeps_what_was_shown(endless: Path) -> None:
-    command = [*PROGRAM, "generate", endless, "The", "--stream", *FOR_EVER]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    # Whoever runs the tests in the background has Ctrl-C ignored, and so would their children.
-    with subprocess.Popen(command, **pipes, preexec_fn=hear_ctrl_c) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
+    with Forked(program, "generate", str(endless), "The", "--stream", *FOR_EVER) as process:
         shown = process.stdout.read(40)  # waits until something was written
         process.send_signal(signal.SIGINT)
         shown += process.stdout.read()
@@ -58,10 +50,7 @@ def test_ctrl_c_ends_a_stream_cleanly_and_keeps_what_was_shown(endless: Path) ->
 
 
 def test_a_reader_that_leaves_ends_the_program_quietly(endless: Path) -> None:
-    command = [*PROGRAM, "generate", endless, "The", "--stream", *FOR_EVER]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
+    with Forked(program, "generate", str(endless), "The", "--stream", *FOR_EVER) as process:
         process.stdout.read(10)
         process.stdout.close()
         errors = process.stderr.read()  # until the program ends
@@ -71,7 +60,7 @@ def test_a_reader_that_leaves_ends_the_program_quietly(endless: Path) -> None:
 def test_bytes_that_are_not_utf8_and_a_closed_input_are_refused(folder: Path) -> None:
     for command, message in (
         ([*PROGRAM, "generate", folder, b"caf\xe9"], b"error: text 1 is not UTF-8"),
-        (["sh", "-c", '"$@" <&-', "sh", *PROGRAM, "generate", folder], b"error: no text is given"),
+        (["sh", "-c", '"$@" <&-', "sh", *PROGRAM, "generate", folder], b"error: no text: pass it"),
         (["sh", "-c", '"$@" <&-', "sh", *PROGRAM, "chat", folder], b"error: standard input is closed"),
     ):
         result = subprocess.run(command, capture_output=True, check=False)

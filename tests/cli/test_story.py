@@ -1,6 +1,6 @@
 """The program with a real trained model, as a user would run it."""
 
-from tests.cli.test_write import rows, run
+from tests.cli.test_generate import rows, run
 from tests.real.places import data
 
 BEGIN = "Once upon a time"

@@ -11,10 +11,10 @@ import pytest
 from safetensors.numpy import load_file
 
 from glassformer import hub
-from glassformer.cli import outputs
+from glassformer.cli import console
 from glassformer.tasks.embed import embed
 from glassformer.tasks.score import score, score_file, summarise
-from tests.cli.test_write import refused, rows, run
+from tests.cli.test_generate import refused, rows, run
 from tests.tasks.models import make
 
 LABELS = {"id2label": {0: "bad", 1: "good"}, "label2id": {"bad": 0, "good": 1}}
@@ -47,18 +47,18 @@ def alike(found: Any, expected: Any, bound: float = 1e-5) -> bool:
 
 
 def test_blanks_are_filled(masked: hub.Loaded) -> None:
-    found = rows(run("fill", masked.place, "--json", "--top", "3", given="the [MASK] is\na [MASK] [MASK]\n"))
+    found = rows(run("fill", masked.path, "--json", "--top", "3", given="the [MASK] is\na [MASK] [MASK]\n"))
     assert [len(row["blanks"]) for row in found] == [1, 2]
     assert len(found[0]["fillings"]) == 3
-    alone = rows(run("fill", masked.place, "the ___ is", "--blank", "___", "--top", "3", "--json"))
+    alone = rows(run("fill", masked.path, "the ___ is", "--blank", "___", "--top", "3", "--json"))
     assert alike(alone, found[:1])
-    shown = run("fill", masked.place, "the [MASK] is", "--top", "3").stdout
+    shown = run("fill", masked.path, "the [MASK] is", "--top", "3").stdout
     assert shown.count("%") == 3
-    assert "has no blank" in refused(run("fill", masked.place, "the"))
+    assert "has no blank" in refused(run("fill", masked.path, "the"))
 
 
 def test_texts_and_pairs_are_labelled(tmp_path_factory: pytest.TempPathFactory) -> None:
-    model = place(tmp_path_factory, "BertForSequenceClassification", "words", **LABELS).place
+    model = place(tmp_path_factory, "BertForSequenceClassification", "words", **LABELS).path
     single = rows(run("classify", model, "the value", "--json"))
     assert {label["name"] for label in single[0]["labels"]} == {"bad", "good"}
     by_option = rows(run("classify", model, "the value", "--pair", "a list", "--json"))
@@ -70,11 +70,11 @@ def test_texts_and_pairs_are_labelled(tmp_path_factory: pytest.TempPathFactory) 
     assert sum(label["probability"] for label in several) != pytest.approx(1)
     assert "good" in run("classify", model, "the value", "--pair", "a list").stdout
     assert "line 2 must be two texts" in refused(run("classify", model, "--tsv", given="a\tb\nc\n"))
-    assert "2 texts need as many --pair, got 1" in refused(run("classify", model, "a", "b", "--pair", "c"))
+    assert "2 texts need 2 --pair options, got 1" in refused(run("classify", model, "a", "b", "--pair", "c"))
 
 
 def test_words_are_tagged(tmp_path_factory: pytest.TempPathFactory) -> None:
-    model = place(tmp_path_factory, "BertForTokenClassification", "words", **TAGS).place
+    model = place(tmp_path_factory, "BertForTokenClassification", "words", **TAGS).path
     (row,) = rows(run("tag", model, "the value of python", "--json"))
     assert [word["text"] for word in row["words"]] == ["the", "value", "of", "python"]
     for entity in row["entities"]:
@@ -84,7 +84,7 @@ def test_words_are_tagged(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 def test_questions_are_answered(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
-    model = place(tmp_path_factory, "BertForQuestionAnswering", "words").place
+    model = place(tmp_path_factory, "BertForQuestionAnswering", "words").path
     context = "the value of the function is returned"
     (row,) = rows(run("answer", model, "-q", "what is returned", "--json", given=context))
     answer = row["answers"][0]
@@ -103,42 +103,42 @@ def test_questions_are_answered(tmp_path_factory: pytest.TempPathFactory, tmp_pa
 
 def test_scores_of_texts_and_of_all_together(decoder: hub.Loaded, tmp_path: Path) -> None:
     texts = ["The value of the function", "Python has lists"]
-    *each, last = rows(run("score", decoder.place, *texts, "--json"))
+    *each, last = rows(run("score", decoder.path, *texts, "--json"))
     expected = score(decoder, texts)
     assert alike([row["perplexity"] for row in each], [one.total.perplexity for one in expected])
     assert alike(last["total"]["perplexity"], summarise(expected).perplexity)
     assert "tokens" not in each[0]
-    assert len(rows(run("score", decoder.place, texts[0], "--tokens", "--json"))[0]["tokens"]) > 3
+    assert len(rows(run("score", decoder.path, texts[0], "--tokens", "--json"))[0]["tokens"]) > 3
     path = tmp_path / "long.txt"
     path.write_text("The value of the function is returned.\n" * 20)
-    (row,) = rows(run("score", decoder.place, "--whole", "--file", path, "--stride", "8", "--window", "32", "--json"))
+    (row,) = rows(run("score", decoder.path, "--whole", "--file", path, "--stride", "8", "--window", "32", "--json"))
     assert alike(row["total"]["perplexity"], score_file(decoder, path, stride=8, window=32).perplexity)
-    shown = run("score", decoder.place, *texts, "--tokens").stdout
+    shown = run("score", decoder.path, *texts, "--tokens").stdout
     assert "perplexity" in shown
-    assert "all" in shown
-    assert "--file F" in refused(run("score", decoder.place, "a", "--whole"))
-    assert "--stride 50 must be less than --window" in refused(run("score", decoder.place, "a b c", "--stride", "50"))
+    assert "total" in shown
+    assert "from --file or standard input" in refused(run("score", decoder.path, "a", "--whole"))
+    assert "--stride 50 must be less than --window" in refused(run("score", decoder.path, "a b c", "--stride", "50"))
 
 
 def test_a_long_text_is_scored_from_standard_input_too(decoder: hub.Loaded, tmp_path: Path) -> None:
     path = tmp_path / "long.txt"
     path.write_text("The value of the function is returned.\n" * 9)
-    by_file = run("score", decoder.place, "--whole", "--file", path, "--json")
-    by_pipe = run("score", decoder.place, "--whole", "--json", given=path.read_text())
+    by_file = run("score", decoder.path, "--whole", "--file", path, "--json")
+    by_pipe = run("score", decoder.path, "--whole", "--json", given=path.read_text())
     assert alike(rows(by_pipe)[0]["total"], rows(by_file)[0]["total"])
-    assert "leave out --tokens" in refused(run("score", decoder.place, "--whole", "--tokens", given="a b"))
+    assert "leave out --tokens" in refused(run("score", decoder.path, "--whole", "--tokens", given="a b"))
 
 
 def test_numbers_are_whole_on_a_narrow_terminal(decoder: hub.Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
-    monkeypatch.setattr(outputs, "on_terminal", lambda: True)
+    monkeypatch.setattr(console, "on_terminal", lambda: True)
     texts = ["The value of the function", "Python has lists"]
-    shown = run("score", decoder.place, *texts).stdout
+    shown = run("score", decoder.path, *texts).stdout
     for one in score(decoder, texts):
         assert f"{one.total.log_prob:.2f}" in shown
         assert f"{one.total.perplexity:,.3f}" in shown
     assert "The value o…" in shown
-    alike = run("embed", decoder.place, *(f"The value {number}" for number in range(9))).stdout
+    alike = run("embed", decoder.path, *(f"The value {number}" for number in range(9))).stdout
     assert alike.count("1.00") >= 9
     assert "1,557,611,200" in run("info").stdout
 
@@ -146,40 +146,40 @@ def test_numbers_are_whole_on_a_narrow_terminal(decoder: hub.Loaded, monkeypatch
 def test_one_vector_shows_its_first_numbers(decoder: hub.Loaded) -> None:
     first = embed(decoder, ["a"])[0, :6].tolist()
     shown = "  ".join(f"{value:.4f}" for value in first)
-    assert run("embed", decoder.place, "a").stdout == f"1 vector of 24 numbers\n{shown} …\n"
+    assert run("embed", decoder.path, "a").stdout == f"1 vector of 24 numbers\n{shown} …\n"
 
 
 def test_masked_tokens_keep_the_spaces_between_them(masked: hub.Loaded) -> None:
-    shown = run("score", masked.place, " the value is ", "--masked", "--tokens").stdout
+    shown = run("score", masked.path, " the value is ", "--masked", "--tokens").stdout
     assert shown.startswith(" the value is \n")
 
 
 def test_a_text_of_one_token_has_no_perplexity_and_the_json_is_valid(decoder: hub.Loaded) -> None:
-    each, total = rows(run("score", decoder.place, "a", "--json"))
+    each, total = rows(run("score", decoder.path, "a", "--json"))
     assert each["perplexity"] is None
     assert total["total"]["predicted"] == 0
-    assert "—" in run("score", decoder.place, "a").stdout
+    assert "—" in run("score", decoder.path, "a").stdout
 
 
 def test_masked_scores_are_asked_for_by_name(masked: hub.Loaded) -> None:
-    assert "predicts masked tokens" in refused(run("score", masked.place, "the value"))
-    each, _ = rows(run("score", masked.place, "the value", "--masked", "--json"))
+    assert "score it with --masked." in refused(run("score", masked.path, "the value"))
+    each, _ = rows(run("score", masked.path, "the value", "--masked", "--json"))
     assert each["predicted"] == 2
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".safetensors"])
 def test_vectors_are_printed_and_saved(masked: hub.Loaded, tmp_path: Path, suffix: str) -> None:
     texts, path = ["the value", "a list"], tmp_path / f"vectors{suffix}"
-    found = rows(run("embed", masked.place, *texts, "--pool", "first", "--raw", "--out", path, "--json"))
+    found = rows(run("embed", masked.path, *texts, "--pool", "first", "--raw", "--out", path, "--json"))
     expected = embed(masked, texts, pool="first", normalise=False)
     vectors = numpy.array([row["vector"] for row in found])
     assert vectors == pytest.approx(expected.numpy(), rel=1e-5, abs=1e-6)
     stored = numpy.load(path) if suffix == ".npy" else load_file(path)["vectors"]
     assert stored == pytest.approx(expected.numpy(), rel=1e-5, abs=1e-6)
-    assert "1.00" in run("embed", masked.place, *texts).stdout
-    assert "must be one of" in refused(run("embed", masked.place, "a", "--out", tmp_path / "x.txt"))
+    assert "1.00" in run("embed", masked.path, *texts).stdout
+    assert "must be one of" in refused(run("embed", masked.path, "a", "--out", tmp_path / "x.txt"))
     assert "there is no folder" in refused(run("embed", "nowhere", "a", "--out", tmp_path / "none/x.npy"))
-    assert "must be one of" in refused(run("embed", masked.place, "a", "--pool", "largest"))
+    assert "must be one of" in refused(run("embed", masked.path, "a", "--pool", "largest"))
 
 
 def significant(text: str) -> int:
@@ -190,12 +190,12 @@ def significant(text: str) -> int:
 
 def test_what_a_model_computes_has_six_digits_and_counts_are_exact(masked: hub.Loaded, decoder: hub.Loaded) -> None:
     printed = [
-        run("fill", masked.place, "the [MASK] is", "--top", "3", "--json"),
-        run("embed", masked.place, "the value", "--raw", "--json"),
-        run("score", decoder.place, "The value of", "--tokens", "--json"),
+        run("fill", masked.path, "the [MASK] is", "--top", "3", "--json"),
+        run("embed", masked.path, "the value", "--raw", "--json"),
+        run("score", decoder.path, "The value of", "--tokens", "--json"),
         run(
             "generate",
-            decoder.place,
+            decoder.path,
             "The value",
             "--max-new-tokens",
             "3",
@@ -212,10 +212,10 @@ def test_what_a_model_computes_has_six_digits_and_counts_are_exact(masked: hub.L
         json.loads(one.stdout.splitlines()[0], parse_float=numbers.append)
         assert numbers
         assert max(map(significant, numbers)) <= 6, numbers
-    assert outputs.rounded({"count": 12345678, "share": 0.123456789, "none": None, "yes": True}) == {
+    assert console.rounded({"count": 12345678, "share": 0.123456789, "none": None, "yes": True}) == {
         "count": 12345678, "share": 0.123457, "none": None, "yes": True,
     }  # fmt: skip
-    assert math.isnan(outputs.rounded(math.nan))
+    assert math.isnan(console.rounded(math.nan))
 
 
 def test_the_machine_describes_itself() -> None:

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.training import train_tokenizer
-from tests.cli.test_write import refused, rows, run
+from tests.cli.test_generate import refused, rows, run
 from tests.helpers import on_screen
 from tests.text.test_tokenizer import ANGLED, trained_merges, write_merges, write_pieces, write_words
 from tests.text.test_training import LINES
@@ -75,9 +75,7 @@ def test_bytes_need_no_files(corpus: Path, tmp_path: Path) -> None:
     assert "359 tokens, 103 of them special" in shown
     assert "compression" not in shown
     assert Tokenizer.load(tmp_path).encode("é") == [0xC3, 0xA9, 257]
-    assert "leave out the files" in refused(
-        run("tokenizer", "train", corpus, "--kind", "bytes", "--out", tmp_path / "x")
-    )
+    assert "leave them out" in refused(run("tokenizer", "train", corpus, "--kind", "bytes", "--out", tmp_path / "x"))
 
 
 def test_compressed_files_json_lines_and_lines_are_the_same_text(tmp_path: Path) -> None:
@@ -109,7 +107,7 @@ def test_bad_rows_stop_or_are_left_out_and_counted(tmp_path: Path) -> None:
     assert result.exit_code == 0
     told = " ".join(result.stderr.split())
     assert "2 rows; left out 1: 1 × invalid UTF-8" in told
-    assert "vocabulary of 259, not of 8,000" in told  # said, and not filled up
+    assert "only 259 tokens, not 8,000" in told  # said, and not filled up
     assert Tokenizer.load(tmp_path / "x").tokens([257, 258]) == ["hu", "hug"]
     (tmp_path / "b.jsonl").write_text('{"text": "hug hug"}\n{"txt": "x"}\n')
     out = ("--jsonl-field", "text", "--out", tmp_path / "y")
@@ -132,10 +130,10 @@ def test_nothing_is_written_over_unless_told(corpus: Path, folder: Path) -> None
         (("--documents", "lines"), "Did you mean 'line'"),
         (("--on-bad-row", "ignore"), "--on-bad-row must be one of"),
         (("--vocab-size", "100"), "--vocab-size must be at least 257 here: 256 for"),
-        (("--special", "x"), "'x' cannot be told from text"),
+        (("--special", "x"), "'x' must have at least two characters"),
         (("--documents", "line"), "empty text"),
         (("--jsonl-field", "text"), "text.txt:1: "),
-        (("--jsonl-field", "text", "--documents", "line"), "leave out --documents"),
+        (("--jsonl-field", "text", "--documents", "line"), "--documents does not apply to JSON lines"),
     ],
 )
 def test_train_refuses_with_one_paragraph(
@@ -147,11 +145,9 @@ def test_train_refuses_with_one_paragraph(
 
 def test_files_that_are_not_there_or_empty_are_refused(tmp_path: Path) -> None:
     assert "name the files" in refused(run("tokenizer", "train", "--out", tmp_path / "x"))
-    assert "is no file" in refused(run("tokenizer", "train", tmp_path / "none.txt", "--out", tmp_path / "x"))
+    assert "no such file" in refused(run("tokenizer", "train", tmp_path / "none.txt", "--out", tmp_path / "x"))
     (tmp_path / "empty.txt").write_text("")
-    assert "no text to learn from" in refused(
-        run("tokenizer", "train", tmp_path / "empty.txt", "--out", tmp_path / "x")
-    )
+    assert "no text to train on" in refused(run("tokenizer", "train", tmp_path / "empty.txt", "--out", tmp_path / "x"))
 
 
 # ---- show
@@ -184,7 +180,7 @@ def test_show_cuts_texts_and_says_where_each_token_stands(folder: Path) -> None:
     shown = run("tokenizer", "show", folder, "The [MASK] is", "ab\x1bc").stdout
     assert "\x1b" not in shown
     lines = [line.split() for line in shown.splitlines()]
-    start = lines.index(["id", "letters", "token", "text"])
+    start = lines.index(["id", "characters", "token", "text"])
     assert lines[start + 1] == ["2", "[CLS]"]
     assert lines[start + 2][1:] == ["0–3", "the", "The"]
     assert lines[start + 3] == ["4", "4–10", "[MASK]", "[MASK]"]
@@ -208,7 +204,7 @@ def test_show_reads_arguments_a_file_or_a_pipe(folder: Path, tmp_path: Path) -> 
     assert rows(run("tokenizer", "show", folder, "--file", tmp_path / "lines.txt", "--json")) == wanted
     assert rows(run("tokenizer", "show", folder, "--json", given="the end\n\nnaïve\n")) == wanted
     both = run("tokenizer", "show", folder, "a", "--file", tmp_path / "lines.txt")
-    assert "give them once" in refused(both)
+    assert "use one of them" in refused(both)
 
 
 def test_show_lists_the_vocabulary(folder: Path) -> None:
@@ -217,7 +213,7 @@ def test_show_lists_the_vocabulary(folder: Path) -> None:
     assert listed[4] == {"id": 4, "token": "[MASK]", "special": True}
     assert listed[5]["special"] is False
     assert run("tokenizer", "show", folder, "--vocab").stdout.splitlines()[:2] == ["0\t[PAD]", "1\t[UNK]"]
-    assert "ask for one of them" in refused(run("tokenizer", "show", folder, "a", "--vocab"))
+    assert "leave out --vocab or the texts" in refused(run("tokenizer", "show", folder, "a", "--vocab"))
 
 
 def test_show_names_few_of_many_special_tokens(tmp_path: Path) -> None:
@@ -225,7 +221,7 @@ def test_show_names_few_of_many_special_tokens(tmp_path: Path) -> None:
     shown = said(run("tokenizer", "show", tmp_path))
     assert "kind bytes" in shown
     assert "<extra_id_99> 259, " in shown
-    assert "… <extra_id_0> 358 (100 in all)" in shown
+    assert "… <extra_id_0> 358 (100 in total)" in shown
     assert "<extra_id_50>" not in shown
 
 

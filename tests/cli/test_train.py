@@ -4,7 +4,6 @@ import ctypes
 import json
 import os
 import random
-import resource
 import shutil
 import signal
 import subprocess
@@ -12,7 +11,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -22,24 +23,31 @@ from glassformer.cli.main import app
 from glassformer.training.checkpoint import Checkpoints, check
 from glassformer.training.logging.progress import Monitor
 from glassformer.training.logging.sinks import read_log
-from glassformer.training.loop import Report
+from glassformer.training.loop import StepReport
 from glassformer.training.stopping import StopSignals
-from tests.helpers import some_at_once
+from tests.forked import Forked, program, run
+from tests.helpers import file_size_limit, some_at_once
 from tests.training.tiny_recipes import tiny
 
 ROOT = Path(__file__).parents[2]
 ALONE = {"OMP_NUM_THREADS": "1", "JAXTYPING_DISABLE": "1", "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
-SOME = ("run.steps=24", "run.checkpoint_every=5", "evaluation.every=8", "batch.micro_batches=2", "run.average=0.9")
+SOME = (
+    "run.steps=24", "run.checkpoint_every=5", "evaluation.every=8", "evaluation.samples=1", "batch.micro_batches=2",
+    "run.average=0.9",
+)  # fmt: skip
 
 
-def call(*arguments: str, **more: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "glassformer", *arguments],
-        env=os.environ | ALONE,
-        capture_output=True,
-        text=True,
-        **more,
-    )  # type: ignore[call-overload,no-any-return]
+def call(*arguments: str, most: int | None = None) -> Any:
+    """In a process of its own, which may write files of at most so many bytes."""
+    return run(limited, most, *arguments, environment=ALONE)
+
+
+def limited(most: int | None, *arguments: str) -> None:
+    """The program; as if on a full disk, nothing longer can be written, and writing it is an error, not a signal."""
+    if most is not None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    with nullcontext() if most is None else file_size_limit(most):
+        program(*arguments)
 
 
 def ask(*arguments: str, kept: list[bool] | None = None) -> Result:
@@ -67,7 +75,7 @@ def to_its_end(folder: Path) -> None:
     (folder / "arguments").write_text(json.dumps(arguments))
     (folder / "seconds").write_text(str(time.perf_counter() - begun))
     assert done.returncode == 0, done.stderr
-    assert "The model:" in done.stdout
+    assert "Model:" in done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -97,12 +105,7 @@ def kill_at_random(arguments: list[str], out: Path, seed: int, kills: int, longe
     draw = random.Random(seed)
     for _ in range(kills):
         more = ["--resume"] if (out / "recipe.yaml").exists() else []
-        with subprocess.Popen(
-            [sys.executable, "-m", "glassformer", *arguments, "--out", str(out), *more, "--quiet"],
-            env=os.environ | ALONE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        ) as it:
+        with Forked(program, *arguments, "--out", str(out), *more, "--quiet", environment=ALONE) as it:
             time.sleep(draw.uniform(0.5, 1) * longest)
             it.send_signal(signal.SIGKILL)
     more = ["--resume"] if (out / "recipe.yaml").exists() else []
@@ -138,6 +141,8 @@ def test_an_unfinished_run_goes_on_without_its_recipe_being_said_again(unbroken:
     assert done.exit_code == 0, done.stderr
     assert len(kept) == 1
     assert_same(unbroken / "out", out)
+    sized = ask("train", "run.size=small", "--out", str(out), "--resume")
+    assert "a run that is resumed keeps the size it began with; leave out run.size." in sized.stderr
     process = call("train", "--out", str(tmp_path / "none"), "--resume")
     assert process.returncode == 2
     assert "Traceback" not in process.stderr
@@ -173,7 +178,7 @@ def test_a_run_that_is_stopped_twice_says_what_its_checkpoints_are_for(
     out = tmp_path / "out"
 
     def stop_at(step: int) -> None:
-        def told(_: Monitor, report: Report, *__: object) -> dict[str, object]:
+        def told(_: Monitor, report: StepReport, *__: object) -> dict[str, object]:
             if report.step == step:
                 raise KeyboardInterrupt
             return {}
@@ -184,32 +189,29 @@ def test_a_run_that_is_stopped_twice_says_what_its_checkpoints_are_for(
     done = ask(*language(tmp_path), "--out", str(out))
     assert done.exit_code == 130
     last = out / "checkpoints" / "step-00000005"
-    assert f"can be used as a model: {last}. Go on with: glassformer train --out {out} --resume" in done.stdout
+    assert f"can be used as a model: {last}. Resume with: glassformer train --out {out} --resume" in done.stdout
     glassformer.load(last)
     stop_at(1)
     done = ask(*language(tmp_path), "--out", str(tmp_path / "none"))
-    assert "Stopped before the first checkpoint. Go on with" in done.stdout
+    assert "Stopped before the first checkpoint. Resume with" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", some_at_once([signal.SIGINT, signal.SIGTERM], {signal.SIGINT}.__contains__))
 def test_a_run_that_is_asked_to_stop_writes_a_checkpoint_first(
     unbroken: Path, tmp_path: Path, how: signal.Signals
 ) -> None:
     out = tmp_path / "out"
-    arguments = [sys.executable, "-u", "-m", "glassformer", *again(unbroken), "--out", str(out)]
-    environment = os.environ | ALONE
-    with subprocess.Popen(
-        arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as it:
-        assert it.stdout is not None
+    with Forked(program, *again(unbroken), "--out", str(out), environment=ALONE) as it:
         lines = []
-        for line in it.stdout:
+        for line in map(bytes.decode, it.stdout):
             lines.append(line)
             if line.startswith("step 1 "):
                 it.send_signal(how)
-    assert it.returncode == 130, "".join(lines)
+        errors = it.stderr.read().decode()
+    assert it.returncode == 130, "".join(lines) + errors
     assert f"--out {out} --resume" in lines[-1]
-    assert any("stopping after this step" in line for line in lines)
+    assert "stopping after this step" in "".join(lines) + errors
     last = Checkpoints(out / "checkpoints").latest()
     assert last is not None
     best = Checkpoints(out / "checkpoints").best() or last
@@ -222,16 +224,11 @@ def test_a_run_that_is_asked_to_stop_writes_a_checkpoint_first(
     assert_same(unbroken / "out", out)
 
 
-def limited(most: int) -> None:
-    """As a full disk: nothing longer can be written, and writing it is an error, not a signal."""
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-
-
+@pytest.mark.slow
 def test_a_full_disk_is_told_and_what_was_there_stays(unbroken: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     large = (*again(unbroken), "--out", str(out), "--quiet")
-    done = call(*large, preexec_fn=lambda: limited(40_000))
+    done = call(*large, most=40_000)
     assert done.returncode == 2
     assert "could not be written" in done.stderr
     assert "Traceback" not in done.stderr
@@ -271,7 +268,7 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_it_loads(unbroken: Path
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["train"], "say which recipe"),
+        (["train"], "name a recipe"),
         (["train", "lm-byte"], "Did you mean 'lm-bytes'"),
         (["train", "translate"], "data.train.source=FILE data.train.target=FILE"),
         (["train", "classify", "data.train=nowhere.csv"], "nowhere.csv"),
@@ -280,7 +277,7 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_it_loads(unbroken: Path
         (["train", "lm-bytes", "batch.length=1000", "data.limit=9"], "positions of the model"),
         (["evaluate", "nowhere", "x.txt"], "nowhere"),
         (["evaluate", "nowhere", "x.txt", "run.device=cuda"], "run.device changes nothing here; use --device"),
-        (["evaluate", "nowhere", "x.txt", "data.format=text", "--format", "jsonl"], "say it once: --format jsonl or"),
+        (["evaluate", "nowhere", "x.txt", "data.format=text", "--format", "jsonl"], "set it once: --format jsonl or"),
         (["evaluate", "nowhere", "x.txt", "data.train=y.txt"], "batch.examples, batch.length, batch.tokens, data."),
     ],
 )
@@ -299,6 +296,7 @@ def test_recipes_are_listed_and_printed_whole() -> None:
     assert listed.exit_code == 0
     assert "bigbird-4096" in listed.stdout
     assert "[en, de]" in listed.stdout  # no markup is made of it
+    assert not any(line.endswith(" ") for line in listed.stdout.splitlines())
     printed = ask("train", "translate", "optimizer.lr=2e-3", "--print-config")
     assert "lr: 0.002" in printed.stdout
     assert "length_penalty: 1.0" in printed.stdout  # the job's own options, too
@@ -351,9 +349,9 @@ def test_commas_are_read_by_a_recipe_whose_own_files_have_semicolons(stated: lis
     ("changes", "said"),
     [
         (["model.sizes.n_layer=12"], "has its own sizes and facts"),
-        (["model.lineage=gpt2"], "say either model.lineage"),
-        (["model.start=another"], "say one model to start from: --init-from"),
-        (["model={start: another}"], "say one model to start from: --init-from"),
+        (["model.lineage=gpt2"], "set either model.lineage"),
+        (["model.start=another"], "choose one model to start from: --init-from"),
+        (["model={start: another}"], "choose one model to start from: --init-from"),
     ],
 )
 def test_a_model_to_start_from_takes_nothing_back_that_is_said(

@@ -1,4 +1,4 @@
-"""What `make test` runs without the long tests: every row of the known bugs, every lineage, every verb is in it."""
+"""What `make test` runs without the long tests: every row of the known bugs, every lineage, every command is in it."""
 
 import ast
 import inspect
@@ -36,7 +36,7 @@ def _is_quick_case(case: object) -> bool:
     return "slow" not in {mark.name for mark in getattr(case, "marks", ())}
 
 
-def verbs() -> set[str]:
+def commands() -> set[str]:
     command = typer.main.get_command(app)
     return set(command.commands)  # type: ignore[attr-defined]
 
@@ -69,8 +69,8 @@ def test_every_lineage_is_compared_at_once() -> None:
 
 def test_every_verb_is_called_at_once() -> None:
     called = set().union(*(verbs_called(function) for function in functions("tests/cli") if is_quick(function)))
-    assert len(verbs()) > 15
-    assert verbs() - called == set()
+    assert len(commands()) > 15
+    assert commands() - called == set()
 
 
 @pytest.mark.parametrize("case", [pytest.param(1), pytest.param(2, marks=pytest.mark.slow)])

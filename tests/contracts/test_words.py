@@ -1,6 +1,7 @@
-"""Names that were replaced by the field's own words stay out of the package."""
+"""Names that were replaced by the field's own words stay out of the package; a class name has one meaning."""
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,10 @@ RETIRED = {
     "Turns", "rotary_turns", "quieten_padding", "Resolved", "bias_hides", "look_around", "look_across", "_think",
     "at_least_float32", "finite_in_half", "write_stream", "Written", "Steps", "Dice", "chances", "Wishes", "Shelf",
     "room_in", "judge_tokens", "Judged", "Judge", "Needs", "Together", "Sums", "everywhere", "Kit", "rehearse", "Tally",
-    "of_letters", "Walk", "Leaf", "Looking", "memory_real",
+    "of_letters", "check_said", "Walk", "Leaf", "Looking", "memory_real", "forgets", "said", "find_place",
+    "people", "pools", "read_complete", "reach", "BODY", "verb", "computing_verb", "Framed", "frame_row", "has_edits",
+    "EDITS", "fate", "Fate", "_fewest", "_misfit", "faults", "settle_tie", "Identity", "HasIdentity", "identity_of",
+    "export_remedy", "footnotes", "TRIANGLE", "SEVEN", "tally",
 }  # fmt: skip
 
 
@@ -33,6 +37,51 @@ def retired(path: Path) -> set[str]:
     return RETIRED.intersection(names(source(path)))
 
 
+def noun_phrases(code: str) -> Iterator[str]:
+    """Functions with a result whose docstring begins with an article instead of a verb; properties may."""
+    for node in ast.walk(ast.parse(code)):
+        if not isinstance(node, ast.FunctionDef) or node.returns is None or ast.unparse(node.returns) == "None":
+            continue
+        first = (ast.get_docstring(node) or "").partition(" ")[0]
+        decorators = {ast.unparse(decorator) for decorator in node.decorator_list}
+        if first in ("The", "A", "An") and not decorators & {"property", "cached_property", "contextmanager"}:
+            yield node.name
+
+
+def shared_names(classes: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Names of several classes, except those of facts and of the one module that is built from them."""
+
+    def is_fact_and_module(packages: list[str]) -> bool:
+        return len(packages) == 2 and packages[0] == "config" and packages[1] in ("models", "nn")
+
+    return {name: where for name, where in classes.items() if len(where) > 1 and not is_fact_and_module(sorted(where))}
+
+
+def class_names(code: str) -> Iterator[str]:
+    """The classes of a module, and its types with annotations: ``Name = Annotated[…]``."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("Annotated["):
+            yield from map(ast.unparse, node.targets)
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    classes = defaultdict(list)
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for name in class_names(source(path)):
+            classes[name].append(path.relative_to(PACKAGE).parts[0])
+    assert len(classes) > 200
+    assert shared_names(classes) == {}
+
+
+def test_a_shared_class_name_would_be_seen() -> None:
+    classes = {"Stack": ["config", "models"], "Job": ["training", "viewer"], "Mask": ["nn"], "Norm": ["config"] * 2}
+    assert set(shared_names(classes)) == {"Job", "Norm"}
+    code = "class Job: ...\nFile = Annotated[str, 'a path']\nfile = open('x')\n"
+    assert list(class_names(code)) == ["Job", "File"]
+
+
 def test_retired_names_stay_out() -> None:
     assert offenders(sorted(PACKAGE.rglob("*.py")), retired) == {}
 
@@ -40,3 +89,14 @@ def test_retired_names_stay_out() -> None:
 def test_a_retired_name_would_be_seen() -> None:
     code = "class Kit:\n    def rehearse(self, chances): return self.turned.everywhere(Dice)\n"
     assert RETIRED.intersection(names(code)) == {"Kit", "rehearse", "chances", "everywhere", "Dice"}
+
+
+def test_docstrings_say_what_a_function_does() -> None:
+    assert offenders(sorted(PACKAGE.rglob("*.py")), lambda path: noun_phrases(source(path))) == {}
+
+
+def test_a_docstring_without_a_verb_would_be_seen() -> None:
+    code = 'def facts() -> int:\n    """{} facts."""\n'
+    assert list(noun_phrases(code.format("The"))) == ["facts"]
+    assert list(noun_phrases(code.format("Return the"))) == []
+    assert list(noun_phrases("@property\n" + code.format("The"))) == []

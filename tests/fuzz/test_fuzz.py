@@ -11,8 +11,8 @@ import pytest
 from glassformer import hub
 from glassformer.families import lineages
 from glassformer.models.transformer import Transformer
+from tests.configs import CONFIGS
 from tests.fuzz.child import KINDS
-from tests.pages import PAGES
 from tests.parity.cases import CASES
 from tests.tasks.models import save_tokenizer
 from tests.training.objectives.models import facts_of
@@ -36,7 +36,7 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for case in cases[:2] if lineage.model_type is not None else ():
             hub.save(Transformer(facts_of(case)), place / "hf" / _folder(place, name), to="hf", lineage=name)
     for name in ("bert", "llama", "t5"):
-        hub.save(Transformer(PAGES[name]), place / "own" / name)
+        hub.save(Transformer(CONFIGS[name]), place / "own" / name)
     for kind in ("words", "angled", "bytes"):
         save_tokenizer(kind, place / "saved" / kind)
         shutil.move(place / "saved" / kind / "parts", place / "tokenizers" / f"{kind}-parts")
@@ -77,6 +77,7 @@ def run(kind: str, originals: Path, first: int, times: int) -> None:
     assert said.endswith("done\n"), f"{last}: the process ended with {done.returncode}: {done.stderr[-2000:]}"
 
 
+@pytest.mark.slow
 def test_some_damaged_files_are_read_or_refused(originals: Path) -> None:
     run(",".join(KINDS), originals, 0, SHORT)
 

@@ -18,7 +18,7 @@ from glassformer.models.transformer import Transformer
 from glassformer.text.tokenizer import HIGHEST_ID, Tokenizer, TokenizerError
 from glassformer.weights.files import WeightsError
 from glassformer.weights.reader import ConfigError
-from tests.pages import PAGES
+from tests.configs import CONFIGS
 from tests.tasks.models import make, save_tokenizer
 
 SECONDS = 20  # of the processor: far above what is needed, far below what the work would take
@@ -85,8 +85,8 @@ def test_a_config_that_promises_too_much(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     "fact", ["decoder.layers", "decoder.ffn.hidden", "decoder.attention.head_dim", "embed.position.length", "vocab"]
 )
-def test_a_page_of_facts_that_promises_too_much(tmp_path: Path, fact: str, size: int) -> None:
-    folder = hub.save(Transformer(PAGES["gpt2"]), tmp_path)
+def test_facts_that_promise_too_much(tmp_path: Path, fact: str, size: int) -> None:
+    folder = hub.save(Transformer(CONFIGS["gpt2"]), tmp_path)
     said = json.loads((folder / "glassformer.json").read_text())
     *way, last = fact.split(".")
     part = said["model"]

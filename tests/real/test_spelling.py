@@ -16,8 +16,8 @@ START, END = 1, 2
 def test_words_are_spelt_as_the_reference_spells_them() -> None:
     folder = data("bart-g2p-us")
     loaded = load(folder)
-    assert set(loaded.report.foreign) == {"grapheme_chars", "phoneme_chars"}
-    letters, sounds = (loaded.report.foreign[key] for key in ("grapheme_chars", "phoneme_chars"))
+    assert set(loaded.report.unknown_keys) == {"grapheme_chars", "phoneme_chars"}
+    letters, sounds = (loaded.report.unknown_keys[key] for key in ("grapheme_chars", "phoneme_chars"))
     gold = json.loads((folder / "us_gold.json").read_text(encoding="utf-8"))
     plain = {w: s for w, s in gold.items() if isinstance(s, str) and w.isalpha() and all(c in letters for c in w)}
     words = sorted(plain)[:: len(plain) // WORDS][:WORDS]

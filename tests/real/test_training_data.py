@@ -3,7 +3,7 @@
 import pytest
 
 from glassformer.training.objectives.job import job_of
-from glassformer.training.reading import read_parts
+from glassformer.training.recipe_data import read_parts
 from glassformer.training.recipe_files import read_recipe
 from tests.real.places import data_set
 

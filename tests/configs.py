@@ -1,4 +1,4 @@
-"""Pages of facts for tests: one tiny model of each build by name, and any page at all by its number."""
+"""Configs for tests: one tiny model of each build by name, and random ones by their seed."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +22,7 @@ from glassformer.config import (
     InputPosition,
     LMHead,
     MaskDecoder,
-    Model,
+    ModelConfig,
     Norm,
     PretrainingHead,
     Rotary,
@@ -51,11 +51,11 @@ def stack(*, layers: int = 2, ffn: FeedForward | None = None, **more: Any) -> St
     return Stack(layers=layers, attention=attends, ffn=ffn or FeedForward(hidden=20), **more)
 
 
-def model(**more: Any) -> Model:
-    return Model(**{"vocab": VOCAB, "width": WIDTH, **more})
+def model(**more: Any) -> ModelConfig:
+    return ModelConfig(**{"vocab": VOCAB, "width": WIDTH, **more})
 
 
-def encoder_decoder(encoder: Stack, decoder: Stack | None = None, **more: Any) -> Model:
+def encoder_decoder(encoder: Stack, decoder: Stack | None = None, **more: Any) -> ModelConfig:
     decoder = replace(encoder if decoder is None else decoder, causal=True, cross=True)
     return model(encoder=encoder, decoder=decoder, **more)
 
@@ -70,7 +70,7 @@ _T5 = stack(
     ffn=FeedForward(hidden=20, activation="gelu_tanh", gated=True, bias=False),
 )
 
-PAGES: dict[str, Model] = {
+CONFIGS: dict[str, ModelConfig] = {
     "bert": model(
         encoder=_POST,
         embed=Embed(segments=2, position=LEARNED, norm=True),
@@ -162,15 +162,15 @@ PAGES: dict[str, Model] = {
         head=LMHead(),
     ),
 }
-DECODERS = tuple(name for name, page in PAGES.items() if page.decoder is not None)
-ENCODERS = tuple(name for name, page in PAGES.items() if page.encoder is not None)
+DECODERS = tuple(name for name, config in CONFIGS.items() if config.decoder is not None)
+ENCODERS = tuple(name for name, config in CONFIGS.items() if config.encoder is not None)
 PAIRS = tuple(name for name in DECODERS if name in ENCODERS)
 ONE_OF_EACH = ("bert", "llama", "t5")
 
 
-def built(page: str | Model, dtype: torch.dtype = torch.float64, seed: int = 0) -> Transformer:
+def built(config: str | ModelConfig, dtype: torch.dtype = torch.float64, seed: int = 0) -> Transformer:
     """A model in evaluation mode with every parameter, and every stored buffer, drawn anew."""
-    made = Transformer(PAGES[page] if isinstance(page, str) else page)
+    made = Transformer(CONFIGS[config] if isinstance(config, str) else config)
     randomise(made, seed)
     for name in buffers(made.config):
         made.get_buffer(name).normal_(0, 0.15, generator=torch.Generator().manual_seed(seed + 1))
@@ -186,7 +186,7 @@ def at_token(answer: Any) -> torch.Tensor:
     return answer[0] if isinstance(answer, tuple) else answer
 
 
-# ---- any page of facts
+# ---- random configs
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "tanh")
 
@@ -327,8 +327,8 @@ def _head(r: _Draw, *, is_encoder: bool, factorised: bool) -> Head | None:
     return r.choice([None, lm, task, embedding, PretrainingHead(lm=lm, pair=pair)])
 
 
-def any_page(seed: int) -> Model:
-    """The page of facts with this number: each fact that a Transformer can have takes part in some of them."""
+def random_config(seed: int) -> ModelConfig:
+    """The config with this number: each fact that a Transformer can have takes part in some of them."""
     r = _Draw(seed)
     family, width = r.choice(["encoder", "decoder", "encoder-decoder"]), r.choice([4, 8, 12])
     position = InputPosition(
@@ -347,7 +347,7 @@ def any_page(seed: int) -> Model:
         norm=r.flag(),
         dropout=r.share(),
     )
-    return Model(
+    return ModelConfig(
         vocab=r.few(1, 40),
         width=width,
         norm=_norm(r),

@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 import transformers
+import typer
 from typer.testing import CliRunner, Result
 
 from glassformer import hub
-from glassformer.cli import texts as printing
+from glassformer.cli import generate as printing
 from glassformer.cli.main import app
-from glassformer.cli.options import Searching
-from glassformer.generation.record import GenerationOutput
+from glassformer.cli.options import SEARCH
+from glassformer.generation import text as generation_text
+from glassformer.generation.search import GenerationOutput
 from glassformer.generation.settings import GenerationSettings
 from glassformer.generation.text import Text, generate_text
 from tests.generation.scripted import scripted
@@ -50,7 +52,7 @@ def refused(result: Result) -> str:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A decoder that says the same after every prompt of one token."""
-    return scripted(tmp_path_factory.mktemp("scripted"), SAYS, after=1).place
+    return scripted(tmp_path_factory.mktemp("scripted"), SAYS, after=1).path
 
 
 @pytest.fixture(scope="module")
@@ -61,13 +63,13 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> hub.Loaded:
 @pytest.fixture
 def seq2seq(tmp_path: Path) -> hub.Loaded:
     loaded = make(tmp_path / "model", "BartForConditionalGeneration", "angled", **FACTS)[0]
-    config = json.loads((loaded.place / "config.json").read_text())
+    config = json.loads((loaded.path / "config.json").read_text())
     config["task_specific_params"] = {
         "summarization": {"prefix": "summarize: ", "max_length": 6},
         "translation_en_to_de": {"prefix": "translate English to German: ", "max_length": 5},
     }
-    (loaded.place / "config.json").write_text(json.dumps(config))
-    (loaded.place / "generation_config.json").unlink()
+    (loaded.path / "config.json").write_text(json.dumps(config))
+    (loaded.path / "generation_config.json").unlink()
     return loaded
 
 
@@ -90,7 +92,7 @@ def test_people_see_prompt_and_text(folder: Path) -> None:
 def test_a_terminal_gets_headings_and_a_pipe_none(
     folder: Path, seq2seq: hub.Loaded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers = ("task", seq2seq.place, "Python has lists", "a", "--prefix", "x ", "--max-new-tokens", "3")
+    answers = ("task", seq2seq.path, "Python has lists", "a", "--prefix", "x ", "--max-new-tokens", "3")
     piped = run(*answers).stdout
     assert piped.count("\n") == 2
     assert "Python has lists" not in piped
@@ -118,13 +120,13 @@ def test_a_stream_is_flushed_piece_by_piece(folder: Path) -> None:
 
 
 def test_stop_strings_and_line_breaks(tmp_path: Path) -> None:
-    folder = scripted(tmp_path, "one\ntwo", after=1).place
+    folder = scripted(tmp_path, "one\ntwo", after=1).path
     assert rows(run("generate", folder, "a", "--stop", r"\n", "--json"))[0]["text"] == "one"
     assert run("generate", folder, "a", "--stop", "tw", "--stream").stdout == "aone\n\n"
 
 
 def test_control_characters_of_a_text_do_not_reach_the_terminal(tmp_path: Path) -> None:
-    folder = scripted(tmp_path, "\x1b[31mred\x07", after=1).place
+    folder = scripted(tmp_path, "\x1b[31mred\x07", after=1).path
     assert "\x1b" not in run("generate", folder, "a").stdout + run("generate", folder, "a", "--stream").stdout
     assert rows(run("generate", folder, "a", "--json"))[0]["text"] == "\x1b[31mred\x07"
 
@@ -132,7 +134,7 @@ def test_control_characters_of_a_text_do_not_reach_the_terminal(tmp_path: Path) 
 def test_alternatives_and_record(decoder: hub.Loaded, tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     options = ("--beam-size", "3", "--top-beams", "2", "--max-new-tokens", "4", "--top-alternatives", "2")
-    found = rows(run("generate", decoder.place, "The", *options, "--record", path, "--json"))
+    found = rows(run("generate", decoder.path, "The", *options, "--record", path, "--json"))
     assert [row["sample"] for row in found] == [0, 1]
     assert found[0]["score"] >= found[1]["score"]
     assert all(len(token["alternatives"]) == 2 for token in found[0]["tokens"])
@@ -140,9 +142,22 @@ def test_alternatives_and_record(decoder: hub.Loaded, tmp_path: Path) -> None:
     assert [text["text"] for text in record["texts"]] == [row["text"] for row in found]
     (nodes,) = record["searches"]
     assert {node["fate"] for node in nodes} == {"kept", "dropped", "ended"}
-    table = run("generate", decoder.place, "The", *options).stdout
-    assert table.count("likeliest") == 2
+    table = run("generate", decoder.path, "The", *options).stdout
+    assert table.count("most probable") == 2
     assert "%" in table
+
+
+def test_the_tree_of_a_beam_search(decoder: hub.Loaded) -> None:
+    options = ("--beam-size", "3", "--max-new-tokens", "4")
+    plain = run("generate", decoder.path, "The", *options).stdout
+    text, _, tree = run("generate", decoder.path, "The", *options, "--beam-tree").stdout.partition("\n\n")
+    assert text + "\n" == plain
+    ranks = re.findall(r"^([1-9]) +(-\d+\.\d\d) +-\d+\.\d\d  ", tree, re.MULTILINE)
+    scores = [float(score) for _, score in sorted(ranks)]
+    assert [rank for rank, _ in sorted(ranks)] == ["1", "2", "3"]
+    assert scores == sorted(scores, reverse=True)
+    assert "another search" in refused(run("generate", decoder.path, "The", "--beam-tree"))
+    assert "leave out --stream" in refused(run("generate", decoder.path, "The", "--beam-tree", "--stream"))
 
 
 def test_texts_are_printed_as_they_are_finished_in_the_order_of_the_input(
@@ -150,39 +165,39 @@ def test_texts_are_printed_as_they_are_finished_in_the_order_of_the_input(
 ) -> None:
     printed: list[int] = []
     before: list[int] = []
-    monkeypatch.setattr(printing, "print_computed", lambda row: printed.append(row["number"]))
+    monkeypatch.setattr(printing, "print_rounded_json", lambda row: printed.append(row["number"]))
 
     def remember(loaded: hub.Loaded, given: Any, **options: Any) -> Any:
         before.append(len(printed))
         return generate_text(loaded, given, **options)
 
-    monkeypatch.setattr(printing, "generate_text", remember)
+    monkeypatch.setattr(generation_text, "generate_text", remember)
     prompts = "".join(f"{'The value ' * (1 + number % 3)}\n" for number in range(20))
     arguments = ("--json", "--batch-size", "1", "--max-new-tokens", "1")
-    assert run("generate", decoder.place, *arguments, given=prompts).exit_code == 0
+    assert run("generate", decoder.path, *arguments, given=prompts).exit_code == 0
     assert printed == list(range(20))
     assert before == [0, 8, 16]
 
 
 def test_a_prompt_of_a_later_slice_is_refused_first_and_by_its_own_number(decoder: hub.Loaded) -> None:
     prompts = "a\n" * 9 + "word " * 60 + "\n"
-    assert "prompt 10 has" in refused(run("generate", decoder.place, "--batch-size", "1", "--json", given=prompts))
+    assert "prompt 10 has" in refused(run("generate", decoder.path, "--batch-size", "1", "--json", given=prompts))
 
 
 def test_a_text_that_was_cut_off_says_so_on_a_terminal(decoder: hub.Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(printing, "note", said.append)
-    arguments = ("generate", decoder.place, "word " * 60, "--truncate", "left", "--max-new-tokens", "3", "--suppress=0")
+    arguments = ("generate", decoder.path, "word " * 60, "--truncate", "left", "--max-new-tokens", "3", "--suppress=0")
     run(*arguments)
     assert said == []  # nobody sees standard error
-    monkeypatch.setattr(printing, "somebody_sees_notes", lambda: True)
+    monkeypatch.setattr(printing, "stderr_on_terminal", lambda: True)
     run(*arguments)
     assert said[0] == "stopped after 3 tokens (--max-new-tokens)."
-    assert re.fullmatch(r"cut off from the text: \d+ tokens \(--truncate\)\.", said[1])
+    assert re.fullmatch(r"cut off from the prompt: \d+ tokens \(--truncate\)\.", said[1])
 
 
 def test_the_space_before_an_answer_is_not_a_part_of_it(capsys: pytest.CaptureFixture[str]) -> None:
-    whole = printing.show_pieces(printing._stripped(_says(" ", " a", " b")), None)
+    whole = printing.print_pieces(printing._stripped(_says(" ", " a", " b")), None)
     assert whole.text == capsys.readouterr().out == " a b"
 
 
@@ -195,9 +210,10 @@ def _says(*pieces: str) -> Generator[str, None, Text]:
 
 
 def test_every_setting_has_an_option() -> None:
-    assert {field.name for field in fields(GenerationSettings)} - {"record"} == {
-        field.name for field in fields(Searching)
-    }
+    names = {field.name for field in fields(GenerationSettings)} - {"record"}
+    assert names == set(SEARCH)
+    parameters = {parameter.name for parameter in typer.main.get_command(app).commands["generate"].params}  # type: ignore[attr-defined]
+    assert names <= parameters
 
 
 def test_options_become_settings(decoder: hub.Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +223,7 @@ def test_options_become_settings(decoder: hub.Loaded, monkeypatch: pytest.Monkey
         seen.update(options)
         return generate_text(loaded, given, max_new_tokens=1)
 
-    monkeypatch.setattr(printing, "generate_text", remember)
+    monkeypatch.setattr(generation_text, "generate_text", remember)
     given = {
         "temperature": 0.5, "top_k": 7, "top_p": 0.9, "min_p": 0.1, "typical_p": 0.8, "samples": 2, "seed": 3,
         "repetition_penalty": 1.2, "no_repeat_ngram": 3, "min_new_tokens": 1, "max_new_tokens": 9, "beam_size": 1,
@@ -217,34 +233,34 @@ def test_options_become_settings(decoder: hub.Loaded, monkeypatch: pytest.Monkey
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
     lists = ["--stop=x", r"--stop=\n", "--eos=5", "--eos=</s>", "--suppress=7", "--bad-word=no", "--forced-first=3"]
     lists += ["--forced-last=the", "--logit-bias=5=-2", "--logit-bias= the=1.5", "--early-stopping=never"]
-    assert run("generate", decoder.place, "a", *flags, *lists, "--path=eager", "--chunk=2").exit_code == 0
+    assert run("generate", decoder.path, "a", *flags, *lists, "--path=eager", "--chunk=2").exit_code == 0
     assert {name: seen[name] for name in given} == given
     assert (seen["stop"], seen["eos"], seen["suppress"], seen["bad_words"]) == (["x", "\n"], [5, "</s>"], [7], ["no"])
     assert (seen["forced_first"], seen["forced_last"], seen["early_stopping"]) == (3, "the", "never")
     assert seen["logit_bias"] == {5: -2.0, " the": 1.5}
     assert (seen["path"], seen["chunk"], seen["batch_size"]) == ("eager", 2, 8)
     seen.clear()
-    run("generate", decoder.place, "a")
-    assert set(seen) == {"path", "truncate", "keep_special", "batch_size", "progress"}  # nothing else is assumed
+    run("generate", decoder.path, "a")
+    assert set(seen) == {"truncate", "keep_special", "batch_size", "progress"}  # nothing else is assumed
 
 
 def test_path_batches_and_drafts_leave_the_text_alone(decoder: hub.Loaded) -> None:
-    plain = rows(run("generate", decoder.place, "The value", "a", "--json", "--max-new-tokens", "8"))
-    for more in (["--path", "eager"], ["--batch-size", "1"], ["--draft", "lookup"], ["--draft", str(decoder.place)]):
-        again = rows(run("generate", decoder.place, "The value", "a", "--json", "--max-new-tokens", "8", *more))
+    plain = rows(run("generate", decoder.path, "The value", "a", "--json", "--max-new-tokens", "8"))
+    for more in (["--path", "eager"], ["--batch-size", "1"], ["--draft", "lookup"], ["--draft", str(decoder.path)]):
+        again = rows(run("generate", decoder.path, "The value", "a", "--json", "--max-new-tokens", "8", *more))
         assert [row["text"] for row in again] == [row["text"] for row in plain], more
 
 
 def test_a_draw_repeats_with_its_seed(decoder: hub.Loaded) -> None:
     draws = [
-        rows(run("generate", decoder.place, "a", "--temperature", "2", "--seed", seed, "--json"))[0]["text"]
+        rows(run("generate", decoder.path, "a", "--temperature", "2", "--seed", seed, "--json"))[0]["text"]
         for seed in ("1", "1", "2")
     ]
     assert draws[0] == draws[1] != draws[2]
 
 
 def test_recommendations_that_are_not_followed_are_noted_beside_the_output(tmp_path: Path) -> None:
-    folder = scripted(tmp_path, "x", after=1, generation_config={"do_sample": True, "top_p": 0.5}).place
+    folder = scripted(tmp_path, "x", after=1, generation_config={"do_sample": True, "top_p": 0.5}).path
     result = run("generate", folder, "a", "--beam-size", "2", "--json", "--max-new-tokens", "2")
     assert len(rows(result)) == 1
     assert "top_p=0.5" in result.stderr
@@ -262,7 +278,7 @@ def test_a_file_is_read_line_by_line(folder: Path, tmp_path: Path) -> None:
     path.write_bytes(b"a\n\xff\n")
     assert "line 2 of" in refused(run("generate", folder, "--file", path))
     assert "holds no text" in refused(run("generate", folder, "--skip-empty", given="\n"))
-    assert "give them once" in refused(run("generate", folder, "a", "--file", path))
+    assert "use one of them" in refused(run("generate", folder, "a", "--file", path))
     assert "none: there is no such file." in refused(run("generate", folder, "--file", tmp_path / "none"))
 
 
@@ -271,7 +287,7 @@ def test_row_24_bos_once_whatever_the_user_writes(tmp_path: Path) -> None:
     expected = len(loaded.tokenizer.encode("Hello"))
     for prompt in ("Hello", "<|endoftext|>Hello"):
         for more in ([], ["--stream"]):
-            row = rows(run("generate", loaded.place, prompt, "--json", "--max-new-tokens", "1", *more))[-1]
+            row = rows(run("generate", loaded.path, prompt, "--json", "--max-new-tokens", "1", *more))[-1]
             assert row["prompt_tokens"] == expected
 
 
@@ -281,10 +297,10 @@ def test_an_empty_argument_begins_from_bos(folder: Path) -> None:
 
 def test_prompts_that_are_too_long(decoder: hub.Loaded) -> None:
     words = "word " * 60
-    assert "error: prompt 1 has" in (said := refused(run("generate", decoder.place, words)))
+    assert "error: prompt 1 has" in (said := refused(run("generate", decoder.path, words)))
     assert "--truncate left" in said
-    (row,) = rows(run("generate", decoder.place, words, "--truncate", "left", "--max-new-tokens", "5", "--json"))
-    assert row["prompt_tokens"] == decoder.config.longest - 5
+    (row,) = rows(run("generate", decoder.path, words, "--truncate", "left", "--max-new-tokens", "5", "--json"))
+    assert row["prompt_tokens"] == decoder.config.max_length - 5
     assert row["cut_tokens"] > 0
 
 
@@ -292,7 +308,7 @@ def test_examples_show_a_task(tmp_path: Path) -> None:
     path = tmp_path / "examples.jsonl"
     path.write_text('{"input": "1", "output": "one"}\n')
     tokens = len(scripted(tmp_path / "a", "", after=1).tokenizer.encode("1 = one; 2 ="))
-    folder = scripted(tmp_path / "b", " two; 3", after=tokens).place
+    folder = scripted(tmp_path / "b", " two; 3", after=tokens).path
     more = ("--examples", path, "--template", "{input} = {output}; ", "--json")
     assert rows(run("generate", folder, "2", *more))[0]["text"] == "two"
     assert [row.get("text", "two") for row in rows(run("generate", folder, "2", *more, "--stream"))][-1] == "two"
@@ -314,7 +330,7 @@ def test_examples_show_a_task(tmp_path: Path) -> None:
         (("--truncate", "middle"), "truncate must be one of"),
         (("--logit-bias", "5"), "TOKEN=VALUE"),
         (("--early-stopping", "perhaps"), "never"),
-        (("--device", "meta"), "say cpu, cuda, cuda:1 or mps"),
+        (("--device", "meta"), "choose cpu, cuda, cuda:1, mps or xpu"),
         (("--beam-size", "2", "--stream"), "leave --beam-size at 1, or do not stream"),
         (("--samples", "2", "--temperature", "1", "--stream"), "--samples"),
         (("--beam-size", "5", "--temperature", "1.0"), "--beam-size 5 selects beam search, --temperature 1.0 sampling"),
@@ -335,7 +351,7 @@ def test_a_model_without_tokenizer_or_head(tmp_path: Path) -> None:
     transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "bare")
     assert "tokenizer" in refused(run("generate", tmp_path / "bare", "a"))
     encoder, _ = make(tmp_path / "encoder", "BertForMaskedLM", "words")
-    assert "this one is of the family encoder" in refused(run("generate", encoder.place, "a"))
+    assert "this model is an encoder" in refused(run("generate", encoder.path, "a"))
 
 
 # ---- encoder-decoders
@@ -348,7 +364,7 @@ def test_tasks_by_name_and_by_prefix(seq2seq: hub.Loaded) -> None:
         return str(row["text"])
 
     expected = generate_text(seq2seq, ["summarize: Python has lists"], max_new_tokens=5)[0][0].text.removeprefix(" ")
-    place, words = str(seq2seq.place), "Python has lists"
+    place, words = str(seq2seq.path), "Python has lists"
     assert text("summarise", place, words) == expected
     assert text("task", place, words, "--name", "summarization") == expected
     assert text("task", place, words, "--prefix", "summarize: ", "--max-new-tokens", "5") == expected
@@ -357,21 +373,21 @@ def test_tasks_by_name_and_by_prefix(seq2seq: hub.Loaded) -> None:
     assert text("translate", place, words, "--from", "en", "--to", "de") == expected
     streamed = run("translate", place, words, "--from", "en", "--to", "de", "--stream").stdout
     assert streamed == f"{expected}\n"
-    assert "states summarization, translation_en_to_de" in refused(run("task", place, words, "--name", "summary"))
-    assert "say the task once" in refused(run("task", place, words))
-    assert "say both languages, --from and --to;" in refused(run("translate", place, words, "--to", "de"))
+    assert "has summarization, translation_en_to_de" in refused(run("task", place, words, "--name", "summary"))
+    assert "set the task once" in refused(run("task", place, words))
+    assert "set both languages, --from and --to;" in refused(run("translate", place, words, "--to", "de"))
 
 
 def test_a_whole_file_is_summarised_as_one_text(seq2seq: hub.Loaded, tmp_path: Path) -> None:
     path = tmp_path / "long.txt"
     path.write_text("Python\nhas\n\nlists\n")
-    (row,) = rows(run("summarise", seq2seq.place, "--whole", "--file", path, "--json"))
+    (row,) = rows(run("summarise", seq2seq.path, "--whole", "--file", path, "--json"))
     assert row["prompt"] == "Python\nhas\n\nlists\n"
 
 
 def test_a_decoder_does_not_translate(folder: Path) -> None:
-    assert "needs a model of the family encoder-decoder" in refused(run("translate", folder, "a"))
-    assert "needs a model of the family encoder-decoder" in refused(run("summarise", folder, "a"))
+    assert "needs an encoder-decoder" in refused(run("translate", folder, "a"))
+    assert "needs an encoder-decoder" in refused(run("summarise", folder, "a"))
 
 
 # ---- conversations
@@ -385,8 +401,8 @@ def chatty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokens = len(first.tokenizer.chat([{"role": "user", "content": "Hi"}]))
     loaded = scripted(tmp_path_factory.mktemp("chat"), "Hello 😀", after=tokens)
     loaded.tokenizer.chat_template = CHAT
-    loaded.tokenizer.save(loaded.place)
-    return loaded.place
+    loaded.tokenizer.save(loaded.path)
+    return loaded.path
 
 
 def test_chat_from_a_pipe_line_by_line(chatty: Path) -> None:
@@ -404,7 +420,10 @@ def test_chat_from_a_pipe_line_by_line(chatty: Path) -> None:
 
 def test_commands_of_a_chat_never_reach_the_model(chatty: Path) -> None:
     plain = run("chat", chatty, "--json", given="Hi\n")
-    for command, words in (("/help", "/reset begins anew"), ("/rest", "/rest is no command: /reset begins anew")):
+    for command, words in (
+        ("/help", "/reset starts a new conversation"),
+        ("/rest", "/rest is no command: /reset starts a new"),
+    ):
         found = run("chat", chatty, "--json", given=f"{command}\nHi\n")
         assert found.stdout == plain.stdout
         assert words in found.stderr
