@@ -18,6 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from glassformer.config.checks import check_positive, check_probability
+from glassformer.nn import kernels
 from glassformer.nn.linear import linear
 from glassformer.nn.norm import upcast
 
@@ -25,6 +26,7 @@ IGNORE = -100  # the label of a position that is not counted in the loss
 # By default logits are made for as many rows as give these many logits, but for no fewer rows than the second number,
 # because each time all rows of W's gradient are added to. Few on a CPU, whose caches may hold them.
 CPU_CHUNK, CHUNK = (2**24, 256), (2**27, 2048)
+COMPILED_CHUNK = (2**30, 2048)  # compiled code holds a chunk's logits and their gradients, but no float32 copy of them
 
 
 class TokenLoss(NamedTuple):
@@ -84,7 +86,7 @@ def linear_cross_entropy(
     dtype = product_dtype(x)
     if dtype == torch.float16:
         raise ValueError("float16 needs fused=False: its gradients underflow unless the loss is scaled before them.")
-    logits, rows = CPU_CHUNK if x.is_cpu else CHUNK
+    logits, rows = CPU_CHUNK if x.is_cpu else COMPILED_CHUNK if torch.compiler.is_compiling() else CHUNK
     chunk = max(rows, logits // weight.shape[0]) if chunk is None else chunk
     check_positive(chunk=chunk)
     flat, targets = x.reshape(-1, x.shape[-1]), labels.reshape(-1)  # N D, N
@@ -128,14 +130,16 @@ class _Sums:
         counted = (labels != IGNORE).unsqueeze(-1)  # N 1
         vectors = self.x.masked_fill(~counted, 0.0)  # what is ignored adds nothing to W's gradient, whatever it is
         chunk = -(-count // max(1, -(-count // chunk)))
-        # The same memory for every chunk: fresh memory is slow to touch.
-        same = self.wide == self.x.dtype
-        logits_memory = self.x.new_empty(chunk, vocab)
+        # The same memory for every chunk: fresh memory is slow to touch. A compiler plans the memory itself.
+        is_compiled = torch.compiler.is_compiling()
+        same = self.wide == self.x.dtype and not is_compiled
+        logits_memory = None if is_compiled else self.x.new_empty(chunk, vocab)
         probs_memory = self.x.new_empty(chunk, vocab) if same else None
         total, correct = self.x.new_zeros((), dtype=self.wide), labels.new_zeros(())
         for start in range(0, count, max(1, chunk)):
             rows = slice(start, min(start + chunk, count))
-            x, targets, out = vectors[rows], labels[rows], logits_memory[: rows.stop - start]
+            x, targets = vectors[rows], labels[rows]
+            out = None if logits_memory is None else logits_memory[: len(x)]
             logits = _logits(x, self.weight, self.bias, out)  # n V
             if probs_memory is not None:
                 log_probs = torch.log_softmax(logits, -1, out=probs_memory[: len(x)])
@@ -152,11 +156,13 @@ class _Sums:
     ) -> None:
         """Add the gradients of some rows; the memory of their log-probabilities is used for those of the logits."""
         # softmax − target
-        grad = log_probs.exp_()  # n V
-        if smoothing > 0:
-            grad.sub_(smoothing / grad.shape[-1])
-        label = targets.clamp(min=0).unsqueeze(-1)  # n 1, any where IGNORE
-        grad.scatter_(-1, label, grad.gather(-1, label) - (1 - smoothing))
+        vocab, label = log_probs.shape[-1], targets.clamp(min=0).unsqueeze(-1)  # n 1, any where IGNORE
+        if torch.compiler.is_compiling():  # element by element, in the pass that computes the softmax
+            is_label = torch.arange(vocab, device=label.device) == label
+            grad = log_probs.exp() - is_label * (1 - smoothing) - smoothing / vocab  # n V
+        else:
+            grad = log_probs.exp_().sub_(smoothing / vocab) if smoothing > 0 else log_probs.exp_()
+            grad.scatter_(-1, label, grad.gather(-1, label) - (1 - smoothing))
         grad = grad.to(x.dtype)
         # Those of b, W and the vectors.
         if self.needs_bias:
@@ -172,8 +178,10 @@ class _Sums:
             self.x_grad[rows] = (grad @ self.weight).masked_fill_(~counted, 0.0)
 
 
-def _logits(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Float[Tensor, "n V"]:
-    """W x (+ b), in memory that is there."""
+def _logits(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None) -> Float[Tensor, "n V"]:
+    """W x (+ b), in memory that is there, if ``out`` is."""
+    if out is None:
+        return kernels.linear(x, weight, bias)
     return torch.mm(x, weight.mT, out=out) if bias is None else torch.addmm(bias, x, weight.mT, out=out)
 
 

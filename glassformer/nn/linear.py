@@ -6,6 +6,7 @@ for the standard deviations.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from einops import rearrange
@@ -85,6 +86,23 @@ class Linear(nn.Module):
     def extra_repr(self) -> str:
         """Return what ``print(model)`` shows in parentheses."""
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
+
+
+def joint_linear(x: Float[Tensor, "... d_in"], layers: Sequence[nn.Module]) -> tuple[Float[Tensor, "... _"], ...]:
+    """Return the outputs of several layers for the same vectors; compiled, they are one product.
+
+    The compiler copies the matrices side by side in the pass that casts them for autocast anyway; without it, the copy
+    would cost more than the product saves. What is not a plain ``Linear``, an adapter for one, is called as it is.
+    """
+    plain = [layer for layer in layers if isinstance(layer, Linear) and type(layer) is Linear and layer.fused]
+    if len(plain) < len(layers) or not torch.compiler.is_compiling():
+        return tuple(layer(x) for layer in layers)
+    weight = torch.cat([layer.weight for layer in plain])  # (Σ d_out, d_in)
+    bias = None
+    if any(layer.bias is not None for layer in plain):
+        zeros = (weight.new_zeros(layer.out_features) for layer in plain)
+        bias = torch.cat([zero if layer.bias is None else layer.bias for layer, zero in zip(plain, zeros, strict=True)])
+    return torch.split(linear(x, weight, bias, fused=True), [layer.out_features for layer in plain], dim=-1)
 
 
 class QuantizedLinear(nn.Module):

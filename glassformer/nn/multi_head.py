@@ -24,7 +24,7 @@ from glassformer import config
 from glassformer.config import BlockSparse
 from glassformer.nn.attention import AnyMask, AttentionOutput, AttentionPath, batch_axes, scaled_dot_product_attention
 from glassformer.nn.cache import LayerCache
-from glassformer.nn.linear import Linear
+from glassformer.nn.linear import Linear, joint_linear
 from glassformer.nn.masks import DenseMask, Mask, as_mask
 from glassformer.nn.norm import make_norm
 from glassformer.nn.observer import Observer, observe
@@ -208,13 +208,9 @@ class Attention(nn.Module):
             context = AttentionContext(mask=mask, rope=rotary_angles_of(self.rope, query, token_positions), path=path)
         key = query if key is None else key
         value = key if value is None else value
-        # Project to heads: q (..., H, T, K), k and v (..., G, S, K). Those of a memory are projected once.
-        q = self.q(query)
-        if cache is not None and context.is_cross:
-            k, v = cache.project_memory_once(lambda: self._keys_and_values(key, value))
-            cache = None
-        else:
-            k, v = self._keys_and_values(key, value)
+        # Project: q (..., T, H·K), k and v (..., G, S, K). Those of a memory are projected once.
+        q, k, v = self._project(query, key, value, cache if context.is_cross else None)
+        cache = None if context.is_cross else cache
         # Beams that share a row of the memory become queries of one row: (B, T, H·K) → (N, B/N · T, H·K).
         if in_stack and k.shape[0] != q.shape[0]:
             q, k, v, context = _share_memory(q, k, v, context)
@@ -239,10 +235,27 @@ class Attention(nn.Module):
         # Project back to the model width.
         return self.o(attended) if weights is None else (self.o(attended), weights)
 
+    def _project(
+        self, query: Tensor, key: Tensor, value: Tensor, memory_cache: LayerCache | None
+    ) -> tuple[Float[Tensor, "... T HK"], Float[Tensor, "... G S K"], Float[Tensor, "... G S V"]]:
+        if memory_cache is not None:
+            k, v = memory_cache.project_memory_once(lambda: self._keys_and_values(key, value))
+            return self.q(query), k, v
+        if key is query and value is query:
+            q, k, v = joint_linear(query, (self.q, self.k, self.v))
+            return q, *self._split_keys(k, v)
+        return self.q(query), *self._keys_and_values(key, value)
+
     def _keys_and_values(
         self, key: Float[Tensor, "... S D"], value: Float[Tensor, "... S D"]
     ) -> tuple[Float[Tensor, "... G S K"], Float[Tensor, "... G S V"]]:
-        k, v = split_heads(self.k(key), self.kv_heads), split_heads(self.v(value), self.kv_heads)
+        k, v = joint_linear(key, (self.k, self.v)) if value is key else (self.k(key), self.v(value))
+        return self._split_keys(k, v)
+
+    def _split_keys(
+        self, k: Float[Tensor, "... S GK"], v: Float[Tensor, "... S GV"]
+    ) -> tuple[Float[Tensor, "... G S K"], Float[Tensor, "... G S V"]]:
+        k, v = split_heads(k, self.kv_heads), split_heads(v, self.kv_heads)
         return k if self.k_norm is None else self.k_norm(k), v
 
     def _relative_scores(self, context: AttentionContext, q: Tensor, k: Tensor) -> Tensor:

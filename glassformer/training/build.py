@@ -21,14 +21,15 @@ from glassformer.training.adapters import adapter_state, fingerprint
 from glassformer.training.block_calls import checkpoint_blocks, compile_model
 from glassformer.training.build_model import StartModel, check_new, make_facts, make_model, make_tokenizer, start_model
 from glassformer.training.checkpoint import CheckpointError, check
-from glassformer.training.loop import Schedule, Settings, Trainer, schedule
-from glassformer.training.objectives.base import Batch, Objective
+from glassformer.training.loop import Precision, Settings, Trainer
+from glassformer.training.objectives.base import Batch, Objective, is_traceable
 from glassformer.training.objectives.job import HasLengths, Job, RunContext, job_of, without_smoothing
 from glassformer.training.optim import adamw, muon_and_adamw
 from glassformer.training.parallel import all_gather, on_rank_zero, rank_zero_first
 from glassformer.training.recipe import Aligned, Files, Optimisation, Recipe, RecipeLoadOptions
 from glassformer.training.recipe_data import PARTS, Records, read_parts
 from glassformer.training.run_state import compare, fingerprint_of, needs_base
+from glassformer.training.schedules import Schedule, schedule
 from glassformer.weights.files import WeightsError
 from glassformer.weights.source import find_model
 
@@ -36,7 +37,7 @@ from glassformer.weights.source import find_model
 # digits). Of files and folders the contents are compared, not the paths.
 FREE = {
     "": ("name", "about", "expected"),
-    "run": ("device", "parallel", "compile", "recompute", "keep", "keep_memory"),
+    "run": ("device", "parallel", "compile", "capture", "recompute", "keep", "keep_memory"),
     "batch": ("workers",),
     "data": ("train", "valid", "test", "on_bad_row"),
     "model": ("teacher", "load_options"),
@@ -107,6 +108,7 @@ def build_run(
         checkpoint: of a run to resume; compared before anything is trained or written.
         begin: called, by the first process, when all is in order, before anything is written.
     """
+    recipe = replace(recipe, run=replace(recipe.run, precision=chosen_precision(recipe, process.device)))
     if checkpoint is not None:
         recipe = _with_existing_start(recipe, checkpoint)
     # Read the data, and compare what is known by now with the checkpoint.
@@ -146,6 +148,13 @@ def build_run(
         base=fingerprint(model, adapter_state(model)) if is_adapted else None,
         start_notes=[] if start is None else start.notes,
     )
+
+
+def chosen_precision(recipe: Recipe, device: torch.device) -> Precision:
+    """Return the precision of the products: with ``auto``, bfloat16 on a GPU that computes with it, else float32."""
+    if recipe.run.precision != "auto":
+        return recipe.run.precision
+    return "bfloat16" if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0) else "float32"
 
 
 def _with_existing_start(recipe: Recipe, checkpoint: Path) -> Recipe:
@@ -192,11 +201,17 @@ def _trainer(
 ) -> Trainer:
     if recipe.run.recompute:
         checkpoint_blocks(model)
-    if recipe.run.compile:
+    run = recipe.run
+    in_blocks = process.device.type == "cpu" or process.world > 1 or run.recompute or not is_traceable(objective)
+    if run.compile and in_blocks:
         compile_model(model)
-    wrap = parallel.wrap(recipe.run.parallel, model)
+    wrap = parallel.wrap(run.parallel, model)
     loader, optimizers = _loader(recipe, examples, objective, process), make_optimizers(recipe.optimizer, model)
-    return Trainer(model, objective, loader, optimizers, _settings(recipe, process), wrap=wrap)
+    settings = _settings(recipe, process)
+    trainer = Trainer(model, objective, loader, optimizers, settings, wrap=wrap, capture=run.capture)
+    if run.compile and not in_blocks:
+        trainer.train_module.compile_whole()
+    return trainer
 
 
 def batch_plan(recipe: Recipe, examples: Dataset[Any], *, shuffle: bool = True) -> BatchPlan:
@@ -235,7 +250,7 @@ def _settings(recipe: Recipe, process: parallel.Process) -> Settings:
         steps=run.steps,
         accumulate=parallel.micro_batches_per_process(recipe.batch.micro_batches, process.world),
         clip=recipe.optimizer.clip,
-        precision=run.precision,
+        precision=chosen_precision(recipe, process.device),
         schedule=make_schedule(recipe.optimizer, run.steps),
     )
 

@@ -42,6 +42,7 @@ PLANNED_BATCHES = 200  # of the first epoch, among which the largest is sought
 TIMED_STEPS = 3  # after those that are not timed, because they also allocate or compile
 TIMED_SECONDS = 5.0  # no further step is timed after so many
 LONG = 3600.0  # seconds from which on a run is long
+COMPILED_SAVES, COMPILING = 0.25, 60.0  # share of a step's time on a GPU; seconds (benchmarks/LOG.md has the figures)
 STATES = {"AdamW": 2, "Muon": 1}  # numbers that an optimizer keeps for each parameter
 
 
@@ -63,6 +64,12 @@ class CostEstimate:
     has_other_metrics: bool = False  # besides the loss, whose time is not known
     sizes: tuple[str, ...] = ()  # values of run.size that make the run smaller
     reasons: tuple[str, ...] = ()
+    can_compile: bool = False  # the whole step, for batches of one shape
+
+    @property
+    def pays_to_compile(self) -> bool:
+        """Whether compiling the whole step will save more time than it takes."""
+        return self.can_compile and (self.step_seconds or 0.0) * self.steps * COMPILED_SAVES > COMPILING
 
     @property
     def seconds(self) -> float | None:
@@ -175,7 +182,12 @@ def add_times(estimate: CostEstimate, run: Run, process: Process) -> CostEstimat
         if process.world > 1:  # the others wait for this process
             raise
         return replace(estimate, reasons=(*estimate.reasons, f"time is not estimated: {_first_line(error)}"))
-    return replace(estimate, step_seconds=seconds, validation_seconds=validation)
+    return replace(
+        estimate,
+        step_seconds=seconds,
+        validation_seconds=validation,
+        can_compile=run.trainer.captured is not None and _has_one_shape(run, process),
+    )
 
 
 @contextmanager
@@ -219,7 +231,7 @@ class _TrainingStep(nn.Module):
     def __init__(self, run: Run, batch: Batch) -> None:
         super().__init__()
         self.model, self.objective, self.batch = run.model, run.objective, batch
-        self.precision = run.recipe.run.precision
+        self.precision = run.trainer.settings.precision
 
     def forward(self, inputs: dict[str, Tensor], labels: dict[str, Tensor]) -> Tensor:
         """Return a scalar to differentiate; fake tensors are on the CPU."""
@@ -301,7 +313,8 @@ def _first_batches(run: Run, process: Process, count: int) -> list[Batch]:
 def _step_seconds(run: Run, process: Process, steps: int) -> float:
     """Return the seconds of a forward and a backward pass on a batch, after warm-up passes."""
     # A compiled model compiles at the first pass and, if the second batch has another shape, once more.
-    is_compiled = run.recipe.run.compile
+    captures = run.trainer.captured is not None
+    is_compiled = bool(run.recipe.run.compile) and not captures
     untimed = 2 if is_compiled else 1
     batches = _first_batches(run, process, untimed + max(1, min(TIMED_STEPS, steps // 10)))
     module = run.trainer.train_module if _is_sharded(run, process) else TrainModule(run.model, run.objective)
@@ -310,16 +323,42 @@ def _step_seconds(run: Run, process: Process, steps: int) -> float:
     timed: list[float] = []
     for batch in batches:
         start = _now(process.device)
-        with _autocast(process.device.type, run.recipe.run.precision):
-            share, _ = module(batch.to(process.device), batch.counts)
-        share.backward()
+        on_device = batch.to(process.device)
+        _gradients(module, on_device, run.trainer.settings.precision)
         run.model.zero_grad(set_to_none=True)
         timed.append(_now(process.device) - start)
+        if captures:
+            timed[-1] = _captured_seconds(run, module, on_device)
         is_slow = not is_compiled and timed[0] > TIMED_SECONDS
         if _of_first_process(is_slow or sum(timed[untimed:]) > TIMED_SECONDS):  # all make equally many steps
             break
     steady = timed[untimed:] or timed[-1:]
     return sum(steady) / len(steady)
+
+
+def _gradients(module: nn.Module, batch: Batch, precision: Precision) -> None:
+    """Make one forward and one backward pass."""
+    with _autocast(next(iter(batch.inputs.values())).device.type, precision):
+        share, _ = module(batch, batch.counts)
+    share.backward()
+
+
+def _captured_seconds(run: Run, module: nn.Module, batch: Batch) -> float:
+    """Return the seconds of the same passes as a CUDA graph, as the steps of the run will be."""
+    graph, device = torch.cuda.CUDAGraph(), next(run.model.parameters()).device
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        _gradients(module, batch, run.trainer.settings.precision)
+    start = _now(device)
+    graph.replay()
+    seconds = _now(device) - start
+    run.model.zero_grad(set_to_none=True)
+    return seconds
+
+
+def _has_one_shape(run: Run, process: Process) -> bool:
+    """Whether the first batches have the same shapes, with which compiled code is made once."""
+    batches = _first_batches(run, process, 1 + TIMED_STEPS)
+    return len({tuple(x.shape for x in batch.tensors.values()) for batch in batches}) == 1
 
 
 def _validation_batches(run: Run) -> int:

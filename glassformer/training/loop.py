@@ -9,73 +9,24 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import AdamW, Optimizer
 
-from glassformer.config.checks import check_choice, check_number, check_positive, check_probability
+from glassformer.config.checks import check_choice, check_number, check_positive
 from glassformer.nn.modes import Evaluating
-from glassformer.training.objectives.base import Batch, Loss, Objective
+from glassformer.training.block_calls import calls_in
+from glassformer.training.capture import CapturedSteps
+from glassformer.training.losses import LossAccumulator, Means
+from glassformer.training.objectives.base import Batch, Count, Loss, LossTerm, Objective, count_tensors, is_traceable
 from glassformer.training.parallel import all_gather, full_tensor, gathered_weights, world_size
+from glassformer.training.schedules import Schedule, warmup_cosine
 
-Schedule = Callable[[float], float]  # from the fraction of a run that is done to a factor on the learning rate
 Precision = Literal["float32", "bfloat16", "float16"]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-# Learning-rate schedules: a linear warm-up from ``start`` to 1 over the fraction ``warmup`` of the run, then a decay.
-
-
-def warmup_cosine(progress: float, *, warmup: float = 0.05, start: float = 0.05, floor: float = 0.05) -> float:
-    """Return half a cosine wave down to ``floor`` (Loshchilov and Hutter, 2017)."""
-    if progress < warmup:
-        return start + (1 - start) * progress / warmup
-    decay = min(1.0, (progress - warmup) / (1 - warmup))  # 0 at the end of the warm-up, 1 at the end of the run
-    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * decay))
-
-
-def warmup_linear(progress: float, *, warmup: float = 0.05, start: float = 0.05, floor: float = 0.0) -> float:
-    """Return a straight line down to ``floor`` (Devlin et al., 2019)."""
-    if progress < warmup:
-        return start + (1 - start) * progress / warmup
-    return 1 - (1 - floor) * min(1.0, (progress - warmup) / (1 - warmup))
-
-
-def warmup_constant(progress: float, *, warmup: float = 0.05, start: float = 0.05) -> float:
-    """No change after the warm-up."""
-    return start + (1 - start) * progress / warmup if progress < warmup else 1.0
-
-
-def warmup_inverse_sqrt(progress: float, *, warmup: float = 0.05, start: float = 0.0) -> float:
-    """√(warm-up steps / steps): the schedule of Vaswani et al. (2017), section 5.3, with its peak as 1.
-
-    Theirs is d_model^−0.5 · min(step^−0.5, step · warmup^−1.5); its peak, the learning rate to set here, is
-    (d_model · warm-up steps)^−0.5.
-    """
-    if warmup == 0:
-        raise ValueError("this schedule decays from the end of its warm-up; warmup must be more than 0.")
-    return start + (1 - start) * progress / warmup if progress < warmup else math.sqrt(warmup / progress)
-
-
-SCHEDULES: dict[str, Callable[..., float]] = {
-    "cosine": warmup_cosine,
-    "linear": warmup_linear,
-    "inverse-sqrt": warmup_inverse_sqrt,
-    "constant": warmup_constant,
-}
-
-
-def schedule(name: str, **options: float) -> Schedule:
-    """Return a schedule by its name, with its options filled in."""
-    check_choice("schedule", name, SCHEDULES)
-    check_probability(**{key: options[key] for key in ("warmup", "start") if key in options})
-    scheduler = partial(SCHEDULES[name], **options)
-    scheduler(0.0)  # a wrong option is an error now, not at the first step
-    return scheduler
 
 
 # Batches in, reports out.
@@ -140,51 +91,7 @@ class StepReport:
     skipped: bool = False  # float16 overflowed: the scale was lowered and no weight changed
 
 
-class Means(NamedTuple):
-    """Mean loss over some batches, with its terms and metrics such as accuracy."""
-
-    loss: float
-    terms: dict[str, float]
-    metrics: dict[str, float]
-
-
-@dataclass
-class LossAccumulator:
-    """Losses of several batches, summed. Means are over targets, not over batches."""
-
-    processes: int = 1  # that each add their own batches
-    totals: dict[tuple[str, str], Tensor] = field(default_factory=dict)  # by ("term" or "metric", name)
-    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    weights: dict[str, float] = field(default_factory=dict)  # of the terms
-
-    def add(self, loss: Loss) -> None:
-        """Add the loss of one batch."""
-        sums = {("term", name): (term.total, term.count) for name, term in loss.terms.items()}
-        sums |= {("metric", name): total_and_count for name, total_and_count in loss.metrics.items()}
-        for key, (total, count) in sums.items():
-            total = total.detach().double()
-            self.totals[key] = total if key not in self.totals else self.totals[key] + total
-            self.counts[key] += count
-        self.weights |= {name: term.weight for name, term in loss.terms.items()}
-
-    def means(self) -> Means:
-        """Return means over all batches of all processes, each of which must call this; one may have added no batch."""
-        if self.processes > 1:
-            self._all_reduce()
-        values = {key: float(total) / max(1, self.counts[key]) for key, total in self.totals.items()}
-        terms = {name: value for (kind, name), value in values.items() if kind == "term"}
-        metrics = {name: value for (kind, name), value in values.items() if kind == "metric"}
-        return Means(sum(self.weights[name] * mean for name, mean in terms.items()), terms, metrics)
-
-    def _all_reduce(self) -> None:
-        own = {key: float(total) for key, total in self.totals.items()}
-        self.totals, every = {}, all_gather((own, self.weights, self.counts))
-        self.counts = Counter()
-        for totals, weights, counts in every:  # in the order of ranks, so that all get the same to the bit
-            self.weights |= weights
-            self.counts.update(counts)
-            for key, value in totals.items():
-                self.totals[key] = self.totals.get(key, torch.zeros((), dtype=torch.float64)) + value
+NamedSums = dict[str, tuple[Tensor, Count, float]]  # total, count and weight by name
 
 
 class TrainModule(nn.Module):
@@ -194,15 +101,61 @@ class TrainModule(nn.Module):
         super().__init__()
         self.model = model
         self.objective = objective
+        self._compiled: Callable[..., tuple[Tensor, NamedSums, NamedSums]] | None = None
 
-    def forward(self, batch: Batch, counts: Mapping[str, int]) -> tuple[Tensor, Loss]:
+    def compile_whole(self, **options: Any) -> None:
+        """Compile model and loss as one graph, with the options of ``torch.compile``; at the first call."""
+        if not is_traceable(self.objective):
+            name = type(self.objective).__name__
+            raise ValueError(f"{name} reads values of tensors, so its loss is not one graph; compile the blocks alone.")
+        self._compiled = torch.compile(self._sums, fullgraph=True, **options)
+
+    def forward(self, batch: Batch, counts: Mapping[str, Count]) -> tuple[Tensor, Loss]:
         """This batch's part of the step's loss, a scalar to differentiate; and the loss with its terms."""
+        if self._compiled is None:
+            loss = self.objective.loss(self.model, batch)
+            return loss.mean(counts), loss
+        device = next(iter(batch.inputs.values())).device
+        counters = count_tensors(batch.counts, device), count_tensors(counts, device)
+        share, terms, metrics = self._compiled(batch.inputs, batch.labels, batch.counted, *counters)
+        return share, Loss({n: LossTerm(*term) for n, term in terms.items()}, {n: m[:2] for n, m in metrics.items()})
+
+    def _sums(
+        self,
+        inputs: dict[str, Tensor],
+        labels: dict[str, Tensor],
+        counted: dict[str, Tensor],
+        batch_counts: dict[str, Tensor],
+        counts: dict[str, Tensor],
+    ) -> tuple[Tensor, NamedSums, NamedSums]:
+        """Return the same from tensors alone: each term of the loss as its total, count and weight."""
+        batch = Batch(inputs=inputs, labels=labels, counted=counted, counts=batch_counts, tokens=0)
         loss = self.objective.loss(self.model, batch)
-        return loss.mean(counts), loss
+        terms = {name: (term.total, term.count, term.weight) for name, term in loss.terms.items()}
+        return loss.mean(counts), terms, {name: (total, count, 1.0) for name, (total, count) in loss.metrics.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueuedStep:
+    """A step whose work was given to the device, and which may not be finished yet."""
+
+    step: int
+    lr: float
+    tokens: int
+    tokens_seen: int
+    fraction: float
+    losses: LossAccumulator
+    numbers: Tensor  # the gradient norm, then ``losses.stacked()``; on the CPU once ``ready``
+    ready: torch.cuda.Event | None = None
+    skipped: bool = False
 
 
 class Trainer:
     """A run: iterating over it makes steps and yields their reports.
+
+    On a GPU the CPU gives the next step to the device before it reads the results of the last one, so that the device
+    never waits for it; a step that ``is_due`` is read at once. Steps of one shape run as one CUDA graph
+    (``capture.CapturedSteps``) unless ``capture`` is off.
 
     Args:
         model: in training mode while steps are made.
@@ -211,6 +164,7 @@ class Trainer:
         optimizers: they step together; ``settings.schedule`` scales their initial learning rates.
         settings: length and numerics of the run.
         wrap: wraps ``TrainModule`` for several processes; see ``training.parallel``.
+        capture: run steps as CUDA graphs; None: where that is possible.
     """
 
     def __init__(
@@ -222,6 +176,7 @@ class Trainer:
         settings: Settings,
         *,
         wrap: Any = None,
+        capture: bool | None = None,
     ) -> None:
         self.model, self.batches, self.optimizers, self.settings = model, batches, list(optimizers), settings
         train_module = TrainModule(model, objective)
@@ -229,11 +184,34 @@ class Trainer:
         self.device = next(model.parameters()).device
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.precision == "float16")
         self.step = self.tokens_seen = 0
+        self.is_due: Callable[[int], bool] = lambda _: True  # whether a step is read before the next one begins
+        self.after_update: list[Callable[[], None]] = []  # called whenever the weights have changed
         self._processes = world_size()
-        self._start = time.perf_counter()
+        self._start = self._last_read = time.perf_counter()
         self._rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in self.optimizers]
         self._parameters = [p for o in self.optimizers for group in o.param_groups for p in group["params"]]
         self._check_processes(wrap)
+        # Whether a step leaves it to the device to skip an update that is not finite.
+        reasons = self._reasons_to_wait()
+        self._failed = None if reasons else torch.zeros((), dtype=torch.bool, device=self.device)
+        reasons += [] if is_traceable(objective) else [f"the loss of {type(objective).__name__} reads values"]
+        reasons += ["run.recompute saves random states"] if any(c.recomputes for c in calls_in(model)) else []
+        if capture and reasons:
+            raise ValueError(f"run.capture=true is not possible: {'; '.join(reasons)}. Leave it out.")
+        captures = not reasons and capture is not False
+        self.captured = CapturedSteps(self._step_on_device, self.optimizers, self.device) if captures else None
+
+    def _reasons_to_wait(self) -> list[str]:
+        """Return why each step must be read by the CPU before the weights change; empty: the device can decide."""
+        reasons = {
+            f"the device is a {self.device.type}, not a GPU of Nvidia": self.device.type != "cuda",
+            "several processes train": self._processes > 1,
+            "float16 adapts the scale of the loss to each step": self.scaler.is_enabled(),
+            "not all optimizers are fused AdamW": not all(
+                isinstance(o, AdamW) and all(group["fused"] for group in o.param_groups) for o in self.optimizers
+            ),
+        }
+        return [reason for reason, holds in reasons.items() if holds]
 
     def _check_processes(self, wrap: Any) -> None:
         if self._processes > 1 and wrap is None:
@@ -246,10 +224,18 @@ class Trainer:
 
     def __iter__(self) -> Iterator[StepReport]:
         """Make all remaining steps. When it ends, the optimizers have their initial learning rates again."""
-        self._start = time.perf_counter()
+        self._start = self._last_read = time.perf_counter()
+        queued: QueuedStep | None = None
         try:
             while self._fraction(self.step) < 1:
-                yield self.advance()
+                before, queued = queued, self._queue()
+                if before is not None:
+                    yield self._read(before)
+                if self._failed is None or self.is_due(self.step):
+                    yield self._read(queued)
+                    queued = None
+            if queued is not None:
+                yield self._read(queued)
         finally:
             self._scale_lr(1.0)
 
@@ -266,7 +252,11 @@ class Trainer:
 
     def advance(self) -> StepReport:
         """Make one step. A loss or gradient that is not finite raises before any weight changes."""
-        start, settings, processes = time.perf_counter(), self.settings, self._processes
+        return self._read(self._queue())
+
+    def _queue(self) -> QueuedStep:
+        """Give the next step to the device."""
+        settings = self.settings
         self.model.train()
         self._scale_lr(settings.schedule(self._fraction(self.step + 1)))
 
@@ -276,19 +266,33 @@ class Trainer:
         except StopIteration:
             done = f"after {self.step} steps, with {self._fraction(self.step):.0%} done"
             raise ValueError(f"the batches ran out {done}.") from None
-        total = Counter[str]()
-        for batch in batches:
-            total.update(batch.counts)
-        counts, tokens = dict(total), sum(batch.tokens for batch in batches)
-        if processes > 1:
+        counts, tokens = _total_counts(batches), sum(batch.tokens for batch in batches)
+        if self._processes > 1:
             counts, tokens = _all_reduce_counts(counts, tokens)
 
-        # Forward and backward; gradients add up in p.grad, and are exchanged in the last backward pass.
+        result = self._step_now(batches, counts) if self._failed is None else self._step_later(batches, counts)
+        for call in self.after_update:
+            call()
+        self.step += 1
+        self.tokens_seen += tokens
+        return QueuedStep(
+            step=self.step,
+            lr=self.optimizers[0].param_groups[0]["lr"],
+            tokens=tokens,
+            tokens_seen=self.tokens_seen,
+            fraction=self._fraction(self.step),
+            **result,
+        )
+
+    def _gradients(self, batches: Sequence[Batch], counts: Mapping[str, Count]) -> tuple[LossAccumulator, Tensor]:
+        """Make the forward and backward passes, then clip; return losses, and the norm before clipping."""
+        settings, processes = self.settings, self._processes
+        # Gradients add up in p.grad, and are exchanged in the last backward pass.
         losses = LossAccumulator(processes)
         for number, batch in enumerate(batches, start=1):
             with self._no_sync() if processes > 1 and number < len(batches) else nullcontext():
                 with self._autocast() if settings.precision != "float32" else nullcontext():
-                    share, loss = self.train_module(batch.to(self.device, non_blocking=True), counts)  # share: ()
+                    share, loss = self.train_module(batch, counts)  # share: ()
                 self.scaler.scale(share * processes).backward()  # gradients are averaged over processes, counts summed
             losses.add(loss)
 
@@ -296,30 +300,77 @@ class Trainer:
         for optimizer in self.optimizers:
             self.scaler.unscale_(optimizer)
         norm = nn.utils.clip_grad_norm_(self._parameters, math.inf if settings.clip is None else settings.clip)
-        grad_norm, means = float(full_tensor(norm) if processes > 1 else norm), losses.means()
+        return losses, full_tensor(norm) if processes > 1 else norm
+
+    def _step_now(self, batches: Sequence[Batch], counts: Mapping[str, Count]) -> dict[str, Any]:
+        """Read the gradient norm and the loss before the weights change."""
+        on_device = [batch.to(self.device, non_blocking=True) for batch in batches]
+        losses, norm = self._gradients(on_device, counts)
+        grad_norm, means = float(norm), losses.means()
 
         # Step, unless float16 overflowed. The scaler alone would skip only the optimizers whose own gradients did.
         overflowed = not math.isfinite(grad_norm)
         if overflowed and not (self.scaler.is_enabled() and math.isfinite(means.loss)):
-            raise self._not_finite(means.loss, grad_norm)
+            raise _not_finite(means.loss, grad_norm, self.step + 1)
         for optimizer in self.optimizers:
             if not overflowed:
                 self.scaler.step(optimizer)
             optimizer.zero_grad()
         self.scaler.update()
+        losses.processes = 1  # all have been added
+        numbers = torch.cat((norm.detach().double().reshape(1).cpu(), losses.stacked().cpu()))
+        return {"losses": losses, "numbers": numbers, "skipped": overflowed}
 
-        self.step += 1
-        self.tokens_seen += tokens
+    def _step_later(self, batches: Sequence[Batch], counts: Mapping[str, Count]) -> dict[str, Any]:
+        """Let the device decide whether the weights change, and copy what it will say without waiting for it."""
+        if self.captured is not None:
+            losses, values = self.captured(batches, counts)
+        else:
+            on_device = [batch.to(self.device, non_blocking=True) for batch in batches]
+            losses, values = self._step_on_device(on_device, counts)
+        if values.is_cpu:
+            return {"losses": losses, "numbers": values}
+        numbers = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+        numbers.copy_(values, non_blocking=True)
+        ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        ready.record()
+        return {"losses": losses, "numbers": numbers, "ready": ready}
+
+    def _step_on_device(self, batches: Sequence[Batch], counts: Mapping[str, Count]) -> tuple[LossAccumulator, Tensor]:
+        """Make a step of which the CPU reads nothing: return losses, and the gradient norm followed by their numbers.
+
+        A norm or loss that is not finite changes no weight, neither in this step nor in a later one.
+        """
+        losses, norm = self._gradients(batches, counts)
+        values = torch.cat((norm.detach().double().reshape(1), losses.stacked()))
+        assert self._failed is not None
+        self._failed.logical_or_(~values.isfinite().all())
+        for optimizer in self.optimizers:
+            optimizer.found_inf = self._failed.float()  # type: ignore[attr-defined]  # as GradScaler tells it
+            optimizer.step()
+            del optimizer.found_inf  # type: ignore[attr-defined]
+            optimizer.zero_grad()
+        return losses, values
+
+    def _read(self, queued: QueuedStep) -> StepReport:
+        """Wait for a step and report on it; raise if its loss or gradients were not finite."""
+        if queued.ready is not None:
+            queued.ready.synchronize()
+        grad_norm, *stacked = queued.numbers.tolist()
+        means = queued.losses.means(stacked)
+        if not math.isfinite(grad_norm) and not queued.skipped:
+            raise _not_finite(means.loss, grad_norm, queued.step)
+        before, self._last_read = self._last_read, time.perf_counter()
         return StepReport(
-            step=self.step,
+            step=queued.step,
             **means._asdict(),
-            lr=self.optimizers[0].param_groups[0]["lr"],
+            lr=queued.lr,
             grad_norm=grad_norm,
-            tokens=tokens,
-            tokens_seen=self.tokens_seen,
-            seconds=time.perf_counter() - start,
-            fraction=self._fraction(self.step),
-            skipped=overflowed,
+            tokens=queued.tokens,
+            tokens_seen=queued.tokens_seen,
+            seconds=self._last_read - before,
+            fraction=queued.fraction,
+            skipped=queued.skipped,
         )
 
     def _no_sync(self) -> AbstractContextManager[Any]:
@@ -330,9 +381,16 @@ class Trainer:
     def _autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, DTYPES[self.settings.precision])
 
-    def _not_finite(self, loss: float, grad_norm: float) -> FloatingPointError:
-        value = f"the loss became {loss}" if not math.isfinite(loss) else f"the gradient norm became {grad_norm}"
-        return FloatingPointError(f"{value} at step {self.step + 1}; no weight was changed. Try a lower lr.")
+
+def _not_finite(loss: float, grad_norm: float, step: int) -> FloatingPointError:
+    value = f"the loss became {loss}" if not math.isfinite(loss) else f"the gradient norm became {grad_norm}"
+    return FloatingPointError(f"{value} at step {step}; no weight was changed. Try a lower lr.")
+
+
+def _total_counts(batches: Sequence[Batch]) -> dict[str, int]:
+    """Return the number of targets in all of these batches."""
+    names = dict.fromkeys(name for batch in batches for name in batch.counts)
+    return {name: sum(int(batch.counts.get(name, 0)) for batch in batches) for name in names}
 
 
 def _all_reduce_counts(counts: dict[str, int], tokens: int) -> tuple[dict[str, int], int]:

@@ -191,10 +191,11 @@ class RunPlan:
 
     steps: int
     seed: int = 0
-    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # bfloat16 on GPUs that compute with it
     device: str = "auto"  # a GPU if there is one
     parallel: Literal["ddp", "fsdp"] = "ddp"  # with several processes
-    compile: bool = False
+    compile: bool | None = None  # with torch.compile; None: on a GPU, where the run is long enough to pay for it
+    capture: bool | None = None  # run steps as CUDA graphs; None: where that is possible
     recompute: bool = False  # activation checkpointing: less memory, a third more compute
     keep_memory: bool = True  # on a CPU, keep freed memory: faster, for somewhat more memory
     average: float | None = None  # decay of a moving average of the weights, which is then evaluated and kept

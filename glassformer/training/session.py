@@ -55,6 +55,10 @@ DURING = ("log.jsonl", "checkpoints")
 MODEL = "model"
 AT_THE_END = (MODEL, "results.json", "loss.svg")
 STOPPING = "stopping after this step, with a checkpoint; a second Ctrl-C stops now, without one"
+COMPILES = (
+    "model and loss are compiled as one graph during the first step, which takes up to a minute; run.compile=false "
+    "does without"
+)
 BEGUN = ".begun"  # holds the recipe that the other files belong to, until the first checkpoint
 
 
@@ -227,6 +231,9 @@ class Session:
         )
         if log is not None and self.run.trainer.step == 0:
             log.write("cost", 0, *timed.record())
+        if self.recipe.run.compile is None and timed.pays_to_compile:
+            self.run.trainer.train_module.compile_whole()
+            self._show_cost([COMPILES], [])
 
     def _show_cost(self, notes: Sequence[str], warnings: Sequence[str]) -> None:
         for text in notes if self._is_first else ():
@@ -235,7 +242,11 @@ class Session:
             self.monitor.warning(text)
 
     def _make_steps(self, log: RunLog | None, signals: StopSignals) -> None:
-        for report in self.run.trainer if not self.stopping.is_over else ():
+        trainer = self.run.trainer
+        trainer.is_due = lambda step: self._is_due(step) or signals.received
+        if self.evaluator.average is not None:
+            trainer.after_update.append(self.evaluator.average.update)
+        for report in trainer if not self.stopping.is_over else ():
             self._after_step(report, log, signals)
             if self.stopping.is_over:
                 patience = self.recipe.evaluation.patience
@@ -244,9 +255,9 @@ class Session:
 
     def _after_step(self, report: StepReport, log: RunLog | None, signals: StopSignals) -> None:
         """Log the step; validate, write a checkpoint and stop where they are due."""
-        if self.evaluator.average is not None:
-            self.evaluator.average.update()
         self._log_step(log, report)
+        if report.step < self.run.trainer.step:  # the next step has begun: this one is not due
+            return
         # Validation.
         is_last = report.step == self.recipe.run.steps
         is_evaluated = is_last or report.step % self.recipe.evaluation.every == 0
@@ -264,11 +275,17 @@ class Session:
             save_model(self.folder / MODEL, self.run, folders)
             raise StoppedError(report.step, [step_of(folder) for folder in folders])
 
+    def _is_due(self, step: int) -> bool:
+        """Whether something is done after a step that needs the weights as they are then."""
+        run, evaluation = self.recipe.run, self.recipe.evaluation
+        return step == run.steps or step % evaluation.every == 0 or step % run.checkpoint_every == 0
+
     def _start_monitor(self) -> None:
         run, recipe = self.run, self.recipe
         models = [part.config for part in run.model.modules() if isinstance(part, Transformer)]
         batch = next(iter(run.batches("valid" if "valid" in run.examples else "train")))
-        utilisation = utilisation_of(models, batch, self.process.device, recipe.run.precision, self.process.world)
+        precision = run.trainer.settings.precision
+        utilisation = utilisation_of(models, batch, self.process.device, precision, self.process.world)
         self.monitor.start(
             steps=recipe.run.steps, done=run.trainer.step, device=self.process.device, utilisation=utilisation
         )

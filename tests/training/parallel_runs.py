@@ -17,7 +17,7 @@ from glassformer.models.transformer import Transformer
 from glassformer.training import parallel, run_state
 from glassformer.training.block_calls import checkpoint_blocks, compile_model
 from glassformer.training.checkpoint import Checkpoints
-from glassformer.training.loop import Settings, Trainer, evaluate, schedule
+from glassformer.training.loop import Settings, Trainer, evaluate
 from glassformer.training.objectives.base import Batch, Objective
 from glassformer.training.objectives.causal_lm import NextToken
 from glassformer.training.objectives.masked_lm import MaskedLM
@@ -35,6 +35,7 @@ from glassformer.training.parallel import (
     shard_like,
 )
 from glassformer.training.run_state import read_run, write_run
+from glassformer.training.schedules import schedule
 from tests.configs import CONFIGS
 
 MICRO_BATCHES = 4  # of a whole step

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from glassformer import Transformer
-from glassformer.training.loop import SCHEDULES, schedule
 from glassformer.training.optim import (
     Muon,
     adamw,
@@ -24,6 +23,7 @@ from glassformer.training.optim import (
     trained,
 )
 from glassformer.training.run_state import random_state, restore_random
+from glassformer.training.schedules import SCHEDULES, schedule
 from tests.configs import CONFIGS, built
 
 

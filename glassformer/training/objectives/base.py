@@ -27,6 +27,7 @@ from glassformer.nn.cross_entropy import TokenLoss as TokenLoss
 from glassformer.nn.cross_entropy import token_cross_entropy as token_cross_entropy
 
 Example = TypeVar("Example", contravariant=True)
+Count = int | Tensor  # a number of positions; a scalar on the device in a step whose code may not depend on its value
 Ids = Sequence[int] | Integer[Tensor, "_"]
 PER_TOKEN = ("segments", "languages", "positions")  # further inputs of a model, one number per token
 
@@ -37,20 +38,77 @@ class Batch:
 
     inputs: dict[str, Tensor]  # arguments of the model: ids, mask, target, target_mask, segments, languages, positions
     labels: dict[str, Tensor]  # the target at each position; IGNORE where nothing is counted in the loss
-    counts: dict[str, int]  # the number of positions that each term of the loss is a sum over
+    counts: Mapping[str, Count]  # the number of positions that each term of the loss is a sum over
     tokens: int  # real tokens that the model reads
     seed: int = 0  # of random numbers drawn while the loss is computed
+    counted: dict[str, Tensor] = field(default_factory=dict)  # per label: positions to compute (``counted_positions``)
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
-        """Return the same batch on another device."""
-        inputs = {name: tensor.to(device, non_blocking=non_blocking) for name, tensor in self.inputs.items()}
-        labels = {name: tensor.to(device, non_blocking=non_blocking) for name, tensor in self.labels.items()}
-        return replace(self, inputs=inputs, labels=labels)
+        """Return the same batch on another device; on a GPU with the positions that are counted in the loss.
+
+        Which these are is known here, on the CPU; to ask the GPU would make the CPU wait for it in every step.
+        """
+        batch = self
+        if torch.device(device).type != "cpu" and not self.counted:
+            found = {
+                name: counted_positions(labels, most=0.5, steps=16)
+                for name, labels in self.labels.items()
+                if labels.is_cpu
+            }
+            batch = replace(self, counted={name: at for name, at in found.items() if at is not None})
+        return batch.map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> "Batch":
         """Return the same batch in pinned memory; torch's DataLoader calls a method of this name."""
-        inputs = {name: tensor.pin_memory() for name, tensor in self.inputs.items()}
-        return replace(self, inputs=inputs, labels={name: tensor.pin_memory() for name, tensor in self.labels.items()})
+        return self.map(torch.Tensor.pin_memory)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        """Return the same batch with every tensor changed."""
+        inputs, labels, counted = (
+            {name: change(tensor) for name, tensor in tensors.items()}
+            for tensors in (self.inputs, self.labels, self.counted)
+        )
+        return replace(self, inputs=inputs, labels=labels, counted=counted)
+
+    def with_counts(self, counts: Mapping[str, Count]) -> "Batch":
+        """Return the same batch with other numbers for its counts."""
+        return replace(self, counts=counts)
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors of the batch, in a fixed order."""
+        groups = {"inputs": self.inputs, "labels": self.labels, "counted": self.counted}
+        return {f"{group}.{name}": tensors[name] for group, tensors in groups.items() for name in sorted(tensors)}
+
+    def enlarged(self) -> "Batch":
+        """Return the same rows with more padding, on the right and in rows of padding alone, so that few shapes occur.
+
+        Sizes are rounded up in steps of at most an eighth (rows) and a quarter (lengths, from 32 tokens on). Batches
+        whose labels are not one per token of the ids or of the target are returned as they are.
+        """
+        sides = [(ids, mask) for ids, mask in (("ids", "mask"), ("target", "target_mask")) if ids in self.inputs]
+        shapes = {self.inputs[ids].shape for ids, _ in sides}
+        if not all(labels.shape in shapes for labels in self.labels.values()):
+            return self
+        inputs = dict(self.inputs)
+        for ids, mask in sides:
+            inputs.setdefault(mask, torch.ones_like(inputs[ids], dtype=torch.bool))
+        inputs = {name: _enlarge(tensor, 0) for name, tensor in inputs.items()}
+        labels = {name: _enlarge(tensor, IGNORE) for name, tensor in self.labels.items()}
+        return replace(self, inputs=inputs, labels=labels)
+
+
+def _enlarge(x: Tensor, fill: int) -> Tensor:
+    rows, length = x.shape
+    new = x.new_full((round_up(rows, 8), round_up(length, 4)), fill)  # False in a mask
+    new[:rows, :length] = x
+    return new
+
+
+def round_up(size: int, parts: int) -> int:
+    """Round up to a multiple of 8, or of the power of two that is 1 / ``parts`` of the size or less."""
+    step = max(8, 1 << max(0, (size // parts).bit_length() - 1))
+    return -(-size // step) * step
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +116,7 @@ class LossTerm:
     """One part of the loss: a sum over ``count`` positions, which enters the loss as weight · total / count."""
 
     total: Tensor  # a differentiable scalar, in float32 at least
-    count: int
+    count: Count
     weight: float = 1.0
 
 
@@ -70,19 +128,23 @@ class Loss:
     """
 
     terms: dict[str, LossTerm]
-    metrics: dict[str, tuple[Tensor, int]] = field(default_factory=dict)
+    metrics: dict[str, tuple[Tensor, Count]] = field(default_factory=dict)
 
-    def mean(self, counts: Mapping[str, int] | None = None) -> Tensor:
+    def mean(self, counts: Mapping[str, Count] | None = None) -> Tensor:
         """Σ weight · total / count.
 
         With the ``counts`` of a whole step, over all of its micro-batches, this is the batch's share of the step's
         loss: the shares add up to the loss of one large batch, and so do their gradients.
         """
         means = [
-            term.total * (term.weight / max(1, term.count if counts is None else counts[name]))
+            term.total * (term.weight / _at_least_one(term.count if counts is None else counts[name]))
             for name, term in self.terms.items()
         ]
         return torch.stack(means).sum()
+
+
+def _at_least_one(count: Count) -> Count:
+    return count.clamp(min=1) if isinstance(count, Tensor) else max(1, count)
 
 
 @runtime_checkable
@@ -102,6 +164,23 @@ class Objective(Protocol[Example]):
         Some objectives call parts of the model, past wrappers: a wrapper that must see every call (for distributed
         training) has to wrap model and objective together.
         """
+
+
+def is_traceable(objective: Objective[Any]) -> bool:
+    """Whether the loss of an objective is a function of tensors, whose values its code never reads.
+
+    Such an objective has an attribute ``traceable = True``. Its whole step can be compiled, or captured as a CUDA
+    graph.
+    """
+    return bool(getattr(objective, "traceable", False))
+
+
+def count_tensors(counts: Mapping[str, Count], device: torch.device) -> dict[str, Tensor]:
+    """Return counts as scalars on a device."""
+    return {
+        name: count if isinstance(count, Tensor) else torch.full((), count, device=device)
+        for name, count in counts.items()
+    }
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,11 +353,35 @@ def final_hidden(model: Transformer, inputs: Mapping[str, Tensor]) -> Float[Tens
     return model.decode(inputs["target"], inputs.get("target_mask"), memory=hidden, memory_mask=inputs.get("mask"))
 
 
+def counted_positions(labels: Int[Tensor, "..."], *, most: float = 1.0, steps: int | None = None) -> Tensor | None:
+    """Return the flat positions (N,) that are counted in the loss, or None where all should be computed.
+
+    Args:
+        labels: on the CPU.
+        most: above this share of all positions all are computed.
+        steps: round the number of positions up to a multiple of 1 / ``steps`` of all, by repeating one that is not
+            counted, so that most batches of one shape have equally many: on a GPU the shapes of a step should not
+            change.
+    """
+    flat = labels.reshape(-1)
+    is_counted = flat != IGNORE
+    positions = is_counted.nonzero().squeeze(-1)  # N
+    step = 1 if steps is None else -(-len(flat) // steps)
+    wanted = -(-len(positions) // step) * step
+    if not 0 < wanted < len(flat) or wanted > most * len(flat):  # none: all give the head gradients of 0
+        return None
+    if wanted == len(positions):
+        return positions
+    ignored = is_counted.logical_not().int().argmax().expand(wanted - len(positions))
+    return torch.cat((positions, ignored))
+
+
 def model_token_loss(
     model: nn.Module,
     inputs: Mapping[str, Tensor],
     labels: Int[Tensor, "B T"],
     *,
+    counted: Int[Tensor, "N"] | None = None,
     smoothing: float = 0.0,
     chunk: int | None = None,
 ) -> TokenLoss:
@@ -286,7 +389,8 @@ def model_token_loss(
 
     A fused language-model head never holds all logits (``Transformer.fuses_loss``), but those of ``chunk`` positions or
     of as many as are fast. Other heads compute those of ``chunk`` positions at a time, or all at once. Positions that
-    are not counted in the loss are left out before the head wherever the model can be called in two parts.
+    are not counted in the loss are left out before the head wherever the model can be called in two parts: those
+    outside of ``counted``, which a batch on a GPU brings with it (``counted_positions``).
     """
     inner = unwrapped(model)
     # The head alone may be called if the model has no wrapper, no hooks and is not compiled as a whole.
@@ -294,16 +398,17 @@ def model_token_loss(
     in_parts = type(model) is Transformer and model._compiled_call_impl is None and not any(hooks)
     if chunk is None and not in_parts:
         return token_cross_entropy(model(**inputs), labels, smoothing)
-    counted = (labels != IGNORE).nonzero(as_tuple=True)  # before the forward pass: on a GPU this synchronises
-    is_part = 0 < len(counted[0]) < labels.numel()  # if none is counted, all give the head gradients of 0
+    if counted is None and labels.is_cpu and not torch.compiler.is_compiling():
+        counted = counted_positions(labels)
     hidden = final_hidden(inner, inputs)
-    if inner.fuses_loss(hidden):
-        hidden, labels = (hidden[counted][None], labels[counted][None]) if is_part else (hidden, labels)
+    is_fused = inner.fuses_loss(hidden)
+    if counted is not None and (is_fused or chunk is None):
+        hidden = hidden.flatten(0, -2).index_select(0, counted)[None]  # 1 N D
+        labels = labels.flatten().index_select(0, counted)[None]  # 1 N
+    if is_fused:
         return inner.token_loss(hidden, Targets(labels, smoothing, chunk))
     if chunk is not None:
         return chunked_cross_entropy(hidden, inner.apply_head, labels, chunk, smoothing)
-    if is_part:
-        hidden, labels = hidden[counted][None], labels[counted][None]  # 1 N D, 1 N
     return token_cross_entropy(inner.apply_head(hidden), labels, smoothing)
 
 

@@ -98,6 +98,11 @@ class NextToken:
     def __post_init__(self) -> None:
         check_probability(smoothing=self.smoothing)
 
+    @property
+    def traceable(self) -> bool:
+        """With a ``chunk``, heads that are not fused select positions by value."""
+        return self.chunk is None
+
     def prepare(self, examples: Sequence[Ids | Document | PackedDocuments], generator: torch.Generator) -> Batch:
         """Return rows of ids, documents or packed documents; nothing is random."""
         del generator
@@ -122,7 +127,14 @@ class NextToken:
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
         """Return one term, ``next``."""
         NEEDS.check(model)
-        result = model_token_loss(model, batch.inputs, batch.labels["next"], smoothing=self.smoothing, chunk=self.chunk)
+        result = model_token_loss(
+            model,
+            batch.inputs,
+            batch.labels["next"],
+            counted=batch.counted.get("next"),
+            smoothing=self.smoothing,
+            chunk=self.chunk,
+        )
         count = batch.counts["next"]
         return Loss({"next": LossTerm(result.total, count)}, {"accuracy": (result.correct, count)})
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -73,6 +73,8 @@ class Classification:
     ``kind`` of label: ``one`` of several classes (cross-entropy over the rows), ``several`` classes or none (binary
     cross-entropy over rows · classes), or a ``number`` (squared error over the rows, from a head with one output).
     """
+
+    traceable: ClassVar[bool] = True
 
     kind: Literal["one", "several", "number"] = "one"
     smoothing: float = 0.0  # of ``one``

@@ -127,6 +127,11 @@ class Denoising:
     bos: int  # before both texts; without noise
     eos: int  # after both texts; without noise
 
+    @property
+    def traceable(self) -> bool:
+        """As the objective that computes the loss."""
+        return self.decoder.traceable
+
     def prepare(self, examples: Sequence[Sequence[Ids]], generator: torch.Generator) -> Batch:
         """Return texts as lists of sentences without special tokens; noise is drawn anew at every call."""
         return self.decoder.prepare([self._corrupt(sentences, generator) for sentences in examples], generator)

@@ -80,7 +80,7 @@ class Distillation:
         """Return the batch of the objective; ``soft`` and ``cosine`` count every real token."""
         batch = self.objective.prepare(examples, generator)
         more = ("soft", "cosine") if self.cosine else ("soft",)
-        return replace(batch, counts=batch.counts | dict.fromkeys(more, batch.tokens))
+        return replace(batch, counts={**batch.counts, **dict.fromkeys(more, batch.tokens)})
 
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
         """Return three terms: ``soft``, that of the objective, and ``cosine``."""

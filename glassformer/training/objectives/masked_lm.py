@@ -53,6 +53,11 @@ class MaskedLM:
     padding: Padding = field(default_factory=Padding)
     chunk: int | None = None
 
+    @property
+    def traceable(self) -> bool:
+        """With a ``chunk``, heads that are not fused select positions by value."""
+        return self.chunk is None
+
     def prepare(self, examples: Sequence[Ids | TokenRow], generator: torch.Generator) -> Batch:
         """Return rows with special tokens; tokens are masked anew at every call."""
         return masked_batch([as_token_row(example) for example in examples], self.masking, generator, self.padding)
@@ -60,7 +65,8 @@ class MaskedLM:
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
         """Return one term, ``masked``."""
         NEEDS.check(model)
-        result = model_token_loss(model, batch.inputs, batch.labels["masked"], chunk=self.chunk)
+        counted = batch.counted.get("masked")
+        result = model_token_loss(model, batch.inputs, batch.labels["masked"], counted=counted, chunk=self.chunk)
         count = batch.counts["masked"]
         return Loss({"masked": LossTerm(result.total, count)}, {"accuracy": (result.correct, count)})
 
@@ -94,6 +100,11 @@ class TranslationMaskedLM:
 
     masked: MaskedLM
     separator: int  # the token before and after each text; ``</s>`` in the paper's program
+
+    @property
+    def traceable(self) -> bool:
+        """As the objective that computes the loss."""
+        return self.masked.traceable
 
     def prepare(self, examples: Sequence[Translation], generator: torch.Generator) -> Batch:
         """Return pairs of texts, joined; tokens are masked anew at every call."""

@@ -195,7 +195,7 @@ class MaskedPairs:
         texts = [frame_pair(pair, self.cls, self.sep) for pair in examples]
         batch = masked_batch(texts, self.masking, generator, self.padding)
         labels = torch.tensor([pair.label for pair in examples])
-        return replace(batch, labels=batch.labels | {"pair": labels}, counts=batch.counts | {"pair": len(labels)})
+        return replace(batch, labels=batch.labels | {"pair": labels}, counts={**batch.counts, "pair": len(labels)})
 
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
         """Return two terms, ``masked`` over the masked tokens and ``pair`` over the rows."""

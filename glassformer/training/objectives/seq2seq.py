@@ -89,6 +89,11 @@ class SequenceToSequence:
     def __post_init__(self) -> None:
         check_probability(smoothing=self.smoothing)
 
+    @property
+    def traceable(self) -> bool:
+        """With a ``chunk``, heads that are not fused select positions by value."""
+        return self.chunk is None
+
     def prepare(self, examples: Sequence[SourceTarget], generator: torch.Generator) -> Batch:
         """Return pairs of texts; nothing is random."""
         del generator
@@ -117,7 +122,12 @@ class SequenceToSequence:
         """Return one term, ``target``."""
         NEEDS.check(model)
         result = model_token_loss(
-            model, batch.inputs, batch.labels["target"], smoothing=self.smoothing, chunk=self.chunk
+            model,
+            batch.inputs,
+            batch.labels["target"],
+            counted=batch.counted.get("target"),
+            smoothing=self.smoothing,
+            chunk=self.chunk,
         )
         count = batch.counts["target"]
         return Loss({"target": LossTerm(result.total, count)}, {"accuracy": (result.correct, count)})

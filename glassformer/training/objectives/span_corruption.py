@@ -118,6 +118,11 @@ class SpanCorruption:
     def __post_init__(self) -> None:
         check_positive(sentinels=self.sentinels)
 
+    @property
+    def traceable(self) -> bool:
+        """As the objective that computes the loss."""
+        return self.decoder.traceable
+
     def prepare(self, examples: Sequence[Ids], generator: torch.Generator) -> Batch:
         """Return texts without special tokens, corrupted anew at every call."""
         return self.decoder.prepare([self._corrupt(as_ids(ids), generator) for ids in examples], generator)

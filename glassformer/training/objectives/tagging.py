@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Int
@@ -74,6 +74,8 @@ def first_token_labels(words: Int[Tensor, "T"], tags: Int[Tensor, "_"]) -> Int[T
 @dataclass(frozen=True, kw_only=True)
 class Tagging:
     """The label of each word, predicted at its first token."""
+
+    traceable: ClassVar[bool] = True
 
     padding: Padding = field(default_factory=Padding)
 

@@ -1,0 +1,129 @@
+"""Training steps as CUDA graphs: a step of small kernels costs the time of its kernels, not that of launching them.
+
+The CPU starts some hundreds of kernels per step, each for a few microseconds. A model of moderate size computes faster
+than that. A CUDA graph is a recording of all kernels of a step, which starts with one call. It repeats the recorded
+step with the same memory, so that every shape of a batch needs a graph of its own:
+
+* the first batch of a shape is an ordinary step; the second one records the graph, and all others replay it;
+* batches of many shapes get some more padding (``Batch.enlarged``), after which few shapes are left;
+* a shape that comes after ``LIMIT`` graphs have been recorded is computed by ordinary steps.
+
+Nothing in a step may depend on values that the CPU reads; see ``objectives.base.is_traceable``.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from glassformer.training.objectives.base import Batch, Count
+
+FEW_SHAPES = 4  # more shapes than these are made fewer by padding
+LIMIT = 128  # graphs
+Step = Callable[[Sequence[Batch], Mapping[str, Count]], tuple[Any, Tensor]]  # what it returns is tensors of the device
+Shapes = tuple[tuple[str, torch.Size, torch.dtype], ...]
+
+
+class CapturedSteps:
+    """Calls a step on the device, from the third batch of each shape on as a CUDA graph.
+
+    Args:
+        step: everything that a step does, from batches on the device on.
+        optimizers: whose learning rates may change from step to step.
+        device: a GPU.
+    """
+
+    def __init__(self, step: Step, optimizers: Sequence[Optimizer], device: torch.device) -> None:
+        self._step, self._optimizers, self._device = step, list(optimizers), device
+        self._graphs: dict[Shapes, _Graph] = {}
+        self._seen: set[Shapes] = set()
+        self._pool: Any = None
+        self._enlarges = False
+        self._memory: tuple[int, ...] = ()
+
+    def __call__(self, batches: Sequence[Batch], counts: Mapping[str, Count]) -> tuple[Any, Tensor]:
+        """Make one step with batches that are on the CPU; ``counts`` are those of the whole step."""
+        if self._enlarges:
+            batches = [batch.enlarged() for batch in batches]
+        moved = [batch.to(self._device, non_blocking=True) for batch in batches]
+        self._forget_moved_weights()
+        shapes = tuple((name, x.shape, x.dtype) for batch in moved for name, x in batch.tensors.items())
+        numbers = _Numbers(batches, counts, self._device)
+        graph = self._graphs.get(shapes)
+        if graph is None and (shapes not in self._seen or len(self._graphs) >= LIMIT):
+            self._seen.add(shapes)
+            if len(self._seen) > FEW_SHAPES:
+                self._enlarges = True
+            return self._step(*numbers.attached(moved))
+        if graph is None:
+            self._pool = self._pool or torch.cuda.graph_pool_handle()
+            graph = self._graphs[shapes] = _Graph(self._step, moved, numbers, self._optimizers, self._pool)
+        return graph.replay(moved, numbers)
+
+    def _forget_moved_weights(self) -> None:
+        """Drop all graphs if a weight or a state of an optimizer is no longer where they read it."""
+        tensors = [p for o in self._optimizers for group in o.param_groups for p in group["params"]]
+        tensors += [x for o in self._optimizers for state in o.state.values() for x in state.values()]
+        memory = tuple(x.data_ptr() for x in tensors if isinstance(x, Tensor))
+        if memory != self._memory:
+            self._memory = memory
+            self._graphs.clear()
+
+
+class _Numbers:
+    """The counts of a step and of its batches as one tensor on the device."""
+
+    def __init__(self, batches: Sequence[Batch], counts: Mapping[str, Count], device: torch.device) -> None:
+        self._names = [list(counts), *(list(batch.counts) for batch in batches)]
+        values = [*counts.values(), *(count for batch in batches for count in batch.counts.values())]
+        self.values = torch.tensor([int(value) for value in values]).pin_memory().to(device, non_blocking=True)
+
+    def attached(self, batches: Sequence[Batch]) -> tuple[list[Batch], dict[str, Tensor]]:
+        """Return the batches with their counts, and the counts of the step, as scalars on the device."""
+        scalars = iter(self.values.unbind())
+        counts, *own = [{name: next(scalars) for name in names} for names in self._names]
+        return [batch.with_counts(mapping) for batch, mapping in zip(batches, own, strict=True)], counts
+
+
+class _Graph:
+    """One recorded step and the memory that it reads from."""
+
+    def __init__(
+        self, step: Step, batches: Sequence[Batch], numbers: _Numbers, optimizers: Sequence[Optimizer], pool: Any
+    ) -> None:
+        self._batches = [batch.map(torch.clone) for batch in batches]
+        self._numbers = numbers
+        self._groups = [group for o in optimizers for group in o.param_groups]
+        device = numbers.values.device
+        self._rates = [torch.tensor(group["lr"], dtype=torch.float32, device=device) for group in self._groups]
+        self._graph = torch.cuda.CUDAGraph()
+        arguments = numbers.attached(self._batches)
+        # The data loader has threads of its own, which may call CUDA meanwhile.
+        with self._recordable(), torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
+            self._losses, self._values = step(*arguments)
+
+    @contextmanager
+    def _recordable(self) -> Iterator[None]:
+        """Let the optimizers read their learning rates from the device."""
+        before = [(group["lr"], group["capturable"]) for group in self._groups]
+        for group, rate in zip(self._groups, self._rates, strict=True):
+            group["lr"], group["capturable"] = rate, True
+        try:
+            yield
+        finally:
+            for group, (lr, capturable) in zip(self._groups, before, strict=True):
+                group["lr"], group["capturable"] = lr, capturable
+
+    def replay(self, batches: Sequence[Batch], numbers: _Numbers) -> tuple[Any, Tensor]:
+        """Repeat the step with other batches of the same shapes."""
+        for mine, other in zip(self._batches, batches, strict=True):
+            for own, new in zip(mine.tensors.values(), other.tensors.values(), strict=True):
+                own.copy_(new)
+        self._numbers.values.copy_(numbers.values)
+        for group, rate in zip(self._groups, self._rates, strict=True):
+            rate.fill_(group["lr"])
+        self._graph.replay()
+        return self._losses, self._values.clone()

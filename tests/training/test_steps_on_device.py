@@ -1,0 +1,206 @@
+"""Steps of which the CPU reads nothing before the next one begins: here on the CPU, and without CUDA graphs.
+
+CUDA graphs themselves need a GPU: ``python -m benchmarks.gpu --check`` compares steps with and without them.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from glassformer.training.loop import Settings, Trainer, TrainModule
+from glassformer.training.objectives.base import IGNORE, Batch, counted_positions, is_traceable, round_up
+from glassformer.training.objectives.causal_lm import NextToken
+from glassformer.training.optim import adamw, muon_and_adamw
+from tests.helpers import largest_difference
+from tests.training.objectives.models import seeded
+from tests.training.objectives.test_objectives import OBJECTIVES
+from tests.training.small_sessions import losses, small, trained
+from tests.training.test_loop import small as small_model
+from tests.training.test_loop import trainer
+
+later = pytest.mark.usefixtures("_later")
+
+
+@pytest.fixture
+def _later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave it to the device whether weights change, as on a GPU."""
+    monkeypatch.setattr(Trainer, "_reasons_to_wait", lambda _: [])
+
+
+def late_trainer(model: Any, **settings: Any) -> Trainer:
+    batches = trainer(small_model(), **settings).batches
+    return Trainer(model, NextToken(), batches, [adamw(model, 1e-2)], Settings(**settings), capture=False)
+
+
+@later
+def test_a_step_that_is_read_later_is_the_same_step() -> None:
+    now, late = small_model(), small_model()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "_reasons_to_wait", lambda _: ["it is slow"])
+        expected = list(trainer(now, steps=12, accumulate=2))
+    reports = late_trainer(late, steps=12, accumulate=2)
+    reports.is_due = lambda step: step == 5
+    steps = [(report, reports.step) for report in reports]
+    # All but those that are due, and the last, are read when the next step has begun.
+    assert [step for _, step in steps] == [2, 3, 4, 5, 5, 7, 8, 9, 10, 11, 12, 12]
+    assert [report.step for report, _ in steps] == list(range(1, 13))
+    for (report, _), other in zip(steps, expected, strict=True):
+        assert report.loss == pytest.approx(other.loss, rel=1e-6)
+        assert report.grad_norm == pytest.approx(other.grad_norm, rel=1e-6)
+        assert (report.lr, report.tokens_seen, report.fraction) == (other.lr, other.tokens_seen, other.fraction)
+    assert all(largest_difference(a, b) < 1e-6 for a, b in zip(late.parameters(), now.parameters(), strict=True))
+
+
+@later
+def test_a_step_that_is_not_finite_and_those_after_it_change_nothing() -> None:
+    model = small_model()
+    run = late_trainer(model, steps=9)
+    run.is_due = lambda _: False
+    before: list[torch.Tensor] = []
+
+    def poison() -> None:
+        if run.step == 3:  # the fourth step has been made; the fifth fails
+            with torch.no_grad():
+                model.decoder.blocks[0].attention.q.weight[0, 0] = float("inf")
+            before.extend(p.clone() for p in model.parameters())
+
+    run.after_update.append(poison)
+    seen: list[int] = []
+    with pytest.raises(FloatingPointError, match=r"at step 5; no weight was changed"):
+        seen.extend(report.step for report in run)
+    assert seen == [1, 2, 3, 4]
+    assert run.step == 6
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_where_steps_can_be_captured_and_where_they_are_refused() -> None:
+    model = small_model()
+    options: dict[str, Any] = {"capture": True}
+    with pytest.raises(ValueError, match=r"run.capture=true is not possible: the device is a cpu, not a GPU"):
+        Trainer(model, NextToken(), trainer(model, steps=1).batches, [adamw(model, 1e-2)], Settings(steps=1), **options)
+    plain = Trainer(model, NextToken(), trainer(model, steps=1).batches, [adamw(model, 1e-2)], Settings(steps=1))
+    assert plain.captured is None
+    muon = Trainer(model, NextToken(), plain.batches, muon_and_adamw(model, 1e-2), Settings(steps=1))
+    assert "not all optimizers are fused AdamW" in muon._reasons_to_wait()
+
+
+@later
+@pytest.mark.parametrize("average", ["null", "0.9"])
+def test_checkpoints_and_samples_have_the_weights_of_their_step(tmp_path: Path, average: str) -> None:
+    changes = ["run.capture=false", "run.checkpoint_every=3", "evaluation.every=4", f"run.average={average}"]
+    recipe = small("lm-bytes", tmp_path, *changes)
+    trained(recipe, tmp_path / "late")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "_reasons_to_wait", lambda _: ["it is slow"])
+        trained(recipe, tmp_path / "now")
+    late, now = losses(tmp_path / "late"), losses(tmp_path / "now")
+    assert late == pytest.approx(now, rel=1e-5)
+    for name in sorted(path.name for path in (tmp_path / "now" / "checkpoints").iterdir()):
+        files = [next((tmp_path / run / "checkpoints" / name).rglob("*.safetensors")) for run in ("late", "now")]
+        item, other = map(load_file, files)
+        assert all(largest_difference(item[key], other[key]) < 1e-5 for key in other), name
+
+
+# ---- batches for a device
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "expected"),
+    [
+        ([IGNORE, 3, IGNORE, 4], {}, [1, 3]),
+        ([1, 3, 2, 4], {}, None),  # all are counted
+        ([IGNORE] * 4, {}, None),  # none is: the head still needs its gradients of 0
+        ([IGNORE, 3, 2, 4], {"most": 0.5}, None),
+        ([IGNORE, 3] * 8, {"steps": 4}, [*range(1, 16, 2)]),
+        ([IGNORE, 3, IGNORE, IGNORE] * 4, {"steps": 4}, [1, 5, 9, 13]),
+        ([IGNORE, 3, 3, IGNORE] + [IGNORE] * 12, {"steps": 4}, [1, 2, 0, 0]),
+        ([5, IGNORE], {"steps": 16}, [0]),
+    ],
+)
+def test_counted_positions(labels: list[int], options: Any, expected: list[int] | None) -> None:
+    positions = counted_positions(torch.tensor(labels).view(-1, 2), **options)
+    assert (None if positions is None else positions.tolist()) == expected
+
+
+def test_sizes_are_rounded_up_in_small_steps() -> None:
+    assert [round_up(n, 8) for n in (1, 8, 9, 63, 64, 65, 129, 1000)] == [8, 8, 16, 64, 64, 72, 144, 1024]
+    assert all(n <= round_up(n, 8) <= max(n + 7, 1.125 * n) for n in range(1, 5000))
+    assert all(n <= round_up(n, 4) <= max(n + 7, 1.25 * n) for n in range(1, 5000))
+    assert len({round_up(n, 4) for n in range(1, 513)}) <= 24
+
+
+def losses_of(module: TrainModule, batch: Batch) -> tuple[list[float], list[torch.Tensor]]:
+    module.zero_grad()
+    torch.manual_seed(3)
+    share, loss = module(batch, batch.counts)
+    share.backward()
+    numbers = [term.total.item() for term in loss.terms.values()]
+    numbers += [total.item() for total, _ in loss.metrics.values()]
+    return [share.item(), *numbers], [p.grad.clone() for p in module.parameters() if p.grad is not None]
+
+
+PER_TOKEN = [name for name, (objective, *_) in OBJECTIVES.items() if is_traceable(objective) and name != "classify"]
+
+
+@pytest.mark.parametrize("name", PER_TOKEN)
+def test_enlarged_batches_have_the_same_loss(name: str) -> None:
+    objective, examples, make, _ = OBJECTIVES[name]
+    module = TrainModule(make().eval(), objective)  # dropout would fall on other values
+    batch = objective.prepare(examples, seeded())
+    large = batch.enlarged()
+    assert all(size % 8 == 0 for tensor in large.tensors.values() for size in tensor.shape)
+    (numbers, gradients), (others, other_gradients) = losses_of(module, batch), losses_of(module, large)
+    assert others == pytest.approx(numbers, rel=1e-5)
+    assert all(largest_difference(a, b) < 1e-5 for a, b in zip(gradients, other_gradients, strict=True))
+
+
+def test_labels_of_whole_texts_are_not_enlarged() -> None:
+    objective, examples, *_ = OBJECTIVES["classify"]
+    batch = objective.prepare(examples, seeded())
+    assert batch.enlarged() is batch
+
+
+# ---- whole steps as one graph: in a process of its own, without run-time shape checks
+
+
+def is_one_graph(name: str) -> None:
+    objective, examples, make, _ = OBJECTIVES[name]
+    model = make().train()
+    plain, compiled = TrainModule(model, objective), TrainModule(model, objective)
+    compiled.compile_whole(backend="aot_eager")
+    batch = objective.prepare(examples, seeded())
+    batch = batch.map(torch.clone)
+    for _ in range(2):
+        (numbers, gradients), (others, other_gradients) = losses_of(plain, batch), losses_of(compiled, batch)
+        gap = max(abs(a - b) for a, b in zip(numbers, others, strict=True))
+        assert gap < 1e-4, (numbers, others)
+        wide = max(largest_difference(a, b) for a, b in zip(gradients, other_gradients, strict=True))
+        assert wide < 1e-4, wide
+
+
+def elsewhere(call: str) -> str:
+    code = f"from tests.training import test_steps_on_device as t; t.{call}; print('fine')"
+    root = Path(__file__).parents[2]
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=root)
+    return result.stdout.strip() or result.stderr[-2000:]
+
+
+TRACEABLE = [name for name, (objective, *_) in OBJECTIVES.items() if is_traceable(objective)]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "next token" else pytest.mark.slow) for name in TRACEABLE]
+)
+def test_the_whole_step_is_one_graph(name: str) -> None:
+    assert elsewhere(f"is_one_graph({name!r})") == "fine"
+
+
+def test_a_loss_that_reads_values_is_not_compiled_whole() -> None:
+    objective, _, make, _ = OBJECTIVES["replaced"]
+    with pytest.raises(ValueError, match="ReplacedTokens reads values of tensors"):
+        TrainModule(make(), objective).compile_whole()
