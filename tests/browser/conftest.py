@@ -1,9 +1,11 @@
 """The page in a real browser: Chromium, driven by Playwright, against the real server in a thread.
 
-``open_page("en-zh", "view=heads&layer=1")`` returns a Playwright page on which nothing is loading. A test fails if any
-of its pages logs an error or a warning, throws, or asks for something outside its server.
+``open_page("en-zh", "view=heads&layer=1")`` returns a Playwright page on which nothing is loading. ``visit`` takes the
+same arguments and goes there in a page that an earlier test has left open, as by a link, in a quarter of the time. A
+test fails if any of its pages logs an error or a warning, throws, or asks for something outside its server.
 """
 
+import json
 import os
 import shutil
 import threading
@@ -26,6 +28,7 @@ ARGUMENTS = [
     "--disable-sync",
 ]
 TOKEN = "test-token"
+KEPT = 4  # pages that a worker keeps open
 
 
 @dataclass
@@ -136,28 +139,87 @@ def served() -> Iterator[Callable[..., Served]]:
         server.stop()
 
 
+@dataclass
+class Opened:
+    """A page in a browser context of its own, and what goes wrong in it."""
+
+    page: Any
+    problems: Problems
+
+    def close(self) -> None:
+        self.page.context.close()
+
+
+def open_in(browser: Any, server: Served, state: str, options: dict[str, Any]) -> Opened:
+    """Open a server's page at a state, in a fresh browser context."""
+    defaults = {"viewport": {"width": 1280, "height": 900}, "locale": "en-GB", "accept_downloads": True}
+    page = browser.new_context(**{**defaults, **options}).new_page()
+    page.set_default_timeout(15_000)
+    problems = Problems(server.address)
+    problems.watch(page)
+    page.goto(f"{server.address}#{state}" if state else server.address)
+    page.wait_for_selector("main > *")
+    settle(page)
+    return Opened(page, problems)
+
+
 @pytest.fixture
 def open_page(browser: Any, served: Callable[..., Served]) -> Iterator[OpenPage]:
     """Open the page of a model (of several: a tuple) at a state (``view=heads&…``), in a fresh browser context."""
-    contexts: list[Any] = []
-    watched: list[Problems] = []
+    opened: list[Opened] = []
 
     def open_one(names: str | tuple[str, ...], state: str = "", **context_options: Any) -> Any:
         server = served(*([names] if isinstance(names, str) else names))
-        options = {"viewport": {"width": 1280, "height": 900}, "locale": "en-GB", "accept_downloads": True}
-        context = browser.new_context(**{**options, **context_options})
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(15_000)
-        problems = Problems(server.address)
-        problems.watch(page)
-        watched.append(problems)
-        page.goto(f"{server.address}#{state}" if state else server.address)
-        page.wait_for_selector("main > *")
-        settle(page)
-        return page
+        opened.append(open_in(browser, server, state, context_options))
+        return opened[-1].page
 
     yield open_one
-    for context in contexts:
-        context.close()
-    assert [problem for problems in watched for problem in problems.found] == []
+    for one in opened:
+        one.close()
+    assert [problem for one in opened for problem in one.problems.found] == []
+
+
+NOWHERE = "view=none&lang=zh&theme=dark"  # no such view: nothing of an earlier one is left, and the frame is drawn anew
+
+
+@pytest.fixture(scope="package")
+def kept() -> Iterator[dict[str, Opened]]:
+    """Pages that tests have left open, the one that was used last at the end."""
+    pages: dict[str, Opened] = {}
+    yield pages
+    for one in pages.values():
+        one.close()
+
+
+@pytest.fixture
+def visit(browser: Any, served: Callable[..., Served], kept: dict[str, Opened]) -> Iterator[OpenPage]:
+    """Show a state in the page of a model that is open already; the same page each time, if its options are the same.
+
+    For tests that do not depend on how a page starts, and change nothing but what its address says.
+    """
+    used: dict[str, Opened] = {}
+
+    def go(names: str | tuple[str, ...], state: str = "", **context_options: Any) -> Any:
+        key = json.dumps([names, context_options], sort_keys=True)
+        one = kept.pop(key, None)
+        if one is None:
+            server = served(*([names] if isinstance(names, str) else names))
+            one = open_in(browser, server, state, context_options)
+        else:
+            one.page.mouse.move(0, 0)
+            for address in (NOWHERE, state):
+                one.page.evaluate("address => { location.hash = address; }", address)
+                settle(one.page)
+            one.page.evaluate("scrollTo(0, 0)")
+        kept[key] = used[key] = one
+        while len(kept) > KEPT:
+            kept.pop(next(iter(kept))).close()
+        return one.page
+
+    yield go
+    found = [problem for one in used.values() for problem in one.problems.found]
+    for key, one in used.items():
+        one.problems.found.clear()
+        if found and kept.pop(key, None):
+            one.close()
+    assert found == []

@@ -27,8 +27,8 @@ def expected(served: Callable[..., Served], size: int, penalty: float) -> list[f
     return [text.written.score for text in texts]
 
 
-def test_scores_and_winner(open_page: OpenPage, served: Callable[..., Served]) -> None:
-    page = open_page("stories", f"view=beams&text={TEXT}&x.beams.size=3&x.beams.steps=12")
+def test_scores_and_winner(visit: OpenPage, served: Callable[..., Served]) -> None:
+    page = visit("stories", f"view=beams&text={TEXT}&x.beams.size=3&x.beams.steps=12")
     assert finals(page) == pytest.approx(expected(served, 3, 1.0), abs=2e-3)
     # The penalty changes the scores, not the sums.
     page.locator("input[type=range]").nth(1).fill("0.5")

@@ -30,8 +30,8 @@ def read_cell(page: Any, side: str, row: int, column: int) -> str:
     return str(text)
 
 
-def test_two_texts(open_page: OpenPage, served: Any) -> None:
-    page = open_page("mlm-en", f"view=compare&text={A}&x.compare.text={B}&layer=1&heads=2")
+def test_two_texts(visit: OpenPage, served: Any) -> None:
+    page = visit("mlm-en", f"view=compare&text={A}&x.compare.text={B}&layer=1&heads=2")
     subject = served("mlm-en").subjects[0]
     one, other = weights(subject, A, 1), weights(subject, B, 1)
     assert one.shape == other.shape

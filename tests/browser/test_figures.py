@@ -27,8 +27,8 @@ def unknown_words(page: Any) -> list[str]:
     return re.findall(rf"\b(?:{'|'.join(ALL)})\.[a-z_.]+\b", page.locator("main").inner_text())
 
 
-def test_dictionary_words_and_tree(open_page: OpenPage, served: Any) -> None:
-    page = open_page("mlm-en", "view=figures")
+def test_dictionary_words_and_tree(visit: OpenPage, served: Any) -> None:
+    page = visit("mlm-en", "view=figures")
     # A soft dictionary: fruit is 0.6 apple and 0.4 banana.
     assert page.locator(".dictionary-answer").text_content() == "8.00"
     page.locator(".plane").press("ArrowRight")

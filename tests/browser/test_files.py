@@ -89,7 +89,7 @@ def test_a_notebooks_frame_shows_tokens_as_text(browser: Any, tmp_path: Path) ->
 
 @pytest.mark.parametrize("lang", ["en", pytest.param("zh", marks=pytest.mark.slow)])
 def test_no_head_can_be_switched_off_in_a_file(browser: Any, tmp_path: Path, lang: str) -> None:
-    write_page(Contents([shipped("stories")], state={"text": "Once upon a time"}), tmp_path / "page.html")
+    write_page(Contents([shipped("stories")], state={"text": "Once"}), tmp_path / "page.html")
     state = f"view=predict&x.predict.tab=ablate&lang={lang}&ablate=decoder.attention-0-1"
     page, problems = open_file(browser, tmp_path / "page.html", state)
     heads = page.locator(".predict-head")

@@ -82,8 +82,8 @@ def test_the_tour_says_that_it_follows_another_word(open_page: OpenPage) -> None
     assert "From here on the tour follows a token of the target" in page.locator("main").inner_text()
 
 
-def test_sources_are_words(open_page: OpenPage) -> None:
-    page = open_page("en-zh", "view=heads&text=The animal didn't cross the street.")
+def test_sources_are_words(visit: OpenPage) -> None:
+    page = visit("en-zh", "view=heads&text=The animal didn't cross the street.")
     cells = " ".join(page.locator(".sources tbody td").all_inner_texts())
     assert "animal" in cells
     assert not re.search(r"\banim\b", cells)

@@ -20,8 +20,8 @@ def address(place: str, **more: object) -> str:
     return "&".join(f"{key}={value}" for key, value in chosen.items())
 
 
-def test_attention_shows_the_models_own_numbers(open_page: OpenPage, served: Callable[..., Served]) -> None:
-    page = open_page("stories", address("attention", layer=2, heads=3, pins=5))
+def test_attention_shows_the_models_own_numbers(visit: OpenPage, served: Callable[..., Served]) -> None:
+    page = visit("stories", address("attention", layer=2, heads=3, pins=5))
     loaded = served("stories").subjects[0].loaded
     name = "decoder.blocks.2.attention"
     found = decoder_values(loaded, TEXT, [f"{name}.{value}" for value in ("q_rotary", "k_rotary", "weights", "output")])
@@ -42,8 +42,8 @@ def test_attention_shows_the_models_own_numbers(open_page: OpenPage, served: Cal
     assert strip.get_attribute("aria-valuetext") == f"f(x)[3] = {found[f'{name}.output'][5, 3]:.4f}".replace("-", "−")
 
 
-def test_boxes_open_and_close(open_page: OpenPage, served: Callable[..., Served]) -> None:
-    page = open_page("stories", address("model"))
+def test_boxes_open_and_close(visit: OpenPage, served: Callable[..., Served]) -> None:
+    page = visit("stories", address("model"))
     account = served("stories").subjects[0].loaded.account(context=decoder_ids_count(served))
     assert page.locator("tr[data-cost=total]").get_attribute("title").startswith(f"{account.parameters:,} parameters")
     assert f"{account.flops:,} FLOPs" in page.locator("tr[data-cost=total]").get_attribute("title")
@@ -78,10 +78,10 @@ def decoder_ids_count(served: Callable[..., Served]) -> int:
 @LONG
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("model", ["stories", "en-zh", "mlm-en", "ner-en"])
-def test_every_place_of_every_family(open_page: OpenPage, model: str, place: str, tmp_path: Path) -> None:
-    narrow = open_page(model, f"view=flow&x.flow.at={place}&lang=zh&theme=dark", viewport={"width": 390, "height": 844})
+def test_every_place_of_every_family(visit: OpenPage, model: str, place: str, tmp_path: Path) -> None:
+    narrow = visit(model, f"view=flow&x.flow.at={place}&lang=zh&theme=dark", viewport={"width": 390, "height": 844})
     assert narrow.evaluate("document.documentElement.scrollWidth") <= 390
-    page = open_page(model, f"view=flow&x.flow.at={place}")
+    page = visit(model, f"view=flow&x.flow.at={place}")
     assert page.locator(".flow-stage").get_attribute("data-place") == place
     assert page.locator(".flow-missing").count() == 0
     assert page.locator(".error:visible").count() == 0
@@ -92,11 +92,11 @@ def test_every_place_of_every_family(open_page: OpenPage, model: str, place: str
 @LONG
 @pytest.mark.parametrize("kind", TINY)
 def test_every_build_is_drawn_for_what_it_is(
-    open_page: OpenPage, kind: str, tmp_path_factory: pytest.TempPathFactory
+    visit: OpenPage, kind: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tiny_folder(kind, tmp_path_factory.getbasetemp())
     for place in PLACES:
-        page = open_page(folder, f"view=flow&x.flow.at={place}")
+        page = visit(folder, f"view=flow&x.flow.at={place}")
         assert page.locator(".flow-stage").get_attribute("data-place") == place
         assert page.locator(".error:visible").count() == 0
         if place == "layer":
@@ -108,21 +108,20 @@ def test_every_build_is_drawn_for_what_it_is(
             assert norms == (1 if kind == "parallel" else len(inner))
         if place == "stack" and kind == "shared":
             assert "used 12 times" in page.locator(".flow-stage svg").text_content()
-        page.close()
 
 
 @LONG
 def test_a_convolution_is_drawn_beside_the_first_layer(
-    open_page: OpenPage, tmp_path_factory: pytest.TempPathFactory
+    visit: OpenPage, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tiny_folder("convolution", tmp_path_factory.getbasetemp())
-    page = open_page(folder, "view=flow&x.flow.at=layer&layer=0")
+    page = visit(folder, "view=flow&x.flow.at=layer&layer=0")
     assert "3 neighbouring tokens, GELU" in page.locator("[data-box=convolution]").text_content()
     assert page.locator("[data-box=norm-convolution]").count() == 1
-    page = open_page(folder, "view=flow&x.flow.at=layer&layer=1")
+    page = visit(folder, "view=flow&x.flow.at=layer&layer=1")
     assert page.locator("[data-box=ffn]").count() == 1
     assert page.locator("[data-box=convolution]").count() == 0
-    page = open_page(folder, "view=flow&x.flow.at=stack")
+    page = visit(folder, "view=flow&x.flow.at=stack")
     assert "convolution" in page.locator("[data-box=layer-0]").text_content()
     assert "convolution" not in page.locator("[data-box=layer-1]").text_content()
     assert page.locator("tr[data-cost=convolution]").count() == 1

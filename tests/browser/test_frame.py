@@ -48,9 +48,9 @@ def test_a_view_says_what_it_is_for_before_it_is_opened(open_page: OpenPage) -> 
     assert "parameters, memory, FLOPs" in page.locator("nav.views [data-view=flow]").get_attribute("title")
 
 
-def test_typed_text_is_counted_and_kept_in_the_address(open_page: OpenPage, served: Any) -> None:
+def test_typed_text_is_counted_and_kept_in_the_address(visit: OpenPage, served: Any) -> None:
     subject = served("stories").subjects[0]
-    page = open_page("stories")
+    page = visit("stories")
     text = "The dog & the cat = friends # 100%"
     page.locator("textarea[name=text]").fill(text)
     page.wait_for_timeout(600)  # without Enter
@@ -63,8 +63,8 @@ def test_typed_text_is_counted_and_kept_in_the_address(open_page: OpenPage, serv
     assert page.locator("textarea[name=text]").input_value() == text
 
 
-def test_what_was_typed_last_stays(open_page: OpenPage) -> None:
-    page = open_page("stories")
+def test_what_was_typed_last_stays(visit: OpenPage) -> None:
+    page = visit("stories")
     for text in ("A dog", "A cat"):
         page.locator("textarea[name=text]").fill(text)
         page.locator("textarea[name=text]").press("Enter")
@@ -74,8 +74,8 @@ def test_what_was_typed_last_stays(open_page: OpenPage) -> None:
     assert (page.locator("textarea[name=text]").input_value(), state(page)["text"]) == ("A cat", "A cat")
 
 
-def test_hostile_text_stays_text(open_page: OpenPage) -> None:
-    page = open_page("stories", "view=heads")
+def test_hostile_text_stays_text(visit: OpenPage) -> None:
+    page = visit("stories", "view=heads")
     title = page.title()
     type_text(page, HOSTILE)
     joined = "".join(page.locator(".board-token.query:not(:has(.special))").all_inner_texts())
@@ -147,8 +147,8 @@ def test_sizes_that_change_while_observed_are_no_error(open_page: OpenPage) -> N
     assert page.locator(".error-text").inner_text() == "ResizeObserver is broken"
 
 
-def test_language_and_theme(open_page: OpenPage) -> None:
-    page = open_page("stories", "view=heads&layer=1")
+def test_language_and_theme(visit: OpenPage) -> None:
+    page = visit("stories", "view=heads&layer=1")
     page.get_by_role("radio", name="中文").click()
     settle(page)
     assert page.locator("h1").inner_text() == "注意力头"

@@ -18,9 +18,9 @@ def previous_shares(subject: Any) -> torch.Tensor:
     return torch.stack([recorded(subject, name, text=TEXT).diagonal(-1, -2, -1).mean(-1) for name in names])
 
 
-def test_heads_that_read_the_previous_token_are_found(open_page: OpenPage, served: Any) -> None:
+def test_heads_that_read_the_previous_token_are_found(visit: OpenPage, served: Any) -> None:
     shares = previous_shares(served("stories").subjects[0])
-    page = open_page("stories", f"view=grid&text={TEXT}")
+    page = visit("stories", f"view=grid&text={TEXT}")
     page.get_by_label("Find heads that attend to").select_option("previous")
     for thumb in page.locator(".head-thumb").all():
         expected = shares[int(thumb.get_attribute("data-layer")), int(thumb.get_attribute("data-head"))].item()

@@ -36,8 +36,8 @@ def table(page: Any, index: int) -> dict[int, float]:
     return {int(row.locator("th .note").inner_text()): shown(row.locator(".bar-value").inner_text()) for row in rows}
 
 
-def test_hover_shows_the_weights_of_the_model(open_page: OpenPage, stories: Any) -> None:
-    page = open_page("stories", f"view=heads&layer=1&text={TEXT}")
+def test_hover_shows_the_weights_of_the_model(visit: OpenPage, stories: Any) -> None:
+    page = visit("stories", f"view=heads&layer=1&text={TEXT}")
     query(page, 6).hover()
     expected = weights(stories, 1, text=TEXT)[:, 6]
     found = table(page, 6)
@@ -49,8 +49,8 @@ def test_hover_shows_the_weights_of_the_model(open_page: OpenPage, stories: Any)
     assert masked == expected.shape[-1] - 7
 
 
-def test_pins_are_kept_in_the_address(open_page: OpenPage, stories: Any) -> None:
-    page = open_page("stories", f"view=heads&text={TEXT}")
+def test_pins_are_kept_in_the_address(visit: OpenPage, stories: Any) -> None:
+    page = visit("stories", f"view=heads&text={TEXT}")
     query(page, 2).click()
     query(page, 5).click()
     assert state(page)["pins"] == "2.5"
@@ -58,8 +58,7 @@ def test_pins_are_kept_in_the_address(open_page: OpenPage, stories: Any) -> None
     expected = weights(stories, 0, text=TEXT)
     values = [shown(line.split()[-1]) for line in page.locator(".tip div:not(.tip-title)").all_inner_texts()]
     assert values == pytest.approx(expected[:, 5, 1].tolist(), abs=6e-5)
-    page.reload()
-    settle(page)
+    page = visit("stories", page.url.partition("#")[2])
     assert query(page, 2).get_attribute("aria-pressed") == query(page, 5).get_attribute("aria-pressed") == "true"
     assert {2, 5} == {int(one.get_attribute("data-query")) for one in page.locator(".readout").all()}
     query(page, 2).click()
@@ -68,8 +67,8 @@ def test_pins_are_kept_in_the_address(open_page: OpenPage, stories: Any) -> None
     assert "pins" not in state(page)
 
 
-def test_heads_are_chosen_by_click_and_double_click(open_page: OpenPage, stories: Any) -> None:
-    page = open_page("stories", f"view=heads&pins=4&text={TEXT}")
+def test_heads_are_chosen_by_click_and_double_click(visit: OpenPage, stories: Any) -> None:
+    page = visit("stories", f"view=heads&pins=4&text={TEXT}")
     expected = weights(stories, 0, text=TEXT)[:, 4]
     swatch = page.locator(".swatch[data-head='3']")
     swatch.dblclick()
@@ -87,8 +86,8 @@ def test_heads_are_chosen_by_click_and_double_click(open_page: OpenPage, stories
     assert "heads" not in state(page)
 
 
-def test_the_slider_leaves_out_small_weights(open_page: OpenPage, stories: Any, tmp_path: Path) -> None:
-    page = open_page("stories", f"view=heads&layer=2&heads=1&text={TEXT}")
+def test_the_slider_leaves_out_small_weights(visit: OpenPage, stories: Any, tmp_path: Path) -> None:
+    page = visit("stories", f"view=heads&layer=2&heads=1&text={TEXT}")
     expected = weights(stories, 2, text=TEXT)[1]
     slider = page.get_by_label("Minimum weight")
     for threshold in (0.0, 0.25):
@@ -100,8 +99,8 @@ def test_the_slider_leaves_out_small_weights(open_page: OpenPage, stories: Any, 
     assert "style=" not in svg
 
 
-def test_cross_attention_of_a_typed_translation(open_page: OpenPage, served: Any) -> None:
-    page = open_page("en-zh", "view=heads")
+def test_cross_attention_of_a_typed_translation(visit: OpenPage, served: Any) -> None:
+    page = visit("en-zh", "view=heads")
     type_text(page, "I love you.")
     assert "我" in page.locator("textarea[name=target]").get_attribute("placeholder")
     type_text(page, "我爱你。", "target")
@@ -121,9 +120,9 @@ def test_cross_attention_of_a_typed_translation(open_page: OpenPage, served: Any
     assert texts[0] == texts[1]
 
 
-def test_where_each_word_of_a_translation_comes_from(open_page: OpenPage, served: Any) -> None:
+def test_where_each_word_of_a_translation_comes_from(visit: OpenPage, served: Any) -> None:
     text = "Where is the station?"
-    page = open_page("en-zh", f"view=heads&text={text}")
+    page = visit("en-zh", f"view=heads&text={text}")
     rows = page.locator(".sources tbody tr")
     found = {row.locator("th").inner_text(): row.locator("td").all_inner_texts() for row in rows.all()}
     assert {word: found[word][0].split(",")[0] for word in ("车站", "在哪里")} == {"车站": "station", "在哪里": "Where"}
@@ -156,8 +155,8 @@ def test_heads_can_be_looked_for_from_their_lines(open_page: OpenPage) -> None:
     assert (found["view"], found["layer"], found["heads"]) == ("heads", "4", "2")
 
 
-def test_the_keyboard_moves_and_pins(open_page: OpenPage) -> None:
-    page = open_page("stories", f"view=heads&text={TEXT}")
+def test_the_keyboard_moves_and_pins(visit: OpenPage) -> None:
+    page = visit("stories", f"view=heads&text={TEXT}")
     query(page, 0).focus()
     for pressed in ("ArrowDown", "ArrowDown", "ArrowRight", "ArrowLeft", "Enter"):
         page.keyboard.press(pressed)

@@ -292,7 +292,9 @@ THEMES = {
 }
 
 
-@pytest.mark.parametrize("rights", ["allow-scripts allow-downloads", "allow-scripts"])
+@pytest.mark.parametrize(
+    "rights", ["allow-scripts allow-downloads", pytest.param("allow-scripts", marks=pytest.mark.slow)]
+)
 def test_the_page_needs_scripts_alone(browser: Any, rights: str) -> None:
     torch.manual_seed(5)
     weights = torch.rand(2, 3, 4, 4).softmax(-1)

@@ -144,7 +144,7 @@ def test_without_runs_there_is_no_such_view(open_page: OpenPage) -> None:
 def toy_page(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The page of ``glassformer view RUN``, for a run of the toy recipe."""
     run = tmp_path_factory.mktemp("runs") / "toy"
-    trained(read_recipe("toy", ["run.steps=30"]), run)
+    trained(read_recipe("toy", ["run.steps=2"]), run)
     contents = open_contents([str(run)], partial(load, dtype="float32"))
     server = serve_contents(contents)
     problems, page = Problems(server.address), browser.new_page(locale="en-GB")

@@ -33,8 +33,8 @@ def tip_at(page: object, row: int, column: int) -> str:
     return page.locator(".tip").text_content()  # type: ignore[attr-defined]
 
 
-def test_a_causal_mask_and_its_steps(open_page: OpenPage, served: Callable[..., Served]) -> None:
-    page = open_page("stories", f"view=masks&text={TEXT}")
+def test_a_causal_mask_and_its_steps(visit: OpenPage, served: Callable[..., Served]) -> None:
+    page = visit("stories", f"view=masks&text={TEXT}")
     loaded = served("stories").subjects[0].loaded
     ids = decoder_ids(loaded, TEXT)[0].tolist()
     length = len(ids)

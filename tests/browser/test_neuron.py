@@ -28,9 +28,9 @@ def expected(subject: Any, layer: int, head: int, row: int) -> torch.Tensor:
     return torch.stack([products, of["scores"][head, row], of["weights"][head, row]], -1)[: row + 1]
 
 
-def test_numbers_equal_those_of_the_model(open_page: OpenPage, served: Any) -> None:
+def test_numbers_equal_those_of_the_model(visit: OpenPage, served: Any) -> None:
     subject = served("stories").subjects[0]
-    page = open_page("stories", f"view=neuron&layer=1&heads=3&pins=5&text={TEXT}")
+    page = visit("stories", f"view=neuron&layer=1&heads=3&pins=5&text={TEXT}")
     page.get_by_text("All numbers").click()
     assert torch.tensor(numbers(page)) == pytest.approx(expected(subject, 1, 3, 5), abs=6e-4, rel=1e-3)
     page.get_by_label("Next token").click()

@@ -26,8 +26,8 @@ def value_at(page: Any, key: str, row: int, column: int) -> str:
     return str(page.locator(".tip").text_content())
 
 
-def test_sinusoids_in_each_layout(open_page: OpenPage) -> None:
-    page = open_page("en-zh", "view=positions&x.positions.length=16")
+def test_sinusoids_in_each_layout(visit: OpenPage) -> None:
+    page = visit("en-zh", "view=positions&x.positions.length=16")
     facts = {"fairseq": (256, 1), "interleaved": (256, 1), "halves": (256, 1)}
     for layout, (width, offset) in facts.items():
         if layout != "fairseq":
@@ -40,8 +40,8 @@ def test_sinusoids_in_each_layout(open_page: OpenPage) -> None:
     assert number(value_at(page, "similarity", 4, 4).rpartition(":")[2]) == pytest.approx(1)
 
 
-def test_rotary_products_depend_on_the_distance_alone(open_page: OpenPage) -> None:
-    page = open_page("stories", "view=positions&text=Once upon a time&layer=1&heads=2&x.positions.length=16")
+def test_rotary_products_depend_on_the_distance_alone(visit: OpenPage) -> None:
+    page = visit("stories", "view=positions&text=Once upon a time&layer=1&heads=2&x.positions.length=16")
     first = number(value_at(page, "products", 2, 5).rpartition(":")[2])
     page.locator("[data-map=products] .heat-window").press("Escape")
     second = number(value_at(page, "products", 7, 10).rpartition(":")[2])

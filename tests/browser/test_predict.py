@@ -90,8 +90,8 @@ def shares(page: Any) -> dict[int, tuple[float, float]]:
     return found
 
 
-def test_sliders_filter_the_models_distribution(open_page: OpenPage, served: Callable[..., Served]) -> None:
-    page = open_page("stories", f"view=predict&text={TEXT}")
+def test_sliders_filter_the_models_distribution(visit: OpenPage, served: Callable[..., Served]) -> None:
+    page = visit("stories", f"view=predict&text={TEXT}")
     scores = logits(served("stories").subjects[0].loaded, TEXT)[-1:]
     for name, value in (("t", "0.7"), ("k", "12"), ("p", "0.8")):
         page.locator(f"input[name=filter-{name}]").fill(value)
@@ -111,9 +111,9 @@ def test_sliders_filter_the_models_distribution(open_page: OpenPage, served: Cal
     assert state(page)["text"].startswith(TEXT + " ")
 
 
-def test_a_head_is_switched_off_by_a_click(open_page: OpenPage, served: Callable[..., Served]) -> None:
+def test_a_head_is_switched_off_by_a_click(visit: OpenPage, served: Callable[..., Served]) -> None:
     loaded = served("stories").subjects[0].loaded
-    page = open_page("stories", f"view=predict&text={TEXT}&x.predict.tab=ablate")
+    page = visit("stories", f"view=predict&text={TEXT}&x.predict.tab=ablate")
     page.locator('[data-head="decoder.attention-1-2"]').click()
     settle(page)
     assert state(page)["ablate"] == "decoder.attention-1-2"
@@ -135,9 +135,9 @@ def test_a_head_is_switched_off_by_a_click(open_page: OpenPage, served: Callable
     assert f"KL divergence {bits:.3f}"[:-1] in page.locator("[data-part=change]").text_content()
 
 
-def test_generation_step_by_step(open_page: OpenPage, served: Callable[..., Served]) -> None:
+def test_generation_step_by_step(visit: OpenPage, served: Callable[..., Served]) -> None:
     loaded = served("stories").subjects[0].loaded
-    page = open_page("stories", f"view=predict&text={TEXT}&x.predict.tab=generate&x.predict.n=8&layer=1&heads=3")
+    page = visit("stories", f"view=predict&text={TEXT}&x.predict.tab=generate&x.predict.n=8&layer=1&heads=3")
     written = loaded.generate(TEXT, max_new_tokens=8, temperature=0.0, beam_size=1).written
     steps, end = page.locator(".predict-made"), page.locator("button", has_text="To the end")
     assert steps.count() == 1, "it opens on the first step"
@@ -217,19 +217,18 @@ def test_words_are_labelled(open_page: OpenPage, served: Callable[..., Served]) 
 
 @LONG
 @pytest.mark.parametrize("model", ["stories", "en-zh", "mlm-en", "ner-en"])
-def test_every_part_of_every_family(open_page: OpenPage, model: str, tmp_path: Path) -> None:
-    page = open_page(model, "view=predict")
+def test_every_part_of_every_family(visit: OpenPage, model: str, tmp_path: Path) -> None:
+    page = visit(model, "view=predict")
     tabs = (
         page.locator(".view-predict .segmented")
         .first.locator("button")
         .evaluate_all("all => all.map((tab) => tab.dataset.value)")
     )
     for tab in tabs:
-        narrow = open_page(
+        narrow = visit(
             model, f"view=predict&x.predict.tab={tab}&lang=zh&theme=dark", viewport={"width": 390, "height": 844}
         )
         assert narrow.evaluate("document.documentElement.scrollWidth") <= 390, tab
-        narrow.close()
         page.locator(f".view-predict [data-value={tab}]").click()
         settle(page)
         assert page.locator(".error:visible").count() == 0

@@ -28,8 +28,8 @@ def unknown_words(page: Any) -> list[str]:
     )
 
 
-def test_a_walk_with_the_models_own_numbers(open_page: OpenPage, served: Any) -> None:
-    page = open_page("stories", f"view=tour&text={TEXT}&layer=1&heads=3")
+def test_a_walk_with_the_models_own_numbers(visit: OpenPage, served: Any) -> None:
+    page = visit("stories", f"view=tour&text={TEXT}&layer=1&heads=3")
     assert page.locator(".tour-card .label").first.text_content() == "Stop 1 of 15"
     subject = served("stories").subjects[0]
     ids = subject.tokenizer.encode(TEXT)
@@ -46,8 +46,7 @@ def test_a_walk_with_the_models_own_numbers(open_page: OpenPage, served: Any) ->
     assert "sum of the row 1.000" in page.locator(".arithmetic").text_content()
     # Resume from the address: the prediction.
     go(page, "next")
-    page.reload()
-    page.wait_for_selector(".tour-word")
+    page = visit("stories", page.url.partition("#")[2])
     probs = torch.softmax(recorded(subject, "head", text=TEXT)[-1], -1)
     best = int(probs.argmax())
     assert page.locator(".tour-word").text_content() == subject.token_texts([best])[0].strip()
