@@ -138,15 +138,15 @@ class FactTypeError(TypeError):
 
     def __init__(self, key: str, types: Sequence[str], value: object) -> None:
         self.key, self.types, self.value = key, types, value
-        super().__init__(self.spell({}))
+        super().__init__(self.message({}))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.key, self.types, self.value)
 
-    def spell(self, names: Mapping[str, str]) -> str:
-        """Return the message, with other names for types."""
+    def message(self, names_of_types: Mapping[str, str]) -> str:
+        """Return the message, with other names for Python's types, such as ``{"bool": "true or false"}``."""
         articles = {"int": "an int", "float": "a float", "bool": "a bool", "str": "a str"}
-        wanted = " or ".join((articles | dict(names)).get(name, name) for name in self.types)
+        wanted = " or ".join((articles | dict(names_of_types)).get(name, name) for name in self.types)
         return f"{self.key} must be {wanted}, got {self.value!r}."
 
 

@@ -15,7 +15,7 @@ from glassformer.config import (
     TaskHead,
     Tokens,
 )
-from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span_head
 from glassformer.weights.reader import ConfigReader
 from glassformer.weights.rules import Ignored, RowMatrix, Rule, modules, same
 
@@ -116,7 +116,7 @@ def heads(name: str, *, bias: bool = True) -> dict[str, HeadFormat]:
             classify,
             modules({"head.hidden": "classification_head.dense", "head.out": "classification_head.out_proj"}),
         ),
-        "span": HeadFormat(f"{name}ForQuestionAnswering", span, modules({"head.out": "qa_outputs"})),
+        "span": HeadFormat(f"{name}ForQuestionAnswering", span_head, modules({"head.out": "qa_outputs"})),
     }
 
 

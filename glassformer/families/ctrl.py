@@ -3,8 +3,8 @@
 from math import sqrt
 
 from glassformer.config import Attention, Embed, FeedForward, Init, InputPosition, LMHead, ModelConfig, Norm, Stack
-from glassformer.families.gpt import IGNORED_KEYS, LM_TIED, LM_WEIGHTS
-from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, task
+from glassformer.families.gpt import IGNORED_KEYS, LM_RULES, LM_TIED
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, classify_head
 from glassformer.weights.reader import ConfigReader
 from glassformer.weights.rules import Ignored, modules
 
@@ -62,12 +62,12 @@ CTRL = Lineage(
     ignored_weights=(Ignored("pos_encoding", "the sinusoids, written out"),),
     heads={
         "lm": HeadFormat(
-            "CTRLLMHeadModel", lambda c: LMHead(bias=True, tied=c.tie_word_embeddings), LM_WEIGHTS, tied=LM_TIED
+            "CTRLLMHeadModel", lambda c: LMHead(bias=True, tied=c.tie_word_embeddings), LM_RULES, tied=LM_TIED
         ),
         "none": HeadFormat("CTRLModel", lambda _: None, prefix=""),
         "classify": HeadFormat(
             "CTRLForSequenceClassification",
-            task("classify", pool="last", bias=False),
+            classify_head,
             modules({"head.out": "classifier"}),
         ),
     },

@@ -16,7 +16,7 @@ from glassformer.config import (
     TaskHead,
     Tokens,
 )
-from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span_head
 from glassformer.weights.reader import THEIR_ACTIVATION, ConfigReader
 from glassformer.weights.rules import Ignored, Rule, modules, same
 
@@ -185,7 +185,7 @@ T5 = Lineage(
             prefix="transformer.",
             only_encoder=True,
         ),
-        "span": HeadFormat("T5ForQuestionAnswering", span, modules({"head.out": "qa_outputs"})),
+        "span": HeadFormat("T5ForQuestionAnswering", span_head, modules({"head.out": "qa_outputs"})),
     },
     keys={
         "vocab_size": Key("vocab", 32128),

@@ -159,27 +159,27 @@ def head_kind(head: Head | None) -> str:
     return {LMHead: "lm", PretrainingHead: "pretraining", EmbeddingHead: "embedding"}[type(head)]
 
 
-def task(name: str, **facts: Any) -> Callable[[ConfigReader], TaskHead]:
-    """Return a reader of a task head, whose labels are in config.json."""
-    return lambda c: TaskHead(task=name, labels=c.labels, **facts)  # type: ignore[arg-type]
+def classify_head(c: ConfigReader) -> TaskHead:
+    """Return a head that classifies a text by the last token of a decoder."""
+    return TaskHead(task="classify", labels=c.labels, pool="last", bias=False)
 
 
-def span(_: ConfigReader) -> TaskHead:
-    """Return a head with the logits of the start and the end of an answer."""
+def span_head(_: ConfigReader) -> TaskHead:
+    """Return a head for question answering: for every token, the logits of the start and of the end of the answer."""
     return TaskHead(task="span", labels=("start", "end"))
 
 
 USUAL_TAG_DROPOUT = 0.1  # if a config class has no key for it
 
 
-def tag(c: ConfigReader) -> TaskHead:
+def tag_head(c: ConfigReader) -> TaskHead:
     """Return a head that labels every token of a decoder; its dropout is under either of two keys."""
     dropout = c.get("classifier_dropout", c.get("hidden_dropout", USUAL_TAG_DROPOUT))
     return TaskHead(task="tag", labels=c.labels, dropout=dropout)
 
 
-def write_tag(facts: ModelConfig) -> dict[str, Any]:
-    """Return the keys of such a head: its dropout, unless it is the default."""
+def write_tag_dropout(facts: ModelConfig) -> dict[str, Any]:
+    """Return the key of the dropout of ``tag_head``, unless the dropout is the default."""
     head = facts.head
     if not isinstance(head, TaskHead) or head.task != "tag" or head.dropout == USUAL_TAG_DROPOUT:
         return {}

@@ -9,10 +9,10 @@ from typing import Any, Generic, TypeVar
 
 from glassformer.data.readers.base import (
     Chunk,
-    Key,
     OnBadRow,
     Parse,
     Paths,
+    RowKey,
     RowSource,
     by_line,
     find_files,
@@ -77,7 +77,7 @@ class SquadReader:
         self._files = files
         self._kept: list[QuestionRecord | None] | None = [] if by_number else None
 
-    def rows(self) -> Iterator[tuple[Key, Callable[[], QuestionRecord]]]:
+    def rows(self) -> Iterator[tuple[RowKey, Callable[[], QuestionRecord]]]:
         """Yield each question's key, and a function that checks it.
 
         ``Origin.line`` is the question's number in the file.
@@ -91,7 +91,7 @@ class SquadReader:
                 yield (number,), partial(self._question, number, row, Origin(str(file), count), seen)
                 number += 1
 
-    def get(self, key: Key) -> QuestionRecord:
+    def get(self, key: RowKey) -> QuestionRecord:
         """Return the question with this number."""
         assert self._kept is not None
         question = self._kept[key[0]]
