@@ -1,4 +1,8 @@
-"""The registry of lineages: each module here is the data of one or two, and this module lists them."""
+"""The registry of lineages, the named kinds of checkpoint (GPT-2, BERT, T5 …; a ``model_type`` of Hugging Face).
+
+Each module of this package describes one or two lineages; this one lists them all, and their published sizes, the
+*presets*. (``ModelConfig.family`` is something else: encoder, decoder or encoder-decoder.)
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -59,7 +63,7 @@ def lineages() -> Mapping[str, Lineage]:
 
 @dataclass(frozen=True)
 class Preset:
-    """A published model: its lineage and the config.json keys that differ from the defaults."""
+    """A published size of a lineage, such as gpt2-xl: the config.json keys that differ from the lineage's defaults."""
 
     name: str
     lineage: Lineage
@@ -90,7 +94,7 @@ def presets() -> Mapping[str, Preset]:
 
 
 def preset(name: str) -> ModelConfig:
-    """Return the facts of a published model; ``Transformer(preset("gpt2"))`` builds it with new weights."""
+    """Return the facts (config values) of a published model; ``Transformer(preset("gpt2"))`` has new weights."""
     if name not in presets():
         near = get_close_matches(name, presets(), n=3)
         hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "glassformer info lists them all."

@@ -18,7 +18,7 @@ from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, classif
 from glassformer.weights.reader import ConfigError, ConfigReader
 from glassformer.weights.rules import Concatenated, Ignored, Transposed, concatenated, modules, same
 
-# This lineage names activations differently: its gelu is the tanh approximation.
+# This lineage's names of activations: its gelu is what others call the tanh approximation.
 ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
 
 

@@ -1,6 +1,6 @@
-"""What the page looks into: a loaded model, and what it reads for an input. Every query names its input.
+"""The subject of a query: a loaded model, and the token ids that it reads for the query's input.
 
-Nothing is kept between two queries but a few values that could be computed again.
+Between two queries only a cache is kept, of values that could be computed again.
 """
 
 import re

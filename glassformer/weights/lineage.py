@@ -1,6 +1,7 @@
 """The description of a lineage: how to read its ``config.json`` as facts, the names of its weights, its sizes.
 
-Data types only; no tensor library.
+A *lineage* is a named kind of checkpoint (a ``model_type`` of Hugging Face), *facts* are our config values, and the
+*body* of a model is all of it but the head (``BertModel`` in ``BertForMaskedLM``). Data types only; no tensor library.
 """
 
 import re
@@ -20,7 +21,7 @@ WITHOUT_WEIGHTS = ("none", "embedding")  # kinds of head that every lineage supp
 
 @dataclass(frozen=True)
 class Key:
-    """A key of ``config.json``: the path of the fact it states, if it is a single one, and its default."""
+    """A key of ``config.json``: the path of the fact that it sets, if it sets a single one, and its default value."""
 
     path: str | None
     default: Any
@@ -28,14 +29,14 @@ class Key:
 
 @dataclass(frozen=True)
 class HeadFormat:
-    """One kind of head of a lineage: Hugging Face's class, how to read its facts, its weights."""
+    """One kind of head of a lineage: the name of Hugging Face's class, how to read the head's facts, its weights."""
 
     architecture: str
     head: Callable[[ConfigReader], Head | None]
     weight_rules: tuple[Rule, ...] = ()
-    body_rules: tuple[Rule, ...] = ()  # of weights of the head whose names have the body's prefix
-    tied: tuple[str, ...] = ()  # names under which a tied head stores the embedding table again
-    prefix: str | None = None  # of the body's names under this head, if not the lineage's own
+    body_rules: tuple[Rule, ...] = ()  # of those weights of the head whose names begin with the body's prefix
+    tied: tuple[str, ...] = ()  # names under which a tied head stores a second copy of the embedding table
+    prefix: str | None = None  # of the body's names in this class, if not ``Lineage.prefix``
     only_encoder: bool = False  # the class has only the encoder of an encoder-decoder
     ties_if_equal: bool = False  # config.json cannot state that a head is untied; the weights decide
 
@@ -58,9 +59,9 @@ def _no_keys(facts: ModelConfig) -> dict[str, Any]:  # noqa: ARG001
 class Lineage:
     """A named kind of checkpoint, such as BERT or Llama.
 
-    ``heads`` by kind: lm, pool, pretraining, pair, classify, tag, span, replaced, none, encoder (no head and no
-    decoder); presets have the first. ``read`` returns the facts of a config.json, without the head; ``keys`` are
-    written from the facts that they state, and ``write`` returns the keys that take more than one fact.
+    ``read`` turns a config.json into facts, without the head. The other way round, ``keys`` says which key each fact is
+    written to, and ``write`` returns the keys that depend on several facts. ``heads`` are the heads by kind: lm, pool,
+    pretraining, pair, classify, tag, span, replaced, none, encoder (no head and no decoder); presets have the first.
     """
 
     name: str
@@ -71,10 +72,10 @@ class Lineage:
     keys: Mapping[str, Key]
     write: Callable[[ModelConfig], dict[str, Any]] = _no_keys
     model_type: str | None = None  # in config.json; None: not a model of Hugging Face
-    prefix: str = ""  # of the body's names when there is a head
+    prefix: str = ""  # of the body's names in a class with a head
     ignored_keys: Mapping[str, str] = field(default_factory=dict)  # of config.json, with the reason
     ignored_weights: tuple[Ignored, ...] = ()
-    sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # preset: its config.json
+    sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of each preset: keys of its config.json
 
     def reader(self, config: Mapping[str, Any]) -> ConfigReader:
         """Return a reader of a config.json that has this lineage's defaults."""

@@ -1,11 +1,12 @@
 """What all readers share: files and their lines, rows one after the other or by number, and what happens to bad rows.
 
-A row takes this way: ``read_lines`` yields the lines of a file as bytes, a ``Format`` (one module each, beside this
-one) groups lines into rows and parses a row into a record of ``data.records``. ``RowSource`` iterates over the rows and
-keeps nothing; ``Indexed`` has read all files once, has the position of each good row and reads any of them again.
+``read_lines`` yields the lines of a file as bytes; a ``Format`` (a class in one of the modules beside this one) groups
+them into rows and parses each row into a record of ``data.records``. ``RowSource`` iterates over the rows and keeps
+nothing. ``RowSource.index`` reads all files once and returns an ``Indexed``, which stores where each good row is and
+reads any of them again by its number.
 
-Files are split into rows as bytes, and each row is decoded by itself: a row that is not UTF-8 must not spoil the
-others.
+Files are split into rows as bytes, and each row is decoded by itself, so that a row that is not UTF-8 does not affect
+the others.
 """
 
 import glob
@@ -28,7 +29,7 @@ from glassformer.config.checks import check_choice
 from glassformer.data.records import BadRowError, Origin, SourceError
 
 OnBadRow = Literal["stop", "skip"]
-RowKey = tuple[int, ...]  # where a row is, in numbers that its reader understands
+RowKey = tuple[int, ...]  # where its reader finds a row again, such as (file, line, first byte, size)
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 PathLike: TypeAlias = str | Path

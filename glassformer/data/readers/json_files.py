@@ -1,4 +1,4 @@
-"""JSON files: JSON lines with one object per line, and SQuAD's questions on paragraphs with the answers' offsets."""
+"""JSON files: JSON lines, with one object per line, and SQuAD's format, with questions about paragraphs."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,13 +26,13 @@ R = TypeVar("R")
 
 
 def read_jsonl(paths: Paths, make: RecordMaker[R], *, on_bad_row: OnBadRow = "stop") -> RowSource[R]:
-    """Return one JSON object per line; ``make`` (AsText, AsPair, …) says which fields the record is made of."""
+    """Return the rows of JSON lines files; ``make`` (AsText, AsPair …) turns the fields of a row into a record."""
     return from_files(paths, JsonLines(make), on_bad_row)
 
 
 @dataclass(frozen=True)
 class JsonLines(Generic[R]):
-    """A JSON object per line."""
+    """The format with one JSON object per line."""
 
     make: RecordMaker[R]
 
@@ -68,7 +68,8 @@ def read_squad(paths: Paths, *, on_bad_row: OnBadRow = "stop") -> RowSource[Ques
 class SquadReader:
     """Questions of JSON files in SQuAD's format. A file is in memory as a whole while it is read.
 
-    A key is (question number,).
+    The key of a row is the number of the question, counted over all files. With ``by_number`` all questions are kept in
+    memory, for ``get``.
     """
 
     key_typecodes = "Q"

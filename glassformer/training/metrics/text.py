@@ -5,9 +5,9 @@ whole corpus from 0 to 100, not means of sentences. Each carries its signature: 
 compared. Texts are detokenised, as people would read them.
 
 ROUGE (Lin, 2004) measures which n-grams and which longest common subsequence a text shares with a reference. Every
-metric is from 0 to 1, the mean over texts. Equal to the package ``rouge-score``, which publications use: in how texts
-are split into words, in which of several longest subsequences is taken, in that a word which occurs once counts once in
-ROUGE-Lsum, and in its stemmer, NLTK's Porter stemmer.
+metric is from 0 to 1, the mean over texts. The numbers are those of the package ``rouge-score``, which publications
+use: words are split as it does, the same one of several longest subsequences is taken, a word that occurs once counts
+once in ROUGE-Lsum, and the stemmer is NLTK's Porter stemmer.
 
 Perplexity and bits come from a sum of negative log-likelihoods and a count, never from means of batches. Perplexity is
 at least 1. Models with different tokenizers can be compared only by bits per byte.
