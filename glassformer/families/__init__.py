@@ -105,12 +105,12 @@ def preset(name: str) -> ModelConfig:
 def lineage_of(config: Mapping[str, Any], name: str | None = None) -> Lineage:
     """Return the lineage that reads a config.json: the one called ``name``, or the one of the file's model_type."""
     if name is None:
-        return by_model_type(config)
+        return lineage_by_model_type(config)
     check_choice("lineage", name, lineages())
     return lineages()[name]
 
 
-def by_model_type(config: Mapping[str, Any]) -> Lineage:
+def lineage_by_model_type(config: Mapping[str, Any]) -> Lineage:
     """Return the lineage of a config.json, by its model_type, or by the class of older files that have none."""
     name = config.get("model_type")
     known = {lineage.model_type: lineage for lineage in lineages().values() if lineage.model_type is not None}

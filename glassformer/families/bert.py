@@ -74,7 +74,7 @@ def write(facts: ModelConfig) -> dict[str, Any]:
 
 
 def lm_rules(head: str, at: str = "cls.predictions", inside: str = ".transform") -> tuple[Rule, ...]:
-    """Return the weights of the masked-word head, which is ``head`` here and ``at`` in the checkpoint."""
+    """Return the weight rules of the masked-word head, which is called ``head`` here and ``at`` in the checkpoint."""
     return (
         *modules({f"{head}.transform": f"{at}{inside}.dense", f"{head}.norm": f"{at}{inside}.LayerNorm"}),
         same(f"{head}.out.weight", f"{at}.decoder.weight"),

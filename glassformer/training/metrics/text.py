@@ -109,7 +109,7 @@ def chrf(
 
 
 def _streams(generated: Sequence[str], references: Sequence[str | Sequence[str]]) -> list[list[str | None]]:
-    """Return lists of all first, all second … references; None where a text has fewer."""
+    """Return a list of the first reference of each text, one of the second … with None where a text has fewer."""
     check_aligned(generated, references, "generated texts", "references")
     check_strings("generated text", generated)
     lists = reference_lists(references)
@@ -268,7 +268,7 @@ def _by_sentence(generated: _Text, reference: _Text) -> F1Score:
 
 
 def _common_subsequence(generated: Words, reference: Words) -> list[int]:
-    """Return indices in the reference of a longest common subsequence; of several, the last."""
+    """Return the indices in the reference of a longest common subsequence; of several, the last."""
     lengths = [[0] * (len(generated) + 1)]  # lengths[i][j]: of the first i words of the reference and j generated
     for word in reference:
         before, row, left = lengths[-1], [0], 0
