@@ -31,11 +31,11 @@ def from_dict(kind: type[T], data: Mapping[str, Any], where: str = "") -> T:
     """Reverse ``to_dict``. Errors name the path of a fact that is unknown, missing or of the wrong type."""
     hints = get_type_hints(kind)
     names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    noun = "fact" if kind.__module__.startswith(__package__) else "key"  # the sections of a recipe are read here, too
+    noun = "field" if kind.__module__.startswith(__package__) else "key"  # the sections of a recipe are read here, too
     if not isinstance(data, Mapping):
         raise TypeError(f"{where or kind.__name__} must be a mapping, got {data!r}.")
     for name in data:
-        check_known(where or f"a {kind.__name__ if noun == 'fact' else kind.__name__.lower()}", noun, name, names)
+        check_known(where or f"a {kind.__name__ if noun == 'field' else kind.__name__.lower()}", noun, name, names)
     required = {
         field.name
         for field in fields(kind)  # type: ignore[arg-type]
@@ -47,7 +47,7 @@ def from_dict(kind: type[T], data: Mapping[str, Any], where: str = "") -> T:
     try:
         return kind(**values)
     except SettingError as error:  # the checks in __post_init__ do not know the path
-        if noun == "fact" and where:
+        if noun == "field" and where:
             raise error.prefixed(f"{where}: ") from None
         raise
 
@@ -82,7 +82,7 @@ def _change(facts: T, path: str, value: Any, where: str) -> T:
     if not is_dataclass(facts):
         raise ValueError(f"cannot set {where}: {where.removesuffix(path).rstrip('.')} is {facts!r:.60}.")
     kind = type(facts).__name__
-    check_known(f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind}", "fact", name, {field.name for field in fields(facts)})
+    check_known(f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind}", "field", name, {field.name for field in fields(facts)})
     if rest:
         value = _change(getattr(facts, name), rest, value, where)
     else:

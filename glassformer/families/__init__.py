@@ -130,7 +130,7 @@ def lineage_by_model_type(config: Mapping[str, Any]) -> Lineage:
         near = get_close_matches(str(name), known, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ConfigError(
-            f"config.json has model_type={{}}, which no lineage reads. Known: {', '.join(sorted(known))}.{hint} "
+            f"config.json has model_type={{}}, which is not supported. Known: {', '.join(sorted(known))}.{hint} "
             f"If it is built like one of them, set {{}} to its name: {', '.join(lineages())}.",
             repr(name),
             Setting("lineage"),

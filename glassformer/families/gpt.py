@@ -25,7 +25,7 @@ ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "si
 def read(c: ConfigReader) -> ModelConfig:
     """Return the facts of a config.json."""
     if c.afn not in ACTIVATIONS:
-        raise ConfigError(f"config.json says afn={c.afn!r}; this lineage has {', '.join(ACTIVATIONS)}.")
+        raise ConfigError(f"config.json says afn={c.afn!r}; models of this type have {', '.join(ACTIVATIONS)}.")
     width = c.n_embd
     return ModelConfig(
         vocab=c.vocab_size,

@@ -9,7 +9,7 @@ from glassformer.weights.rules import Ignored, modules
 
 def read(c: ConfigReader) -> ModelConfig:
     """Return the facts of a config.json."""
-    c.must("rotary", True, "this lineage has no other positions")
+    c.must("rotary", True, "models of this type have no other positions")
     c.must("scale_attn_weights", True, "no published model has unscaled attention")
     if c.rotary_dim is None:
         raise ConfigError(

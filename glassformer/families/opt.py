@@ -20,7 +20,7 @@ def read(c: ConfigReader) -> ModelConfig:
     if (narrow := c.get("word_embed_proj_dim", c.hidden_size)) != c.hidden_size:
         raise ConfigError(
             f"config.json says word_embed_proj_dim={narrow} and hidden_size={c.hidden_size}: embeddings of another "
-            f"width than the model's, as in opt-350m, are not supported in this lineage. The other published sizes are."
+            f"width than the model's, as in opt-350m, are not supported in OPT. The other published sizes are."
         )
     before, removed = c.do_layer_norm_before, c.get("_remove_final_layer_norm", False)
     return ModelConfig(

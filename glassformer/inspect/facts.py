@@ -37,7 +37,7 @@ def facts_of(name: str | Path, **choices: Unpack[Choices]) -> ModelConfig:
         except ValueError as error:
             raise ValueError(f"{error} Shipped models: {', '.join(pretrained.names())}.") from None
         if choices.get("lineage") is not None:
-            template = "{} is a published model, whose lineage is fixed; leave out {}."
+            template = "{} is a published model, whose model type is fixed; leave out {}."
             raise SettingError(template, str(name), Setting("lineage"))
         return _with_head(facts, choices)
     if not any((path / config).is_file() for config in (OWN_CONFIG, "config.json")) and any(path.glob("*.bin")):

@@ -49,7 +49,7 @@ class Transformer(nn.Module):
         super().__init__()
         if not isinstance(facts, config.ModelConfig):
             raise TypeError(
-                f"a Transformer is built from a config.ModelConfig, got {facts!r:.80}. A published model's facts are "
+                f"a Transformer is built from a config.ModelConfig, got {facts!r:.80}. A published model's config is "
                 f"glassformer.preset(name); glassformer.load(folder) loads its weights too."
             )
         self.config = facts

@@ -211,7 +211,7 @@ class Subject:
     @property
     def _start(self) -> int:
         if self.facts.tokens.start is None:
-            raise QueryError("this model's facts name no start token, so its decoder cannot begin.")
+            raise QueryError("this model's config names no start token, so its decoder cannot begin.")
         return self.facts.tokens.start
 
     def _short(self, ids: Sequence[int]) -> tuple[int, ...]:

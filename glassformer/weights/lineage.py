@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from glassformer.config import EmbeddingHead, Head, LMHead, ModelConfig, PretrainingHead, TaskHead, get_fact, leaves
 from glassformer.config.checks import Setting, check_choice
+from glassformer.config.model import a_family
 from glassformer.weights.reader import THEIR_ACTIVATION, ConfigError, ConfigReader
 from glassformer.weights.rules import Ignored, Rule
 
@@ -128,18 +129,18 @@ class Lineage:
         try:
             config |= self.write(facts)
         except (AssertionError, AttributeError, TypeError) as error:
-            reason = f"the facts of a model of the family {facts.family}"
+            reason = f"the config of {a_family(facts.family)}"
             raise ConfigError(f"a config.json for {self.name} cannot express {reason}.") from error
         # Read it back and compare.
         try:
             again = replace(self.facts(config, kind), init=facts.init)
         except ValueError as error:
-            raise ConfigError(f"a config.json for {self.name} cannot express these facts: {error}") from error
+            raise ConfigError(f"a config.json for {self.name} cannot express these config values: {error}") from error
         if again != facts:
             kept = dict(leaves(again))
             lost = [path for path, value in leaves(facts) if path not in kept or kept[path] != value]
             names = ", ".join(lost) or "their structure"
-            raise ConfigError(f"a config.json for {self.name} cannot express these facts: {names}.")
+            raise ConfigError(f"a config.json for {self.name} cannot express these config values: {names}.")
         return config
 
 
@@ -224,7 +225,7 @@ def choose_kind(lineage: Lineage, config: Mapping[str, Any]) -> str:
     if names:
         known = ", ".join(dict.fromkeys(form.architecture for form in lineage.heads.values()))
         raise ConfigError(
-            "config.json says architectures={}; of this lineage, {} are known. Choose one of their heads with {}: {}.",
+            "config.json says architectures={}; of this model type, {} are known. Choose the head of one with {}: {}.",
             repr(names),
             known,
             Setting("head"),

@@ -259,7 +259,9 @@ def _loaded_module(model: "Loaded") -> "nn.Module":
     from glassformer.hub import Loaded
 
     if not isinstance(model, Loaded):
-        raise TypeError(f"model must be a name, a path, facts, a loaded model or a torch.nn.Module; got {model!r:.80}.")
+        raise TypeError(
+            f"model must be a name, a path, a ModelConfig, a loaded model or a torch.nn.Module; got {model!r:.80}."
+        )
     return model.model
 
 

@@ -86,7 +86,7 @@ class RunContext:
         """The decoder's start token; raises if the facts name none."""
         start = self.facts.tokens.start
         if start is None:
-            raise ValueError("the model's facts name no start token for its decoder; set tokens.start.")
+            raise ValueError("the model's config names no start token for its decoder; set tokens.start.")
         return start
 
 
