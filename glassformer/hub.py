@@ -314,7 +314,7 @@ def _checked_weights(model: Transformer) -> dict[str, torch.Tensor]:
     if wrong:
         raise WeightsError(
             f"these weights do not match the model's config, so it could not be loaded again: {some(wrong)}. "
-            f"Change the facts (glassformer.config.change) and build the model from them."
+            f"Change the config (glassformer.config.change) and build the model from them."
         )
     if any(tensor.is_meta for tensor in weights.values()):
         raise WeightsError("the model has no values yet: its weights are on the meta device.")

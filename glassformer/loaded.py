@@ -288,7 +288,7 @@ class Loaded(TaskMethods):
         return (
             f"<div><b>{escape(_summary(self))}</b><br>can {escape(', '.join(self.abilities))}"
             f"<ul>{_part_html(part_tree(self.config))}</ul>"
-            f"<details><summary>facts</summary>{_facts_html(to_dict(self.config))}</details></div>"
+            f"<details><summary>config</summary>{_facts_html(to_dict(self.config))}</details></div>"
         )
 
 

@@ -303,7 +303,7 @@ def test_saving_for_hugging_face_needs_a_lineage_that_can_say_it(folder: Path, t
         hub.save(model, tmp_path / "x", to="hf", lineage="gtp2")
     odd = Transformer(change(facts, "decoder.attention.windows", (None, 3)))
     with pytest.raises(
-        ConfigError, match=r"facts: decoder\.attention\.windows\. Our own format can: to='glassformer'\."
+        ConfigError, match=r"config values: decoder\.attention\.windows\. Our own format can: to='glassformer'\."
     ):
         hub.save(odd, tmp_path / "x", to="hf", lineage="gpt2")
     tagger = Transformer(change(facts, "head", TaskHead(task="pair", labels=("a", "b"), pool="first")))

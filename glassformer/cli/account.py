@@ -60,7 +60,7 @@ class WorkloadOptions:
     """The model and the workload whose costs are counted.
 
     Args:
-        change: change a fact of the model, such as decoder.attention.kv_heads=1, and compare. Repeatable.
+        change: change a fact (config value), such as decoder.attention.kv_heads=1, and compare. Repeatable.
         train: count a training step instead of a forward pass.
         decode: count the decoding of one token, with the tokens before it in the cache.
     """
@@ -128,7 +128,7 @@ class AccountOutput:
 
     Args:
         compare: print models side by side, as with several models.
-        sweep: vary context, batch or source: context=1024..65536 doubles, context=1024,3000 is a list.
+        sweep: vary context, batch or source: context=1024..65536 doubles it each time, context=1024,3000 is a list.
         explain: print every number of a part, such as blocks.0.ffn, with its formula.
         depth: show parts down to this depth.
         full: show every block in a row of its own.
@@ -268,7 +268,7 @@ def account(
 ) -> None:
     """Count the parameters, FLOPs and memory of every part of a model, without allocating its weights.
 
-    Several models are compared side by side, and so is a model with its changed facts (--change).
+    Several models are shown side by side, as are a model and its changed version (--change).
     """
     models = model or []
     if device.list_hardware:

@@ -60,9 +60,9 @@ STEPS = (
         (pretrained.MODELS["mlm-en"].example,),
     ),
     Step(
-        "Change a fact",
-        "The story writer has four heads for keys and values. With a single one, its cache is a quarter as large; this "
-        "is what every other cost becomes.",
+        "Change a config value",
+        "The story writer has four heads for keys and values. With a single one, its KV cache is a quarter as large; "
+        "the table shows what else changes.",
         ("glassformer account stories --decode --change decoder.attention.kv_heads=1",),
     ),
 )
@@ -139,7 +139,7 @@ def _show_steps(console: Console) -> None:
 
 
 def _view_step(*, opens: bool) -> Step:
-    """Return the viewer on the translator: as a page in the browser, or as a file where there is no browser to open."""
+    """Return the step that shows the translator in the viewer: in the browser, or as a file where there is none."""
     about = (
         "A page that shows every head and vector of the translator at work, with the arithmetic. It opens on where "
         "each word comes from; Tour explains the model, All heads finds heads by what they read, Predict switches "
@@ -152,7 +152,7 @@ def _view_step(*, opens: bool) -> Step:
 
 
 def _folder() -> Path:
-    """Return a folder of this user alone for the page; the same in every run, so that runs leave one page behind."""
+    """Return a folder for the page that only this user can read; the same in every run, so that one page remains."""
     try:
         folder = Path(tempfile.gettempdir()) / f"glassformer-{getpass.getuser()}"
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -175,9 +175,9 @@ QUOTED = r"""(?:"[^"]*"|'[^']*')"""
 
 
 def wrapped(command: str, width: int) -> str:
-    """Return a command after a prompt, in lines that a shell takes as one where it is wider than the terminal.
+    """Return a command after the prompt ``$``, broken with backslashes where it is wider than the terminal.
 
-    Lines break between arguments only: a quoted one that is wider than the terminal is on a line of its own.
+    Lines break between arguments only: a quoted argument that is wider than the terminal has a line of its own.
     """
     lines = ["$"]
     arguments = rf"--[\w-]+ (?:{QUOTED}|[^\s\"'-]\S*)|{QUOTED}|\S+"  # an option stays with its value

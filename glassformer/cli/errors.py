@@ -1,8 +1,8 @@
 """Errors as a user of the program meets them: one paragraph, exit code 2, no traceback; 130 after Ctrl-C.
 
 The library names arguments (``beam_size=5``) and counts texts from 0; the program has options (``--beam-size 5``) and
-recipe keys (``data.quoted=true``) and counts from 1. A ``SettingError`` keeps both as data, which is
-spelled here. Other errors are shown as they are.
+recipe keys (``data.quoted=true``) and counts from 1. A ``SettingError`` keeps settings and texts as data, which are
+written the program's way here. Other errors are shown as they are.
 """
 
 import errno
@@ -81,7 +81,7 @@ def message(error: BaseException, offset: int = 0) -> str:
     if isinstance(error, OSError) and error.errno in NO_ROOM:  # errors in files name them
         return f"standard output: {_reason(error)}."
     if isinstance(error, SettingError):
-        return error.spell(lambda value: _spell(value, offset))
+        return error.message(lambda value: _as_option(value, offset))
     return str(error) or type(error).__name__
 
 
@@ -94,7 +94,7 @@ def counting(offset: int) -> Iterator[None]:
         raise InputError(message(error, offset)) from error
 
 
-def _spell(value: Setting | Item, offset: int) -> str:
+def _as_option(value: Setting | Item, offset: int) -> str:
     """Return a setting as an option of the command or a key of a recipe, a text with its number."""
     if isinstance(value, Item):
         return f"{value.kind} {value.number + offset + 1}"

@@ -160,7 +160,7 @@ def generate(
 ) -> None:
     """Continue texts with a decoder, or generate from them with an encoder-decoder.
 
-    Options that are not set follow generation_config.json in the model's folder, if there is one.
+    Options that you do not set have the values in generation_config.json in the model's folder, if there is one.
     """
     if template is not None and examples is None:
         raise ValueError("--template is for --examples, and there are none.")
@@ -205,7 +205,7 @@ def summarise(
         bool, typer.Option("--whole", help="Read a file or standard input as one text.", rich_help_panel=TEXT)
     ] = False,
 ) -> None:
-    """Summarise texts with an encoder-decoder. The prefix in its config.json, if any, is added."""
+    """Summarise texts with an encoder-decoder. A prefix that its config.json defines for this task is added."""
     lines = [read_whole(texts, job.reading)] if whole else read_texts(texts, job.reading)
     _generate_task(job, job.load(model), lines, "summarization", required=False)
 
@@ -216,7 +216,7 @@ def task(
     job: GenerateOptions,
     texts: Texts = None,
     name: Annotated[
-        str | None, typer.Option(metavar="TASK", help="A task that the model's config.json states.")
+        str | None, typer.Option(metavar="TASK", help="A task that the model's config.json defines.")
     ] = None,
     prefix: Annotated[
         str | None, typer.Option(metavar="STRING", help="A prefix for each text, such as 'cola sentence: '.")
@@ -224,7 +224,7 @@ def task(
 ) -> None:
     """Run a text-to-text task, selected by a prefix such as 'summarize: '."""
     if (name is None) == (prefix is None):
-        raise ValueError("set the task once: --name, of a task that the model's config.json states, or --prefix.")
+        raise ValueError("set the task once: --name, of a task that the model's config.json defines, or --prefix.")
     lines = read_texts(texts, job.reading)
     loaded = job.load(model)
     if prefix is not None:

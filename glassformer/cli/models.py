@@ -73,10 +73,10 @@ def info(
         typer.Argument(metavar="MODEL", help="A published or shipped model, a model folder, a GGUF or llama2.c file."),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the facts and the number of parameters as JSON.")
+        bool, typer.Option("--json", help="Print the config and the number of parameters as JSON.")
     ] = False,
 ) -> None:
-    """List the published models, or show one model as a tree of its parts, with parameters and facts."""
+    """List the published models, or show one model as a tree of its parts, with their parameters and config values."""
     console = stdout_console()
     if model is None:
         _list(console, as_json)
@@ -167,7 +167,7 @@ def convert(
     ] = "hf",
     force: Annotated[bool, typer.Option("--force", help="Overwrite a model in FOLDER.")] = False,
 ) -> None:
-    """Convert a model to Hugging Face's format or ours.
+    """Convert a model to the format of Hugging Face or of this library.
 
     A missing or unknown weight is an error.
     """

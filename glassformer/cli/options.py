@@ -44,7 +44,7 @@ Texts = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 Truncate = Annotated[
     Literal["left", "right"] | None,
-    typer.Option(metavar="left|right", help="Cut texts that are too long on this side; by default they are an error."),
+    typer.Option(metavar="left|right", help="Truncate long texts on this side; by default they raise an error."),
 ]
 OnBadRow = Annotated[
     Literal["stop", "skip"] | None,
@@ -242,7 +242,7 @@ class InputOptions:
 
     Args:
         file: read texts from a file, by default one per line.
-        skip_empty: skip empty lines; by default they are an error.
+        skip_empty: skip empty lines; by default they raise an error.
     """
 
     panel: ClassVar[str] = TEXT
@@ -255,7 +255,7 @@ class TaskOptions:
     """Options of all commands that apply a task to texts.
 
     Args:
-        batch_size: texts per batch, by default as many as have 2,048 tokens together; it does not change the results.
+        batch_size: texts per batch; by default a batch has up to 2,048 tokens. It does not change the results.
     """
 
     reading: InputOptions

@@ -78,7 +78,7 @@ def fill(
     common: TaskOptions,
     texts: Texts = None,
     top: Annotated[
-        int, typer.Option(min=1, help="Number of tokens to list per blank, and of filled texts to print.")
+        int, typer.Option(min=1, help="How many tokens to list for each blank, and how many filled texts to print.")
     ] = 5,
     blank: Annotated[
         str | None,

@@ -363,7 +363,7 @@ def show(
     if vocab:
         _list(loaded, as_json)
     elif as_json:
-        for row in [_facts(loaded)] if not lines else [_row(loaded, line) for line in lines]:
+        for row in [_summary(loaded)] if not lines else [_row(loaded, line) for line in lines]:
             print_json(row)
     else:
         _describe(loaded)
@@ -392,7 +392,7 @@ def _texts(texts: list[str] | None, file: Path | None) -> list[str]:
     return [line.removesuffix("\r") for line in lines if line.strip()]
 
 
-def _facts(tokenizer: "Tokenizer") -> dict[str, Any]:
+def _summary(tokenizer: "Tokenizer") -> dict[str, Any]:
     """Return the vocabulary as data."""
     roles = {role: {"token": token, "id": tokenizer.id_of(token)} for role, token in tokenizer.special.items()}
     further = {
@@ -427,18 +427,18 @@ def _frame(tokenizer: "Tokenizer", *, pair: bool) -> str:
 
 
 def _describe(tokenizer: "Tokenizer") -> None:
-    facts = _facts(tokenizer)
+    summary = _summary(tokenizer)
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    table.add_row("kind", facts["kind"])
-    table.add_row("vocabulary", counted(facts["vocab_size"], "token"))
-    for role, token in facts["roles"].items():
+    table.add_row("kind", summary["kind"])
+    table.add_row("vocabulary", counted(summary["vocab_size"], "token"))
+    for role, token in summary["roles"].items():
         table.add_row(role, Styled.assemble((visible(token["token"], keep=""), "cyan"), f"  {token['id']:,}"))
-    if facts["further"]:
-        table.add_row("further", Styled(_further(facts["further"])))
-    table.add_row("a text", Styled(visible(facts["frame"], keep="")))
-    table.add_row("a pair", Styled(visible(facts["pair"], keep="")))
+    if summary["further"]:
+        table.add_row("further", Styled(_further(summary["further"])))
+    table.add_row("a text", Styled(visible(summary["frame"], keep="")))
+    table.add_row("a pair", Styled(visible(summary["pair"], keep="")))
     print_table(table)
 
 

@@ -108,13 +108,13 @@ def train(
         str | None,
         typer.Argument(
             metavar="RECIPE",
-            help="The name of a recipe (see --list) or a YAML file.",
+            help="A recipe, which defines the whole run: a name (see --list) or a YAML file.",
             autocompletion=_complete_recipe,
         ),
     ] = None,
     changes: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Changes: optimizer.lr=1e-3; run.size=small for a laptop."),
+        typer.Argument(metavar="KEY=VALUE", help="Recipe values to override: optimizer.lr=1e-3, run.size=small …"),
     ] = None,
 ) -> None:
     """Train a model from a recipe. For several processes: torchrun --nproc-per-node N -m glassformer train …"""
@@ -280,7 +280,7 @@ def evaluate(
     loading: LoadingOptions,
     data: Annotated[
         list[str],
-        typer.Argument(metavar="FILE|KEY=VALUE", help="Labelled files (two for a parallel corpus), and changes."),
+        typer.Argument(metavar="FILE|KEY=VALUE", help="Labelled files (two for a parallel corpus), and settings."),
     ],
     format_: Annotated[
         str | None,

@@ -43,7 +43,7 @@ class ServerOptions:
         host: listen on this address; one that other machines can reach needs --token.
         port: listen on this port; 0: a free one.
         token: the secret part of the address; by default a random one.
-        open_page: open the page in a browser; by default on a terminal, if there is a browser.
+        open_page: open the page in a browser; by default only on a terminal, and if a browser is found.
     """
 
     panel: ClassVar[str] = "Server"

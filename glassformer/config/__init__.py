@@ -1,8 +1,9 @@
-"""The facts of a model: frozen, nested dataclasses that describe everything but the weights.
+"""The config of a model: frozen, nested dataclasses that describe everything but the weights.
 
-The *type* of a fact selects the mechanism, its absence is ``None``, and which of ``encoder`` and ``decoder`` a model
-has is its family. ``to_dict`` and ``from_dict`` convert facts to JSON and back. Standard library only: reading a config
-must not import a tensor library.
+Its values are called *facts*, and each has a path, such as ``decoder.attention.heads``. The *type* of a fact selects a
+mechanism (``score_bias=Alibi()``); ``None`` means that there is none. The *family* of a model is encoder, decoder or
+encoder-decoder, by the stacks that it has. ``to_dict`` and ``from_dict`` convert facts to JSON and back. Standard
+library only: reading a config must not import a tensor library.
 """
 
 from glassformer.config.course import EncoderConfig as EncoderConfig

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 
 class Setting(NamedTuple):
-    """A setting that an error names, with or without its value; in Python it is spelled ``top_k=5``."""
+    """A setting that an error names, with or without its value; in Python it is written ``top_k=5``."""
 
     name: str
     value: Any = ...  # the ellipsis: the name alone
@@ -29,9 +29,9 @@ class Item(NamedTuple):
 
 
 class SettingError(ValueError):
-    """An error that keeps the settings and texts it names as data, so that each surface can spell them its own way.
+    """An error that keeps the settings and texts it names as data: Python and the command line name them differently.
 
-    ``str()`` spells them as Python does, the command line as options.
+    ``str()`` names settings as Python does (``top_k=5``), the command line as options (``--top-k 5``).
 
     Args:
         template: the message, with ``{}`` for each of ``values``; used unchanged where there are none.
@@ -40,14 +40,14 @@ class SettingError(ValueError):
 
     def __init__(self, template: str, *values: Setting | Item | str) -> None:
         self.template, self.values = template, values
-        super().__init__(self.spell(str))
+        super().__init__(self.message(str))
 
-    def spell(self, spelling: Callable[[Setting | Item], str]) -> str:
-        """Return the message, with every setting and item spelled by ``spelling``."""
+    def message(self, write: Callable[[Setting | Item], str]) -> str:
+        """Return the message; ``write`` turns each setting and item into text."""
         if not self.values:
             return self.template
-        spelled = [spelling(value) if isinstance(value, Setting | Item) else value for value in self.values]
-        return self.template.format(*spelled)
+        written = [write(value) if isinstance(value, Setting | Item) else value for value in self.values]
+        return self.template.format(*written)
 
     def prefixed(self, prefix: str) -> "SettingError":
         """Return the same error with ``prefix`` before its message."""

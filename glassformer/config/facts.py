@@ -1,4 +1,7 @@
-"""Facts as plain data: to JSON and back, read and changed at a path. Standard library only."""
+"""Facts (the values of a config) as plain data: to JSON and back, read and changed by path. Standard library only.
+
+The path of a fact is the names of the fields that lead to it: ``decoder.attention.heads``.
+"""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +15,10 @@ T = TypeVar("T")
 
 
 def to_dict(facts: Any) -> dict[str, Any]:
-    """Return facts as dicts, lists, strings and numbers; a part that may be of several types has a key ``type``."""
+    """Return facts as dicts, lists, strings and numbers.
+
+    Where a field may hold dataclasses of several types, the dict has a key ``type``.
+    """
     data: dict[str, Any] = {}
     hints = get_type_hints(type(facts))
     for field in fields(facts):
@@ -25,11 +31,11 @@ def from_dict(kind: type[T], data: Mapping[str, Any], where: str = "") -> T:
     """Reverse ``to_dict``. Errors name the path of a fact that is unknown, missing or of the wrong type."""
     hints = get_type_hints(kind)
     names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    noun = "fact" if kind.__module__.startswith(__package__) else "key"  # the sections of a recipe are read here, too
+    noun = "field" if kind.__module__.startswith(__package__) else "key"  # the sections of a recipe are read here, too
     if not isinstance(data, Mapping):
         raise TypeError(f"{where or kind.__name__} must be a mapping, got {data!r}.")
     for name in data:
-        check_known(where or f"a {kind.__name__ if noun == 'fact' else kind.__name__.lower()}", noun, name, names)
+        check_known(where or f"a {kind.__name__ if noun == 'field' else kind.__name__.lower()}", noun, name, names)
     required = {
         field.name
         for field in fields(kind)  # type: ignore[arg-type]
@@ -40,14 +46,14 @@ def from_dict(kind: type[T], data: Mapping[str, Any], where: str = "") -> T:
     values = {name: _convert(hints[name], value, f"{where}.{name}".lstrip(".")) for name, value in data.items()}
     try:
         return kind(**values)
-    except SettingError as error:  # a check of the facts themselves names them without their path
-        if noun == "fact" and where:
+    except SettingError as error:  # the checks in __post_init__ do not know the path
+        if noun == "field" and where:
             raise error.prefixed(f"{where}: ") from None
         raise
 
 
 def leaves(facts: Any, where: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every single fact with its path, depth first: ``("encoder.attention.heads", 12)``."""
+    """Yield every fact that is not itself a dataclass, with its path: ``("encoder.attention.heads", 12)``."""
     for field in fields(facts):
         value, path = getattr(facts, field.name), f"{where}.{field.name}".lstrip(".")
         if is_dataclass(value):
@@ -57,7 +63,7 @@ def leaves(facts: Any, where: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def get_fact(facts: Any, path: str, default: Any = None) -> Any:
-    """Return the fact at a path; ``default`` where a part of the path is missing or has no such fact."""
+    """Return the fact at a path; ``default`` if the path leads nowhere."""
     for name in path.split("."):
         if not hasattr(facts, name):
             return default
@@ -66,33 +72,33 @@ def get_fact(facts: Any, path: str, default: Any = None) -> Any:
 
 
 def change(facts: T, path: str, value: Any) -> T:
-    """Return a copy with another value at a path, checked like any facts."""
+    """Return a copy of ``facts`` with another value at ``path``; the copy is checked like new facts."""
     return _change(facts, path, value, path)
 
 
 def _change(facts: T, path: str, value: Any, where: str) -> T:
-    """``change`` at a path within ``facts``; errors name ``where``, the path from the outermost facts."""
+    """Change the fact at ``path`` in ``facts``; errors name ``where``, the same path from the outermost facts."""
     name, _, rest = path.partition(".")
     if not is_dataclass(facts):
         raise ValueError(f"cannot set {where}: {where.removesuffix(path).rstrip('.')} is {facts!r:.60}.")
     kind = type(facts).__name__
-    check_known(f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind}", "fact", name, {field.name for field in fields(facts)})
+    check_known(f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind}", "field", name, {field.name for field in fields(facts)})
     if rest:
         value = _change(getattr(facts, name), rest, value, where)
     else:
         value = _convert(get_type_hints(type(facts))[name], value, where)
     try:
         return replace(facts, **{name: value})  # type: ignore[type-var]
-    except SettingError as error:  # a check of the facts themselves names them without their path
+    except SettingError as error:  # the checks in __post_init__ do not know the path
         outer = where.removesuffix(path).rstrip(".")
         raise (error.prefixed(f"{outer}: ") if outer else error) from None
 
 
 def merge(facts: T, changes: Mapping[str, Any], where: str = "") -> T:
-    """Return a copy with several facts changed at once: nested dictionaries, as of ``to_dict``, checked as a whole.
+    """Return a copy with several facts changed at once; ``changes`` are nested dictionaries, as ``to_dict`` returns.
 
-    A dictionary changes the facts that it names and keeps the others; where there is none yet, or one of another
-    ``type``, it replaces the whole part.
+    A dictionary changes the facts that it names and keeps the others. Where ``facts`` have None, or a dataclass of
+    another ``type``, it replaces that. Only the result is checked.
     """
     return from_dict(type(facts), _merge_dicts(to_dict(facts), changes), where)
 
@@ -108,7 +114,7 @@ def _merge_dicts(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[st
 
 
 def for_json(value: Any) -> Any:
-    """Return any data in a form that JSON can write: dataclasses as dictionaries, and null for NaN and infinities."""
+    """Return any data in a form that JSON can express: dataclasses as dictionaries, NaN and infinities as null."""
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
     if isinstance(value, dict):
@@ -138,15 +144,15 @@ class FactTypeError(TypeError):
 
     def __init__(self, key: str, types: Sequence[str], value: object) -> None:
         self.key, self.types, self.value = key, types, value
-        super().__init__(self.spell({}))
+        super().__init__(self.message({}))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.key, self.types, self.value)
 
-    def spell(self, names: Mapping[str, str]) -> str:
-        """Return the message, with other names for types."""
+    def message(self, names_of_types: Mapping[str, str]) -> str:
+        """Return the message, with other names for Python's types, such as ``{"bool": "true or false"}``."""
         articles = {"int": "an int", "float": "a float", "bool": "a bool", "str": "a str"}
-        wanted = " or ".join((articles | dict(names)).get(name, name) for name in self.types)
+        wanted = " or ".join((articles | dict(names_of_types)).get(name, name) for name in self.types)
         return f"{self.key} must be {wanted}, got {self.value!r}."
 
 

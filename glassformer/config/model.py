@@ -1,4 +1,4 @@
-"""``ModelConfig``: all facts of one model."""
+"""``ModelConfig``: all facts (config values) of one model."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -42,7 +42,7 @@ def a_family(family: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """One Transformer. Its stacks, encoder, decoder or both, are its family."""
+    """One Transformer: an encoder, a decoder or both (its *family*), embeddings and a head."""
 
     vocab: int
     width: int
@@ -84,7 +84,7 @@ class ModelConfig:
 
     @property
     def family(self) -> Literal["encoder", "decoder", "encoder-decoder"]:
-        """Which stacks the model has."""
+        """The stacks that the model has."""
         if self.encoder is None:
             return "decoder"
         return "encoder" if self.decoder is None else "encoder-decoder"

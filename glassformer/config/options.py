@@ -16,7 +16,7 @@ from glassformer.config.parts import Head
 F = TypeVar("F", bound=Callable[..., object])
 StrPath = str | os.PathLike[str]
 Quantization = Literal["int8"]  # what the weights of linear layers may be quantised to
-AttentionPath = Literal["eager", "sdpa"]  # the attention path: the formula, or fused kernels
+AttentionPath = Literal["eager", "sdpa"]  # how attention is computed: by the formula, or by PyTorch's fused kernels
 
 
 class ModelOptions(TypedDict, total=False):

@@ -1,4 +1,4 @@
-"""Facts about the parts of a model: norm, attention, feed-forward network, stack, embeddings, output heads."""
+"""Facts (config values) of the parts of a model: norm, attention, feed-forward network, stack, embeddings, heads."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -38,12 +38,16 @@ class Norm:
         if self.offset and self.kind != "rms":
             raise ValueError(f"offset is for kind='rms'; got kind={self.kind!r}.")
         if self.kind == "rms":
-            object.__setattr__(self, "bias", True)  # a single spelling, so that equal models compare equal
+            object.__setattr__(self, "bias", True)  # has no effect; one value, so that equal models compare equal
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attention:
-    """Multi-head attention. The layers of a stack cycle through ``windows``; None is full attention."""
+    """Multi-head attention.
+
+    Each entry of ``windows`` is how far a layer sees: None for full attention, a number of tokens for a sliding window,
+    or a ``BlockSparse`` pattern. The layers of a stack take the entries in turn, from the first again after the last.
+    """
 
     heads: int
     head_dim: int
@@ -81,7 +85,7 @@ class Attention:
         if self.qk_norm is not None and isinstance(self.score_bias, Disentangled):
             raise ValueError("disentangled attention projects positions as well and takes no qk_norm; set it to None.")
         if kv_heads == self.heads:
-            object.__setattr__(self, "kv_heads", None)  # a single spelling, so that equal models compare equal
+            object.__setattr__(self, "kv_heads", None)  # means the same; one value, so that equal models compare equal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +106,7 @@ class FeedForward:
 
 @dataclass(frozen=True, kw_only=True)
 class Convolution:
-    """A convolution over the stack's input, added to the output of the first layer and normalised with it."""
+    """A convolution over the input of the stack, whose result is added to the first layer's output before a norm."""
 
     kernel: int
     groups: int = 1
@@ -152,7 +156,7 @@ class Stack:
         if isinstance(self.attention.score_bias, BucketBias):
             self.attention.score_bias.check_direction(bidirectional=not self.causal)
         if unique == self.layers:
-            object.__setattr__(self, "unique_layers", None)  # a single spelling; see Attention
+            object.__setattr__(self, "unique_layers", None)  # means the same, as in Attention
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,10 +181,11 @@ class Embed:
 
 @dataclass(frozen=True, kw_only=True)
 class MaskDecoder:
-    """Absolute positions that enter only where masked words are predicted (He et al., 2021, section 3.2).
+    """An enhanced mask decoder (He et al., 2021, section 3.2): absolute positions, to predict masked words only.
 
-    The last layer runs ``steps`` times. Its keys and values are the hidden states before it; its queries are those plus
-    the position vectors at first, then its own output.
+    It is no decoder stack: the encoder's last layer runs ``steps`` times, with the hidden states before that layer as
+    keys and values. In the first step the queries are these states plus position vectors, in each later one the output
+    of the step before.
     """
 
     length: int  # rows of the table of positions
@@ -212,11 +217,11 @@ class LMHead:
 class TaskHead:
     """Scores for labels, one set per sequence (``pool``) or per token (``pool=None``).
 
-    With ``hidden``, the name of an activation, a linear layer of the model's width comes first. Without labels the
-    (pooled, mapped) vector itself is the output.
+    With ``hidden``, a linear layer of the model's width and that activation come first. Without labels, the vector that
+    would be scored is the output.
     """
 
-    task: Task
+    task: Task  # classify texts, tag tokens, span of an answer, sentence pair, replaced tokens, or only pool
     labels: tuple[str, ...] = ()
     pool: Pool | None = None  # first and last are those of the real tokens
     hidden: str | None = None

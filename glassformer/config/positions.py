@@ -1,4 +1,4 @@
-"""Facts about positions and attention patterns: each class is one mechanism and its fields are its hyperparameters."""
+"""Facts of positions and attention patterns: each class is one mechanism, its fields are its hyperparameters."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -27,7 +27,7 @@ class InputPosition:
         check_positive(length=self.length)
         check_count(offset=self.offset)
         if self.kind == "learned":
-            object.__setattr__(self, "layout", "interleaved")  # a single spelling, so that equal models compare equal
+            object.__setattr__(self, "layout", "interleaved")  # no effect; one value, so that equal models are equal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,9 +139,10 @@ ScoreBias = BucketBias | Alibi | Disentangled  # every kind; code that handles e
 class BlockSparse:
     """Attention between blocks of tokens: a window of three, the first and last block, and random ones per block.
 
-    Its cost is linear in the length instead of quadratic (Zaheer et al., 2020). With ``set`` every query attends to
-    each key of its blocks once, whatever the padding; ``reference`` computes what the published code does in evaluation
-    mode: every random block is the first one, whose keys then count 1 + ``random`` times.
+    Its cost is linear in the length instead of quadratic (Zaheer et al., 2020). ``semantics`` chooses one of two
+    definitions. With ``set`` every query attends to each key of its blocks once, whatever the padding. ``reference``
+    computes what the published code does in evaluation mode: every random block is the first one, whose keys then count
+    1 + ``random`` times.
     """
 
     block: int = 64

@@ -154,8 +154,8 @@ class BatchPlan(Protocol):
         """The number of examples in the data set."""
 
     @property
-    def facts(self) -> dict[str, Any]:
-        """Everything that determines the batches, in plain values: plans with equal facts make equal batches."""
+    def settings(self) -> dict[str, Any]:
+        """Everything that determines the batches, in plain values: plans with equal settings make equal batches."""
 
     def batches(self, epoch: int) -> int:
         """Return the number of batches in an epoch, at least one."""
@@ -180,7 +180,7 @@ class FixedPlan:
         self._batches = examples // size if drop_last else -(-examples // size)
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """Everything that determines the batches."""
         order = self._order
         facts = {"kind": "fixed", "examples": order.count, "seed": order.seed, "shuffle": order.shuffle}
@@ -255,7 +255,7 @@ class BudgetPlan:
         return len(self._lengths)
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """Everything that determines the batches."""
         facts = {"kind": "budget", "examples": self.examples, "seed": self._order.seed, "shuffle": self._order.shuffle}
         facts |= {"budget": self._budget, "window": self._window, "longest": self.longest}

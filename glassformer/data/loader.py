@@ -106,16 +106,16 @@ class Loader(Generic[Item, Batch]):
 
     def state(self) -> dict[str, Any]:
         """Return the current position, for ``resume``; the same for all processes, and serialisable as JSON."""
-        return {**self._facts(), "epoch": self._next.epoch, "batch": self._next.offset}
+        return {**self._fingerprint(), "epoch": self._next.epoch, "batch": self._next.offset}
 
     def resume(self, state: Mapping[str, Any]) -> None:
         """Continue where ``state`` was taken; raise if the data, the plan or the seed differ."""
-        facts = self._facts()
-        missing = {*facts, "epoch", "batch"} - {*state}
+        fingerprint = self._fingerprint()
+        missing = {*fingerprint, "epoch", "batch"} - {*state}
         if missing:
             raise ValueError(f"not a loader state: {', '.join(sorted(missing))} missing.")
         # Data, plan and seed must be the same.
-        for name, ours in facts.items():
+        for name, ours in fingerprint.items():
             if state[name] != ours:
                 raise ValueError(
                     f"cannot resume: {name} was {state[name]!r} and is now {ours!r}. Restore it, or start a new run."
@@ -143,9 +143,9 @@ class Loader(Generic[Item, Batch]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _facts(self) -> dict[str, Any]:
+    def _fingerprint(self) -> dict[str, Any]:
         data = getattr(self._dataset, "fingerprint", None)
-        return {"version": _VERSION, "data": data, "seed": self._seed, "plan": self._plan.facts}
+        return {"version": _VERSION, "data": data, "seed": self._seed, "plan": self._plan.settings}
 
     def _later(self, cursor: Cursor, steps: int) -> Cursor:
         """Return the cursor so many batches later, across the ends of epochs."""

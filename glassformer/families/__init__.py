@@ -1,4 +1,8 @@
-"""The registry of lineages: each module here is the data of one or two, and this module lists them."""
+"""The registry of lineages, the named kinds of checkpoint (GPT-2, BERT, T5 …; a ``model_type`` of Hugging Face).
+
+Each module of this package describes one or two lineages; this one lists them all, and their published sizes, the
+*presets*. (``ModelConfig.family`` is something else: encoder, decoder or encoder-decoder.)
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -59,7 +63,7 @@ def lineages() -> Mapping[str, Lineage]:
 
 @dataclass(frozen=True)
 class Preset:
-    """A published model: its lineage and the config.json keys that differ from the defaults."""
+    """A published size of a lineage, such as gpt2-xl: the config.json keys that differ from the lineage's defaults."""
 
     name: str
     lineage: Lineage
@@ -90,7 +94,7 @@ def presets() -> Mapping[str, Preset]:
 
 
 def preset(name: str) -> ModelConfig:
-    """Return the facts of a published model; ``Transformer(preset("gpt2"))`` builds it with new weights."""
+    """Return the facts (config values) of a published model; ``Transformer(preset("gpt2"))`` has new weights."""
     if name not in presets():
         near = get_close_matches(name, presets(), n=3)
         hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "glassformer info lists them all."
@@ -101,12 +105,12 @@ def preset(name: str) -> ModelConfig:
 def lineage_of(config: Mapping[str, Any], name: str | None = None) -> Lineage:
     """Return the lineage that reads a config.json: the one called ``name``, or the one of the file's model_type."""
     if name is None:
-        return by_model_type(config)
+        return lineage_by_model_type(config)
     check_choice("lineage", name, lineages())
     return lineages()[name]
 
 
-def by_model_type(config: Mapping[str, Any]) -> Lineage:
+def lineage_by_model_type(config: Mapping[str, Any]) -> Lineage:
     """Return the lineage of a config.json, by its model_type, or by the class of older files that have none."""
     name = config.get("model_type")
     known = {lineage.model_type: lineage for lineage in lineages().values() if lineage.model_type is not None}
@@ -126,7 +130,7 @@ def by_model_type(config: Mapping[str, Any]) -> Lineage:
         near = get_close_matches(str(name), known, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ConfigError(
-            f"config.json has model_type={{}}, which no lineage reads. Known: {', '.join(sorted(known))}.{hint} "
+            f"config.json has model_type={{}}, which is not supported. Known: {', '.join(sorted(known))}.{hint} "
             f"If it is built like one of them, set {{}} to its name: {', '.join(lineages())}.",
             repr(name),
             Setting("lineage"),

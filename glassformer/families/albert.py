@@ -8,7 +8,7 @@ from typing import Any
 
 from glassformer.config import ModelConfig, PretrainingHead, TaskHead, change, get_fact
 from glassformer.families import bert
-from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span_head
 from glassformer.weights.reader import ConfigReader
 from glassformer.weights.rules import modules
 
@@ -75,14 +75,14 @@ ALBERT = Lineage(
     ),
     ignored_weights=bert.IGNORED_WEIGHTS,
     heads={
-        "lm": HeadFormat("AlbertForMaskedLM", bert.lm, bert.lm_weights("head", "predictions", ""), tied=LM_TIED),
+        "lm": HeadFormat("AlbertForMaskedLM", bert.lm, bert.lm_rules("head", "predictions", ""), tied=LM_TIED),
         "pool": HeadFormat("AlbertModel", lambda _: bert.POOL, body_rules=POOLER, prefix=""),
         "none": HeadFormat("AlbertModel", lambda _: None, prefix=""),
         "pretraining": HeadFormat(
             "AlbertForPreTraining",
             lambda c: PretrainingHead(lm=bert.lm(c), pair=order(c)),
             (
-                *bert.lm_weights("head.lm", "predictions", ""),
+                *bert.lm_rules("head.lm", "predictions", ""),
                 *modules({"head.pair.out": "sop_classifier.classifier"}),
             ),
             modules({"head.pair.hidden": "pooler"}),
@@ -99,7 +99,7 @@ ALBERT = Lineage(
             lambda c: TaskHead(task="tag", labels=c.labels, dropout=dropout(c)),
             modules({"head.out": "classifier"}),
         ),
-        "span": HeadFormat("AlbertForQuestionAnswering", span, modules({"head.out": "qa_outputs"})),
+        "span": HeadFormat("AlbertForQuestionAnswering", span_head, modules({"head.out": "qa_outputs"})),
     },
     keys={
         **{name: key for name, key in bert.KEYS.items() if name != "classifier_dropout"},

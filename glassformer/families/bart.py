@@ -15,7 +15,7 @@ from glassformer.config import (
     TaskHead,
     Tokens,
 )
-from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span_head
 from glassformer.weights.reader import ConfigReader
 from glassformer.weights.rules import Ignored, RowMatrix, Rule, modules, same
 
@@ -78,7 +78,7 @@ TABLE = same("embed.token.weight", "shared.weight", "encoder.embed_tokens.weight
 POSITIONS = modules({"embed.position": "encoder.embed_positions", "target_embed.position": "decoder.embed_positions"})
 
 
-def layers(side: str, attention: Mapping[str, str]) -> tuple[Rule, ...]:
+def layer_rules(side: str, attention: Mapping[str, str]) -> tuple[Rule, ...]:
     """Return the weight names of one stack, whose projections have these names."""
     ours, theirs = f"{side}.blocks.{{i}}", f"{side}.layers.{{i}}"
     return modules(
@@ -106,7 +106,7 @@ def heads(name: str, *, bias: bool = True) -> dict[str, HeadFormat]:
         "lm": HeadFormat(
             f"{name}ForConditionalGeneration",
             lambda _: LMHead(bias=bias, bias_trained=not bias),  # a buffer in the reference
-            # A folder of the plain model lacks the bias; there it starts from nothing.
+            # A folder of the model without a head lacks the bias, which then starts at zero.
             (Rule(("head.bias",), ("final_logits_bias",), RowMatrix(), zeros=True),),
             tied=("lm_head.weight",),
         ),
@@ -116,7 +116,7 @@ def heads(name: str, *, bias: bool = True) -> dict[str, HeadFormat]:
             classify,
             modules({"head.hidden": "classification_head.dense", "head.out": "classification_head.out_proj"}),
         ),
-        "span": HeadFormat(f"{name}ForQuestionAnswering", span, modules({"head.out": "qa_outputs"})),
+        "span": HeadFormat(f"{name}ForQuestionAnswering", span_head, modules({"head.out": "qa_outputs"})),
     }
 
 
@@ -168,8 +168,8 @@ BART = Lineage(
         TABLE,
         *POSITIONS,
         *modules({"embed.norm": "encoder.layernorm_embedding", "target_embed.norm": "decoder.layernorm_embedding"}),
-        *layers("encoder", PROJECTIONS),
-        *layers("decoder", PROJECTIONS),
+        *layer_rules("encoder", PROJECTIONS),
+        *layer_rules("decoder", PROJECTIONS),
     ),
     ignored_weights=(
         Ignored("encoder.version", "the number of a file format"),

@@ -15,7 +15,7 @@ from glassformer.config import (
     get_fact,
 )
 from glassformer.config.parts import LMHead, PretrainingHead, TaskHead
-from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span_head
 from glassformer.weights.reader import ConfigReader
 from glassformer.weights.rules import Ignored, Rule, modules, same
 
@@ -73,8 +73,8 @@ def write(facts: ModelConfig) -> dict[str, Any]:
     return {"classifier_dropout": get_fact(head, "dropout")} if scores else {}
 
 
-def lm_weights(head: str, at: str = "cls.predictions", inside: str = ".transform") -> tuple[Rule, ...]:
-    """Return the weights of the masked-word head, which is ``head`` here and ``at`` in the checkpoint."""
+def lm_rules(head: str, at: str = "cls.predictions", inside: str = ".transform") -> tuple[Rule, ...]:
+    """Return the weight rules of the masked-word head, which is called ``head`` here and ``at`` in the checkpoint."""
     return (
         *modules({f"{head}.transform": f"{at}{inside}.dense", f"{head}.norm": f"{at}{inside}.LayerNorm"}),
         same(f"{head}.out.weight", f"{at}.decoder.weight"),
@@ -90,7 +90,7 @@ def token_heads(name: str) -> dict[str, HeadFormat]:
             lambda c: TaskHead(task="tag", labels=c.labels, dropout=dropout(c)),
             modules({"head.out": "classifier"}),
         ),
-        "span": HeadFormat(f"{name}ForQuestionAnswering", span, modules({"head.out": "qa_outputs"})),
+        "span": HeadFormat(f"{name}ForQuestionAnswering", span_head, modules({"head.out": "qa_outputs"})),
     }
 
 
@@ -162,13 +162,13 @@ BERT = Lineage(
     weight_rules=BODY_RULES,
     ignored_weights=IGNORED_WEIGHTS,
     heads={
-        "lm": HeadFormat("BertForMaskedLM", lm, lm_weights("head"), tied=LM_TIED),
+        "lm": HeadFormat("BertForMaskedLM", lm, lm_rules("head"), tied=LM_TIED),
         "pool": HeadFormat("BertModel", lambda _: POOL, body_rules=POOLER, prefix=""),
         "none": HeadFormat("BertModel", lambda _: None, prefix=""),
         "pretraining": HeadFormat(
             "BertForPreTraining",
             lambda c: PretrainingHead(lm=lm(c), pair=PAIR),
-            (*lm_weights("head.lm"), *modules({"head.pair.out": "cls.seq_relationship"})),
+            (*lm_rules("head.lm"), *modules({"head.pair.out": "cls.seq_relationship"})),
             modules({"head.pair.hidden": "pooler.dense"}),
             LM_TIED,
         ),

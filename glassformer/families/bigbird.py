@@ -60,14 +60,14 @@ BIGBIRD = Lineage(
         Ignored("qa_classifier.*", "a question-answering head with a layer that is not supported"),
     ),
     heads={
-        "lm": HeadFormat("BigBirdForMaskedLM", bert.lm, bert.lm_weights("head"), tied=bert.LM_TIED),
+        "lm": HeadFormat("BigBirdForMaskedLM", bert.lm, bert.lm_rules("head"), tied=bert.LM_TIED),
         "pool": HeadFormat(
             "BigBirdModel", lambda _: bert.POOL, body_rules=modules({"head.hidden": "pooler"}), prefix=""
         ),
         "pretraining": HeadFormat(
             "BigBirdForPreTraining",
             lambda c: PretrainingHead(lm=bert.lm(c), pair=bert.PAIR),
-            (*bert.lm_weights("head.lm"), *modules({"head.pair.out": "cls.seq_relationship"})),
+            (*bert.lm_rules("head.lm"), *modules({"head.pair.out": "cls.seq_relationship"})),
             modules({"head.pair.hidden": "pooler"}),
             bert.LM_TIED,
         ),

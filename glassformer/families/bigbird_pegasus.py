@@ -50,8 +50,8 @@ BIGBIRD_PEGASUS = Lineage(
     weight_rules=(
         bart.TABLE,
         *bart.POSITIONS,
-        *bart.layers("encoder", {"q": "self.query", "k": "self.key", "v": "self.value", "o": "output"}),
-        *bart.layers("decoder", bart.PROJECTIONS),
+        *bart.layer_rules("encoder", {"q": "self.query", "k": "self.key", "v": "self.value", "o": "output"}),
+        *bart.layer_rules("decoder", bart.PROJECTIONS),
         # The checkpoint calls it so, but the norm comes after the last layer.
         *modules({"encoder.norm": "encoder.layernorm_embedding", "decoder.norm": "decoder.layernorm_embedding"}),
     ),

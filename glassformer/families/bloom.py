@@ -16,7 +16,7 @@ from glassformer.config import (
     get_fact,
 )
 from glassformer.config.checks import check_divides, check_positive
-from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span, task
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, classify_head, span_head
 from glassformer.weights.reader import ConfigReader
 from glassformer.weights.rules import ConcatenatedByHead, concatenated, modules, same
 
@@ -47,7 +47,7 @@ def read(c: ConfigReader) -> ModelConfig:
     )
 
 
-def tag(c: ConfigReader) -> TaskHead:
+def tag_head(c: ConfigReader) -> TaskHead:
     """Build a head for token labels, with the dropout of the layers unless it has its own."""
     return TaskHead(task="tag", labels=c.labels, dropout=c.get("classifier_dropout", c.hidden_dropout))
 
@@ -108,11 +108,9 @@ BLOOM = Lineage(
             tied=("lm_head.weight",),
         ),
         "none": HeadFormat("BloomModel", lambda _: None, prefix=""),
-        "classify": HeadFormat(
-            "BloomForSequenceClassification", task("classify", pool="last", bias=False), modules({"head.out": "score"})
-        ),
-        "tag": HeadFormat("BloomForTokenClassification", tag, modules({"head.out": "classifier"})),
-        "span": HeadFormat("BloomForQuestionAnswering", span, modules({"head.out": "qa_outputs"})),
+        "classify": HeadFormat("BloomForSequenceClassification", classify_head, modules({"head.out": "score"})),
+        "tag": HeadFormat("BloomForTokenClassification", tag_head, modules({"head.out": "classifier"})),
+        "span": HeadFormat("BloomForQuestionAnswering", span_head, modules({"head.out": "qa_outputs"})),
     },
     keys={
         "vocab_size": Key("vocab", 250880),

@@ -1,7 +1,8 @@
 """The language model of Stanford's course CS336: a Llama-style model with interleaved rotary embeddings.
 
-Students build it themselves, so there is no config.json: the keys are the arguments of ``TransformerLM``, and weights
-have the names of its state dict. ``Transformer`` and ``TransformerLM`` compute the same outputs from them.
+Students build it themselves, so there are no published checkpoints: the keys are the arguments of ``TransformerLM``,
+the names of weights those of its state dict. With the same weights, ``Transformer`` and ``TransformerLM`` return the
+same outputs.
 """
 
 from dataclasses import replace
@@ -15,7 +16,7 @@ from glassformer.weights.rules import modules
 
 def read(c: ConfigReader) -> ModelConfig:
     """Return the facts for the arguments of the course's model."""
-    c.per_head("d_model", "num_heads")  # refused if the heads do not divide the width
+    c.per_head("d_model", "num_heads")  # raises an error unless the width is divisible by the number of heads
     facts = course_model(
         vocab_size=c.vocab_size,
         context_length=c.context_length,
@@ -43,7 +44,7 @@ CS336 = Lineage(
         "d_ff": Key("decoder.ffn.hidden", None),
         "rope_theta": Key("decoder.attention.rotary.theta", 10_000.0),
     },
-    # GPT-2's sizes; three matrices of four times the width make them larger than GPT-2's two.
+    # GPT-2's widths and depths. A feed-forward network of three matrices, not two, makes these models larger.
     sizes={
         "cs336-small": {},
         "cs336-medium": {"d_model": 1024, "num_layers": 24, "num_heads": 16},

@@ -3,15 +3,15 @@
 from math import sqrt
 
 from glassformer.config import Attention, Embed, FeedForward, Init, InputPosition, LMHead, ModelConfig, Norm, Stack
-from glassformer.families.gpt import IGNORED_KEYS, LM_TIED, LM_WEIGHTS
-from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, task
+from glassformer.families.gpt import IGNORED_KEYS, LM_RULES, LM_TIED
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, classify_head
 from glassformer.weights.reader import ConfigReader
 from glassformer.weights.rules import Ignored, modules
 
 
 def read(c: ConfigReader) -> ModelConfig:
     """Return the facts of a config.json."""
-    c.must("layer_norm_epsilon", 1e-6, "the layers of this lineage have a fixed epsilon, whatever the final norm has")
+    c.must("layer_norm_epsilon", 1e-6, "the layers have a fixed epsilon, whatever the final norm has")
     width = c.n_embd
     return ModelConfig(
         vocab=c.vocab_size,
@@ -62,12 +62,12 @@ CTRL = Lineage(
     ignored_weights=(Ignored("pos_encoding", "the sinusoids, written out"),),
     heads={
         "lm": HeadFormat(
-            "CTRLLMHeadModel", lambda c: LMHead(bias=True, tied=c.tie_word_embeddings), LM_WEIGHTS, tied=LM_TIED
+            "CTRLLMHeadModel", lambda c: LMHead(bias=True, tied=c.tie_word_embeddings), LM_RULES, tied=LM_TIED
         ),
         "none": HeadFormat("CTRLModel", lambda _: None, prefix=""),
         "classify": HeadFormat(
             "CTRLForSequenceClassification",
-            task("classify", pool="last", bias=False),
+            classify_head,
             modules({"head.out": "classifier"}),
         ),
     },

@@ -6,7 +6,7 @@ from typing import Any
 
 from glassformer.config import Convolution, Disentangled, LMHead, ModelConfig, TaskHead, change, get_fact
 from glassformer.families import bert
-from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span_head
 from glassformer.weights.reader import THEIR_ACTIVATION, ConfigReader
 from glassformer.weights.rules import ConcatenatedByHead, Ignored, Rule, modules, same
 
@@ -110,7 +110,7 @@ def heads(name: str) -> Mapping[str, HeadFormat]:
             lambda c: TaskHead(task="tag", labels=c.labels, dropout=c.hidden_dropout_prob),
             modules({"head.out": "classifier"}),
         ),
-        "span": HeadFormat(f"{name}ForQuestionAnswering", span, modules({"head.out": "qa_outputs"})),
+        "span": HeadFormat(f"{name}ForQuestionAnswering", span_head, modules({"head.out": "qa_outputs"})),
     }
 
 

@@ -17,7 +17,7 @@ from glassformer.config import (
     Tokens,
 )
 from glassformer.families.bert import IGNORED_KEYS, IGNORED_WEIGHTS
-from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, head_kind, span
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, head_kind, span_head
 from glassformer.weights.reader import ConfigReader
 from glassformer.weights.rules import modules, same
 
@@ -109,7 +109,7 @@ DISTILBERT = Lineage(
         ),
         "span": HeadFormat(
             "DistilBertForQuestionAnswering",
-            lambda c: replace(span(c), dropout=c.qa_dropout),
+            lambda c: replace(span_head(c), dropout=c.qa_dropout),
             modules({"head.out": "qa_outputs"}),
         ),
     },

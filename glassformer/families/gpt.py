@@ -14,18 +14,18 @@ from glassformer.config import (
     Stack,
     get_fact,
 )
-from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, task
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, classify_head
 from glassformer.weights.reader import ConfigError, ConfigReader
 from glassformer.weights.rules import Concatenated, Ignored, Transposed, concatenated, modules, same
 
-# This lineage names activations differently: its gelu is the tanh approximation.
+# This lineage's names of activations: its gelu is what others call the tanh approximation.
 ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
 
 
 def read(c: ConfigReader) -> ModelConfig:
     """Return the facts of a config.json."""
     if c.afn not in ACTIVATIONS:
-        raise ConfigError(f"config.json says afn={c.afn!r}; this lineage has {', '.join(ACTIVATIONS)}.")
+        raise ConfigError(f"config.json says afn={c.afn!r}; models of this type have {', '.join(ACTIVATIONS)}.")
     width = c.n_embd
     return ModelConfig(
         vocab=c.vocab_size,
@@ -52,7 +52,7 @@ def write(facts: ModelConfig) -> dict[str, Any]:
     return {"afn": theirs[0]} if theirs else {}
 
 
-LAYERS = (
+LAYER_RULES = (
     *modules({"decoder.blocks.{i}.attention_norm": "h.{i}.ln_1", "decoder.blocks.{i}.ffn_norm": "h.{i}.ln_2"}),
     *concatenated(
         [f"decoder.blocks.{{i}}.attention.{x}" for x in "qkv"], "h.{i}.attn.c_attn", Concatenated(transposed=True)
@@ -66,7 +66,7 @@ LAYERS = (
         how=Transposed(),
     ),
 )
-LM_WEIGHTS = (same("head.out.weight", "lm_head.weight"), same("head.bias", "lm_head.bias"))
+LM_RULES = (same("head.out.weight", "lm_head.weight"), same("head.bias", "lm_head.bias"))
 LM_TIED = ("lm_head.weight",)
 MASK_BUFFERS = (
     Ignored("h.{i}.attn.bias", "the causal mask, stored as a buffer"),
@@ -96,16 +96,14 @@ GPT = Lineage(
     prefix="transformer.",
     read=read,
     write=write,
-    weight_rules=(*modules({"embed.token": "tokens_embed", "embed.position": "positions_embed"}), *LAYERS),
+    weight_rules=(*modules({"embed.token": "tokens_embed", "embed.position": "positions_embed"}), *LAYER_RULES),
     ignored_weights=(*MASK_BUFFERS, Ignored("position_ids", "a table of 0, 1, 2 …")),
     heads={
-        "lm": HeadFormat(
-            "OpenAIGPTLMHeadModel", lambda c: LMHead(tied=c.tie_word_embeddings), LM_WEIGHTS, tied=LM_TIED
-        ),
+        "lm": HeadFormat("OpenAIGPTLMHeadModel", lambda c: LMHead(tied=c.tie_word_embeddings), LM_RULES, tied=LM_TIED),
         "none": HeadFormat("OpenAIGPTModel", lambda _: None, prefix=""),
         "classify": HeadFormat(
             "OpenAIGPTForSequenceClassification",
-            task("classify", pool="last", bias=False),
+            classify_head,
             modules({"head.out": "score"}),
         ),
     },

@@ -1,8 +1,17 @@
 """GPT-2: a pre-norm decoder with learned positions and a head tied to the embedding table."""
 
 from glassformer.config import Attention, Embed, FeedForward, Init, InputPosition, LMHead, ModelConfig, Norm, Stack
-from glassformer.families.gpt import IGNORED_KEYS, LAYERS, LM_TIED, LM_WEIGHTS, MASK_BUFFERS
-from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span, tag, task, write_tag
+from glassformer.families.gpt import IGNORED_KEYS, LAYER_RULES, LM_RULES, LM_TIED, MASK_BUFFERS
+from glassformer.weights.lineage import (
+    HeadFormat,
+    Key,
+    Lineage,
+    Paper,
+    classify_head,
+    span_head,
+    tag_head,
+    write_tag_dropout,
+)
 from glassformer.weights.reader import ConfigReader
 from glassformer.weights.rules import modules
 
@@ -13,7 +22,7 @@ def read(c: ConfigReader) -> ModelConfig:
 
 
 def read_body(c: ConfigReader, head_dim: int) -> ModelConfig:
-    """Return the facts of this lineage and of its descendant, which sets the width of its heads."""
+    """Return the facts of a config.json; GPT-3, which is read with the same keys, has its own width of a head."""
     c.must("scale_attn_weights", True, "no published model has unscaled attention")
     c.must("scale_attn_by_inverse_layer_idx", False, "a scale per layer belongs to another training code")
     c.must("add_cross_attention", False, "a language model has no encoder to attend to")
@@ -46,17 +55,15 @@ GPT2 = Lineage(
     model_type="gpt2",
     prefix="transformer.",
     read=read,
-    write=write_tag,
-    weight_rules=(*modules({"embed.token": "wte", "embed.position": "wpe", "decoder.norm": "ln_f"}), *LAYERS),
+    write=write_tag_dropout,
+    weight_rules=(*modules({"embed.token": "wte", "embed.position": "wpe", "decoder.norm": "ln_f"}), *LAYER_RULES),
     ignored_weights=MASK_BUFFERS,
     heads={
-        "lm": HeadFormat("GPT2LMHeadModel", lambda c: LMHead(tied=c.tie_word_embeddings), LM_WEIGHTS, tied=LM_TIED),
+        "lm": HeadFormat("GPT2LMHeadModel", lambda c: LMHead(tied=c.tie_word_embeddings), LM_RULES, tied=LM_TIED),
         "none": HeadFormat("GPT2Model", lambda _: None, prefix=""),
-        "classify": HeadFormat(
-            "GPT2ForSequenceClassification", task("classify", pool="last", bias=False), modules({"head.out": "score"})
-        ),
-        "tag": HeadFormat("GPT2ForTokenClassification", tag, modules({"head.out": "classifier"})),
-        "span": HeadFormat("GPT2ForQuestionAnswering", span, modules({"head.out": "qa_outputs"})),
+        "classify": HeadFormat("GPT2ForSequenceClassification", classify_head, modules({"head.out": "score"})),
+        "tag": HeadFormat("GPT2ForTokenClassification", tag_head, modules({"head.out": "classifier"})),
+        "span": HeadFormat("GPT2ForQuestionAnswering", span_head, modules({"head.out": "qa_outputs"})),
     },
     keys={
         "vocab_size": Key("vocab", 50257),

@@ -3,8 +3,18 @@
 from typing import Any
 
 from glassformer.config import Attention, Embed, FeedForward, Init, InputPosition, LMHead, ModelConfig, Norm, Stack
-from glassformer.families.gpt import IGNORED_KEYS, LM_TIED, LM_WEIGHTS
-from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, shortest_cycle, span, tag, task, write_tag
+from glassformer.families.gpt import IGNORED_KEYS, LM_RULES, LM_TIED
+from glassformer.weights.lineage import (
+    HeadFormat,
+    Key,
+    Lineage,
+    Paper,
+    classify_head,
+    shortest_cycle,
+    span_head,
+    tag_head,
+    write_tag_dropout,
+)
 from glassformer.weights.reader import ConfigError, ConfigReader
 from glassformer.weights.rules import Ignored, modules
 
@@ -55,7 +65,7 @@ def write(facts: ModelConfig) -> dict[str, Any]:
     """Return the keys of the window pattern, as one list of layers."""
     if facts.decoder is None:
         return {}  # not a model of this lineage, as the caller will find
-    config, pattern = write_tag(facts), facts.decoder.attention.windows
+    config, pattern = write_tag_dropout(facts), facts.decoder.attention.windows
     sizes = [pattern[number % len(pattern)] for number in range(facts.decoder.layers)]
     config["attention_types"] = [[["global" if size is None else "local" for size in sizes], 1]]
     if local := [size for size in sizes if size is not None]:
@@ -95,15 +105,15 @@ GPT_NEO = Lineage(
         Ignored("h.{i}.attn.attention.masked_bias", "the constant used as the score of masked keys instead of −inf"),
     ),
     heads={
-        "lm": HeadFormat("GPTNeoForCausalLM", lambda c: LMHead(tied=c.tie_word_embeddings), LM_WEIGHTS, tied=LM_TIED),
+        "lm": HeadFormat("GPTNeoForCausalLM", lambda c: LMHead(tied=c.tie_word_embeddings), LM_RULES, tied=LM_TIED),
         "none": HeadFormat("GPTNeoModel", lambda _: None, prefix=""),
         "classify": HeadFormat(
             "GPTNeoForSequenceClassification",
-            task("classify", pool="last", bias=False),
+            classify_head,
             modules({"head.out": "score"}),
         ),
-        "tag": HeadFormat("GPTNeoForTokenClassification", tag, modules({"head.out": "classifier"})),
-        "span": HeadFormat("GPTNeoForQuestionAnswering", span, modules({"head.out": "qa_outputs"})),
+        "tag": HeadFormat("GPTNeoForTokenClassification", tag_head, modules({"head.out": "classifier"})),
+        "span": HeadFormat("GPTNeoForQuestionAnswering", span_head, modules({"head.out": "qa_outputs"})),
     },
     keys={
         "vocab_size": Key("vocab", 50257),

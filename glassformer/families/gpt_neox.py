@@ -6,7 +6,7 @@ Only part of each head is rotated (``rotary_pct``). ``use_parallel_residual=fals
 from typing import Any
 
 from glassformer.config import Attention, Embed, FeedForward, Init, LMHead, ModelConfig, Norm, Stack, TaskHead, get_fact
-from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span, task
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, classify_head, span_head
 from glassformer.weights.reader import ConfigReader, read_rotary, write_rotary
 from glassformer.weights.rules import ConcatenatedByHead, Ignored, concatenated, modules, same
 
@@ -114,7 +114,7 @@ GPT_NEOX = Lineage(
         "none": HeadFormat("GPTNeoXModel", lambda _: None, prefix=""),
         "classify": HeadFormat(
             "GPTNeoXForSequenceClassification",
-            task("classify", pool="last", bias=False),
+            classify_head,
             modules({"head.out": "score"}),
         ),
         "tag": HeadFormat(
@@ -122,7 +122,7 @@ GPT_NEOX = Lineage(
             lambda c: TaskHead(task="tag", labels=c.labels, dropout=c.classifier_dropout),
             modules({"head.out": "classifier"}),
         ),
-        "span": HeadFormat("GPTNeoXForQuestionAnswering", span, modules({"head.out": "qa_outputs"})),
+        "span": HeadFormat("GPTNeoXForQuestionAnswering", span_head, modules({"head.out": "qa_outputs"})),
     },
     keys={
         "vocab_size": Key("vocab", 50432),

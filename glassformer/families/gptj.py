@@ -1,15 +1,15 @@
 """GPT-J: a decoder whose attention and feed-forward network read the same norm in parallel, with rotary positions."""
 
 from glassformer.config import Attention, Embed, FeedForward, Init, LMHead, ModelConfig, Norm, Rotary, Stack
-from glassformer.families.gpt import IGNORED_KEYS, LM_TIED, LM_WEIGHTS, MASK_BUFFERS
-from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span, task
+from glassformer.families.gpt import IGNORED_KEYS, LM_RULES, LM_TIED, MASK_BUFFERS
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, classify_head, span_head
 from glassformer.weights.reader import ConfigError, ConfigReader
 from glassformer.weights.rules import Ignored, modules
 
 
 def read(c: ConfigReader) -> ModelConfig:
     """Return the facts of a config.json."""
-    c.must("rotary", True, "this lineage has no other positions")
+    c.must("rotary", True, "models of this type have no other positions")
     c.must("scale_attn_weights", True, "no published model has unscaled attention")
     if c.rotary_dim is None:
         raise ConfigError(
@@ -67,13 +67,11 @@ GPTJ = Lineage(
     ignored_weights=(*MASK_BUFFERS, Ignored("h.{i}.attn.embed_positions", "the rotary angles, stored as a buffer")),
     heads={
         "lm": HeadFormat(
-            "GPTJForCausalLM", lambda c: LMHead(bias=True, tied=c.tie_word_embeddings), LM_WEIGHTS, tied=LM_TIED
+            "GPTJForCausalLM", lambda c: LMHead(bias=True, tied=c.tie_word_embeddings), LM_RULES, tied=LM_TIED
         ),
         "none": HeadFormat("GPTJModel", lambda _: None, prefix=""),
-        "classify": HeadFormat(
-            "GPTJForSequenceClassification", task("classify", pool="last", bias=False), modules({"head.out": "score"})
-        ),
-        "span": HeadFormat("GPTJForQuestionAnswering", span, modules({"head.out": "qa_outputs"})),
+        "classify": HeadFormat("GPTJForSequenceClassification", classify_head, modules({"head.out": "score"})),
+        "span": HeadFormat("GPTJForQuestionAnswering", span_head, modules({"head.out": "qa_outputs"})),
     },
     keys={
         "vocab_size": Key("vocab", 50400),

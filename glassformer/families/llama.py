@@ -6,7 +6,16 @@ Llama 2 and 3, and the many models with the same architecture.
 from typing import Any
 
 from glassformer.config import Attention, FeedForward, Init, LMHead, ModelConfig, Norm, Stack, get_fact
-from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span, tag, task, write_tag
+from glassformer.weights.lineage import (
+    HeadFormat,
+    Key,
+    Lineage,
+    Paper,
+    classify_head,
+    span_head,
+    tag_head,
+    write_tag_dropout,
+)
 from glassformer.weights.reader import ConfigReader, read_rotary, write_rotary
 from glassformer.weights.rules import Ignored, modules, same
 
@@ -27,7 +36,7 @@ def read_body(
     windows: tuple[int | None, ...] = (None,),
 ) -> ModelConfig:
     """Return the facts of this lineage or a descendant; ``kv_heads`` and ``head_dim`` are defaults for missing keys."""
-    c.must("rope_interleaved", False, "rotary pairs are halves of a head in this lineage")
+    c.must("rope_interleaved", False, "rotary pairs are halves of a head in models of this type")
     width, heads = c.hidden_size, c.num_attention_heads
     head_dim = c.get("head_dim", head_dim) or c.per_head("hidden_size", "num_attention_heads")
     kv_heads = (c.num_key_value_heads if c.has("num_key_value_heads") else kv_heads) or heads
@@ -69,7 +78,7 @@ def write_body(facts: ModelConfig) -> dict[str, Any]:
         return {}  # not a model of this lineage, as the caller will find
     attention, rotary = facts.decoder.attention, facts.decoder.attention.rotary
     return {
-        **write_tag(facts),
+        **write_tag_dropout(facts),
         "num_key_value_heads": attention.kv_heads or attention.heads,
         "head_dim": attention.head_dim,
         **write_rotary(rotary),
@@ -121,10 +130,10 @@ def heads(name: str, span_prefix: str | None = None) -> dict[str, HeadFormat]:
             tied=("lm_head.weight",),
         ),
         "none": HeadFormat(f"{name}Model", lambda _: None, prefix=""),
-        "classify": HeadFormat(f"{name}ForSequenceClassification", task("classify", pool="last", bias=False), score),
-        "tag": HeadFormat(f"{name}ForTokenClassification", tag, score),
+        "classify": HeadFormat(f"{name}ForSequenceClassification", classify_head, score),
+        "tag": HeadFormat(f"{name}ForTokenClassification", tag_head, score),
         "span": HeadFormat(
-            f"{name}ForQuestionAnswering", span, modules({"head.out": "qa_outputs"}), prefix=span_prefix
+            f"{name}ForQuestionAnswering", span_head, modules({"head.out": "qa_outputs"}), prefix=span_prefix
         ),
     }
 

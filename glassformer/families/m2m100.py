@@ -1,7 +1,7 @@
 """M2M-100 and NLLB-200: translation between many languages, pre-norm, with sinusoidal positions that are not stored."""
 
 from glassformer.config import InputPosition, ModelConfig
-from glassformer.families.bart import IGNORED_KEYS, KEYS, PROJECTIONS, TABLE, heads, layers, read_body, write
+from glassformer.families.bart import IGNORED_KEYS, KEYS, PROJECTIONS, TABLE, heads, layer_rules, read_body, write
 from glassformer.weights.lineage import Key, Lineage, Paper
 from glassformer.weights.reader import ConfigReader
 from glassformer.weights.rules import Ignored, modules
@@ -28,8 +28,8 @@ M2M100 = Lineage(
     write=write,
     weight_rules=(
         TABLE,
-        *layers("encoder", PROJECTIONS),
-        *layers("decoder", PROJECTIONS),
+        *layer_rules("encoder", PROJECTIONS),
+        *layer_rules("decoder", PROJECTIONS),
         *modules({"encoder.norm": "encoder.layer_norm", "decoder.norm": "decoder.layer_norm"}),
     ),
     ignored_weights=(

@@ -21,7 +21,7 @@ from glassformer.config import (
     get_fact,
 )
 from glassformer.families import bert
-from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span_head
 from glassformer.weights.reader import ConfigReader
 from glassformer.weights.rules import modules, same
 
@@ -124,7 +124,7 @@ MPNET = Lineage(
             lambda c: TaskHead(task="tag", labels=c.labels, dropout=c.hidden_dropout_prob),
             modules({"head.out": "classifier"}),
         ),
-        "span": HeadFormat("MPNetForQuestionAnswering", span, modules({"head.out": "qa_outputs"})),
+        "span": HeadFormat("MPNetForQuestionAnswering", span_head, modules({"head.out": "qa_outputs"})),
     },
     keys={
         **{key: entry for key, entry in bert.KEYS.items() if key not in ("classifier_dropout", "type_vocab_size")},

@@ -7,7 +7,7 @@ widens them, and a second projection narrows the output again; there are no fact
 from typing import Any
 
 from glassformer.config import Attention, Embed, FeedForward, Init, InputPosition, LMHead, ModelConfig, Norm, Stack
-from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span, task
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, classify_head, span_head
 from glassformer.weights.reader import ConfigError, ConfigReader
 from glassformer.weights.rules import modules, same
 
@@ -20,7 +20,7 @@ def read(c: ConfigReader) -> ModelConfig:
     if (narrow := c.get("word_embed_proj_dim", c.hidden_size)) != c.hidden_size:
         raise ConfigError(
             f"config.json says word_embed_proj_dim={narrow} and hidden_size={c.hidden_size}: embeddings of another "
-            f"width than the model's, as in opt-350m, are not supported in this lineage. The other published sizes are."
+            f"width than the model's, as in opt-350m, are not supported in OPT. The other published sizes are."
         )
     before, removed = c.do_layer_norm_before, c.get("_remove_final_layer_norm", False)
     return ModelConfig(
@@ -95,10 +95,8 @@ OPT = Lineage(
             tied=("lm_head.weight",),
         ),
         "none": HeadFormat("OPTModel", lambda _: None, prefix=""),
-        "classify": HeadFormat(
-            "OPTForSequenceClassification", task("classify", pool="last", bias=False), modules({"head.out": "score"})
-        ),
-        "span": HeadFormat("OPTForQuestionAnswering", span, modules({"head.out": "qa_outputs"})),
+        "classify": HeadFormat("OPTForSequenceClassification", classify_head, modules({"head.out": "score"})),
+        "span": HeadFormat("OPTForQuestionAnswering", span_head, modules({"head.out": "qa_outputs"})),
     },
     keys={
         "vocab_size": Key("vocab", 50272),

@@ -16,7 +16,7 @@ from glassformer.config import (
     TaskHead,
     Tokens,
 )
-from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span_head
 from glassformer.weights.reader import THEIR_ACTIVATION, ConfigReader
 from glassformer.weights.rules import Ignored, Rule, modules, same
 
@@ -107,7 +107,7 @@ def write(facts: ModelConfig) -> dict[str, Any]:
     return config
 
 
-def layers(side: str, parts: tuple[str, ...]) -> tuple[Rule, ...]:
+def layer_rules(side: str, parts: tuple[str, ...]) -> tuple[Rule, ...]:
     """Return the weight names of one stack, in which each sublayer of a layer has a number and holds its norm."""
     table = {f"{side}.norm": f"{side}.final_layer_norm"}
     for number, part in enumerate(parts):
@@ -153,8 +153,8 @@ T5 = Lineage(
     write=write,
     weight_rules=(
         same("embed.token.weight", "shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"),
-        *layers("encoder", ("attention", "ffn")),
-        *layers("decoder", ("attention", "cross", "ffn")),
+        *layer_rules("encoder", ("attention", "ffn")),
+        *layer_rules("decoder", ("attention", "cross", "ffn")),
     ),
     ignored_weights=(
         Ignored(
@@ -185,7 +185,7 @@ T5 = Lineage(
             prefix="transformer.",
             only_encoder=True,
         ),
-        "span": HeadFormat("T5ForQuestionAnswering", span, modules({"head.out": "qa_outputs"})),
+        "span": HeadFormat("T5ForQuestionAnswering", span_head, modules({"head.out": "qa_outputs"})),
     },
     keys={
         "vocab_size": Key("vocab", 32128),

@@ -49,7 +49,7 @@ def attention(ours: str, theirs: str) -> tuple[Rule, ...]:
     )
 
 
-def layers(side: str, norms: dict[str, str]) -> tuple[Rule, ...]:
+def layer_rules(side: str, norms: dict[str, str]) -> tuple[Rule, ...]:
     """Return the weight names of one stack; ``norms`` maps the checkpoint's numbered norms to those here."""
     ours, theirs = f"{side}.blocks.{{i}}", f"{side}.layers.{{i}}"
     return (
@@ -67,8 +67,8 @@ TRANSFORMER2017 = Lineage(
     read=read,
     weight_rules=(
         same("embed.token.weight", "embedding.weight"),
-        *layers("encoder", {"attention_norm": "norm1", "ffn_norm": "norm2"}),
-        *layers("decoder", {"attention_norm": "norm1", "cross_norm": "norm2", "ffn_norm": "norm3"}),
+        *layer_rules("encoder", {"attention_norm": "norm1", "ffn_norm": "norm2"}),
+        *layer_rules("decoder", {"attention_norm": "norm1", "cross_norm": "norm2", "ffn_norm": "norm3"}),
     ),
     heads={
         "lm": HeadFormat("Transformer", lambda _: LMHead(), tied=("generator.weight",)),

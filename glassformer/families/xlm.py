@@ -15,7 +15,7 @@ from glassformer.config import (
     TaskHead,
     Tokens,
 )
-from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span
+from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, span_head
 from glassformer.weights.reader import ConfigReader
 from glassformer.weights.rules import Ignored, modules, same
 
@@ -136,7 +136,7 @@ XLM = Lineage(
             lambda c: TaskHead(task="tag", labels=c.labels, dropout=c.dropout),
             modules({"head.out": "classifier"}),
         ),
-        "span": HeadFormat("XLMForQuestionAnsweringSimple", span, modules({"head.out": "qa_outputs"})),
+        "span": HeadFormat("XLMForQuestionAnsweringSimple", span_head, modules({"head.out": "qa_outputs"})),
     },
     keys={
         "vocab_size": Key("vocab", 30145),

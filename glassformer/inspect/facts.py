@@ -1,4 +1,4 @@
-"""The facts of a published model, of a model folder, or of a file of weights. Folders are read without torch."""
+"""Facts (config values) of a published model, a model folder or a file of weights. Folders are read without torch."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,7 +37,7 @@ def facts_of(name: str | Path, **choices: Unpack[Choices]) -> ModelConfig:
         except ValueError as error:
             raise ValueError(f"{error} Shipped models: {', '.join(pretrained.names())}.") from None
         if choices.get("lineage") is not None:
-            template = "{} is a published model, whose lineage is fixed; leave out {}."
+            template = "{} is a published model, whose model type is fixed; leave out {}."
             raise SettingError(template, str(name), Setting("lineage"))
         return _with_head(facts, choices)
     if not any((path / config).is_file() for config in (OWN_CONFIG, "config.json")) and any(path.glob("*.bin")):
@@ -58,7 +58,7 @@ def _with_head(facts: ModelConfig, choices: Choices) -> ModelConfig:
 
 
 def _lineage_and_head(config: Mapping[str, Any], choices: Choices) -> tuple[Lineage, str]:
-    """Return lineage and kind of head: as chosen, or as in the config.json."""
+    """Return the lineage and the kind of head: as chosen, or as in the config.json."""
     lineage, kind = lineage_of(config, choices.get("lineage")), choices.get("head")
     if kind is None:
         return lineage, choose_kind(lineage, config)

@@ -150,7 +150,7 @@ class StepCounter:
 
 @dataclass(frozen=True, eq=False)
 class Listener:
-    """Who sees values: ``begin`` is called with each call of a part and returns what its values are shown to."""
+    """Who sees values: ``begin`` is called for each call of a part, and returns the function that its values go to."""
 
     names: frozenset[str]
     begin: Callable[[PartCall], Hook]

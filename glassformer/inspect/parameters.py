@@ -14,7 +14,7 @@ from glassformer.nn.linear import Embedding
 
 
 def num_parameters(model: nn.Module, embeddings: bool = True) -> int:
-    """Return number of parameters of ``model``, shared ones once.
+    """Return the number of parameters of ``model``, shared ones once.
 
     ``embeddings=False`` excludes token and position embeddings, and a head that is tied to one of them.
     """
@@ -25,7 +25,7 @@ def num_parameters(model: nn.Module, embeddings: bool = True) -> int:
 
 
 def _stored_elements(tensors: Iterable[Tensor]) -> int:
-    """Return number of elements in memory that the tensors cover together."""
+    """Return the number of elements in memory that the tensors cover together."""
     views: dict[int, set[tuple[int, torch.Size, tuple[int, ...]]]] = defaultdict(set)
     for tensor in tensors:
         if tensor.numel():
@@ -35,7 +35,7 @@ def _stored_elements(tensors: Iterable[Tensor]) -> int:
 
 
 def _covered(views: set[tuple[int, torch.Size, tuple[int, ...]]]) -> int:
-    """Return number of elements that several views of the same storage cover together."""
+    """Return the number of elements that several views of the same storage cover together."""
     ends = [
         offset + sum((n - 1) * step for n, step in zip(shape, stride, strict=True)) for offset, shape, stride in views
     ]

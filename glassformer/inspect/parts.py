@@ -1,4 +1,4 @@
-"""A model as a tree of parts, from the facts alone: a description and the number of parameters of each."""
+"""A model as a tree of its parts (submodules), from its config alone: a description and the parameters of each."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -4,8 +4,8 @@
         model(ids)
     trace["decoder.blocks.0.attention.weights"]  # (batch, heads, queries, keys)
 
-The names are the same for every model; layers are counted as they run, so layers that share weights have numbers of
-their own, as have the repetitions of a mask decoder's last layer.
+The names are the same for every model. Layers are counted as they run: a layer that runs several times, because layers
+share weights or because DeBERTa's mask decoder repeats the last one (``config.MaskDecoder``), has a number each time.
 
 | name | value | shape |
 |---|---|---|

@@ -1,4 +1,4 @@
-"""One Transformer for all three families: encoder, decoder and encoder-decoder, by the stacks that its facts have.
+"""One Transformer for all three families, encoder, decoder and encoder-decoder: its config says which stacks it has.
 
 ``forward`` = embed → encoder → decoder → head, each if the model has it. ``encode`` and ``decode`` are the two halves
 of an encoder-decoder, so that a memory can be computed once and used many times.
@@ -31,7 +31,7 @@ AnyRowMask = Bool[Tensor, "B T"] | Integer[Tensor, "B T"]
 
 
 class Transformer(nn.Module):
-    """A Transformer built from its facts. In every mask, ``True`` is a real token.
+    """A Transformer built from its facts (the values of a config). In every mask, ``True`` is a real token.
 
     Without a mask every token counts as real: padding is never inferred from ids. Positions count real tokens, so the
     output does not depend on padding, on either side.
@@ -49,7 +49,7 @@ class Transformer(nn.Module):
         super().__init__()
         if not isinstance(facts, config.ModelConfig):
             raise TypeError(
-                f"a Transformer is built from a config.ModelConfig, got {facts!r:.80}. A published model's facts are "
+                f"a Transformer is built from a config.ModelConfig, got {facts!r:.80}. A published model's config is "
                 f"glassformer.preset(name); glassformer.load(folder) loads its weights too."
             )
         self.config = facts
@@ -109,8 +109,8 @@ class Transformer(nn.Module):
             positions: one per token; by default they count the real tokens of each row or document.
             cache: keys and values of earlier calls; ``ids`` (``target`` in an encoder-decoder) are the tokens after
                 those.
-            path: the attention path: ``sdpa``, PyTorch's fused kernels, or ``eager``, the formula (``nn.attention``).
-                Everything else follows ``fused``.
+            path: how attention is computed: ``sdpa``, by PyTorch's fused kernels, or ``eager``, by the formula (see
+                ``nn.attention``). For everything else ``fused`` decides that.
         """
         kwargs: dict[str, Any] = {"segments": segments, "languages": languages, "positions": positions, "path": path}
         # Decoder-only.

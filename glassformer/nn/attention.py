@@ -1,7 +1,8 @@
 """Attention: softmax(Q Kᵀ / √d) V (Vaswani et al., 2017, section 3.2.1).
 
-Two attention paths, one result: ``eager`` is the formula, readable, and can return its weights; ``sdpa`` calls
-PyTorch's fused kernels, for sliding windows block by block (``windows``). Tests check that they agree.
+The argument ``path`` chooses between two implementations: ``eager`` is the formula, readable, and can return its
+weights; ``sdpa`` calls PyTorch's fused kernels, for sliding windows block by block (``windows``). Tests check that both
+agree.
 
 Shapes: ``T`` queries, ``S`` keys, ``K`` width of a head, ``V`` width of a value, ``H`` heads, ``G`` key/value heads
 (each serves H / G query heads), ``...`` any leading axes.
@@ -68,9 +69,9 @@ def scaled_dot_product_attention(
         bias: added to the scores; broadcasts to their shape.
         scale: factor on q · k; default 1 / √K.
         dropout: share of the weights set to zero. Pass 0 outside training.
-        path: the attention path, ``sdpa`` or ``eager``.
+        path: ``sdpa``, PyTorch's fused kernels, or ``eager``, the formula.
         return_weights: also return the weights ``(..., T, S)``, before dropout; needs ``path="eager"``.
-        observer: sees ``scores`` and ``weights``; if it wants them, the formula is computed whatever the path.
+        observer: sees ``scores`` and ``weights``; if it wants them, the formula is computed whatever ``path`` is.
     """
     if path not in PATHS or not 0.0 <= dropout < 1.0:
         check_choice("path", path, PATHS)

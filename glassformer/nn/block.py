@@ -1,7 +1,7 @@
 """The block: attention, cross-attention and feed-forward network, joined by residual connections.
 
-The placement of the norms is the one difference between pre-norm, post-norm and parallel blocks; ``residual`` is the
-only place in ``nn/`` and ``models/`` that implements it.
+Pre-norm, post-norm and parallel blocks differ only in where the norms are, their *placement*; ``residual`` is the only
+function in ``nn/`` and ``models/`` that implements it.
 
 Shapes: ``T`` tokens of this sequence, ``M`` tokens of the memory, ``D`` model width, ``...`` batch axes.
 """

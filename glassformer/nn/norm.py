@@ -1,8 +1,9 @@
 """Normalisation of each vector: LayerNorm (Ba et al., 2016) and RMSNorm (Zhang and Sennrich, 2019).
 
-Shapes: ``...`` any leading axes, ``d`` the width that is normalised. Both compute in at least float32, because a
-square in half precision overflows at 256, and return the input's dtype. The helpers for mixed precision that other
-modules need are here too.
+Both compute in at least float32, because a square in float16 overflows from 256 on, and return the input's dtype.
+Helpers for mixed precision that other modules need are here too.
+
+Shapes: ``...`` any leading axes, ``d`` the width that is normalised.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -38,9 +39,10 @@ def without_autocast(x: Tensor) -> AbstractContextManager[None]:
 
 
 def loses_gradient_sums(x: Tensor, *parameters: Tensor | None) -> bool:
-    """Whether a fused kernel would lose precision in the gradients that are sums over rows.
+    """Whether a fused kernel would sum the gradients of these parameters, or of ``x``, in half precision.
 
-    CPU kernels add half-precision numbers in half precision: over 4,096 rows half of a bias's gradient is lost.
+    The gradient of a weight or bias is a sum over all rows, and CPU kernels add half-precision numbers in half
+    precision: over 4,096 rows half of a bias's gradient is lost.
     """
     if x.dtype.itemsize >= 4 or not torch.is_grad_enabled():
         return False
@@ -64,8 +66,8 @@ def layer_norm(
 
     See ``nn.kernels`` for ``fused``.
     """
-    # The kernel, unless it would lose sums in half precision. The rule is the same on every device, so that memory
-    # use is, too.
+    # The kernel, unless it would sum gradients in half precision. GPU kernels do not, but one rule for all devices lets
+    # an account predict the memory of each.
     if fused and not (x.dtype == weight.dtype and loses_gradient_sums(x, weight, bias)):
         if x.dtype == weight.dtype and (bias is None or bias.dtype == x.dtype) and not is_autocast(x):
             return kernels.layer_norm(x, weight.shape, weight, bias, eps)

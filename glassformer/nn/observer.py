@@ -48,7 +48,7 @@ def needs_formula(observer: Observer | None) -> bool:
 
 
 class ModelKey:
-    """What a model has in common with views of it, and not with copies: by it, the model is looked up."""
+    """The key by which observers of a model are looked up; views of a model share it, copies have their own."""
 
 
 @runtime_checkable

@@ -13,7 +13,7 @@ from glassformer.config import BucketBias, Disentangled
 
 
 def distances(queries: Int[Tensor, "... T"], keys: Int[Tensor, "... S"]) -> Int[Tensor, "... T S"]:
-    """Return position of the key minus position of the query: negative for earlier keys."""
+    """Return the position of the key minus position of the query: negative for earlier keys."""
     return keys.unsqueeze(-2) - queries.unsqueeze(-1)
 
 

@@ -353,7 +353,7 @@ def start_token(facts: config.ModelConfig) -> int:
     """Return the id that an encoder-decoder's decoder begins with."""
     if facts.tokens.start is None:
         raise ValueError(
-            "the facts of this encoder-decoder have no start token for its decoder; "
+            "the config of this encoder-decoder has no start token for its decoder; "
             "set tokens.start with glassformer.config.change."
         )
     return facts.tokens.start

@@ -97,7 +97,7 @@ class Languages:
         return self.ids.keys() == _OTHER.keys()
 
     def direction(self, text: str, source: str | None, target: str | None) -> tuple[str | None, str | None]:
-        """Return source and target language of a text; inferred where they are None, if this model infers them.
+        """Return the source and the target language of a text; inferred where they are None, if this model infers them.
 
         A text with at least as many Chinese characters as Latin words is Chinese.
         """

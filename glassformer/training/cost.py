@@ -167,7 +167,7 @@ def estimate_memory(run: Run, process: Process, folder: Path) -> CostEstimate:
 
 
 def add_times(estimate: CostEstimate, run: Run, process: Process) -> CostEstimate:
-    """Return the estimate with seconds per step and of validations, measured unless the memory may not suffice.
+    """Return the estimate with the time of a step and of the validations, measured only if the memory suffices.
 
     With several processes all call it.
     """
@@ -218,7 +218,7 @@ def _checkpoint_bytes(run: Run) -> int:
 
 
 def _weight_bytes(model: nn.Module) -> int:
-    """Return bytes of the parameters, shared ones once."""
+    """Return the bytes of the parameters, shared ones once."""
     return sum(p.nbytes for p in {id(p): p for p in model.parameters()}.values())
 
 
@@ -377,7 +377,7 @@ def _validation_batches(run: Run) -> int:
 
 
 def _forward_seconds(run: Run, device: torch.device) -> float:
-    """Return seconds of the loss of one validation batch, without a backward pass; the first pass is not counted."""
+    """Return the seconds that the loss of one validation batch takes, without a backward pass, after a warm-up pass."""
     batches = list(islice(run.batches("valid" if "valid" in run.examples else "test"), 1))
     seconds = 0.0
     for _ in range(2):

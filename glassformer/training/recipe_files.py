@@ -124,7 +124,7 @@ def _about(name: str, error: Exception) -> RecipeError:
     """Rephrase an error in terms of recipe keys, with the name of the recipe before it."""
     if isinstance(error, SettingError) and error.values:
         return RecipeError("recipe {}: " + error.template, name, *error.values)
-    return RecipeError(f"recipe {name}: {error.spell(TYPES) if isinstance(error, FactTypeError) else error}")
+    return RecipeError(f"recipe {name}: {error.message(TYPES) if isinstance(error, FactTypeError) else error}")
 
 
 class _Loader(yaml.SafeLoader):

@@ -2,9 +2,9 @@
 
 ``write_run`` writes all that a run needs to resume, ``read_run`` restores it; ``checkpoint`` manages the folders.
 
-The fingerprint of a run (data, settings, model) is saved with it, under the key ``identity``. Resuming with anything
-else is an error that shows the difference; starting a new run from a checkpoint's weights is another matter, and needs
-none of this.
+The *fingerprint* of a run, settings and hashes that tell whether its data, recipe and model are still the same, is
+saved under the key ``identity``. Resuming a run whose fingerprint has changed is an error that shows the difference. (A
+new run that starts from a checkpoint's weights compares nothing.)
 
 A run that trains adapters saves only those: ``base`` is the fingerprint of the frozen weights, which resuming needs.
 

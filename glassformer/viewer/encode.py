@@ -1,9 +1,9 @@
 """Tensors and strings in the form in which they reach the page: JSON that every browser can read.
 
 A tensor is ``{"shape": [...], "type": "f4", "data": base64}``, little-endian, row by row; types are ``f4``, ``f2``,
-``u1``, ``u2`` and ``i4``. Exported files have two further forms: a sparse tensor has instead of data ``index`` and
-``value``, tensors with K entries of each row, and every other value is 0; a stacked one has ``parts``, tensors that
-follow each other along the first axis.
+``u1``, ``u2`` and ``i4``. Exported files have two further forms. A sparse tensor has ``index`` and ``value`` instead of
+``data``: two tensors with K entries for each row, every other entry of which is 0. A stacked tensor has ``parts``,
+tensors to be concatenated along the first axis.
 """
 
 import base64

@@ -323,7 +323,7 @@ def _default_heads(sizes: Mapping[Kind, Sizes], room: int) -> list[Head]:
 
 
 @dataclass(frozen=True)
-class Some:
+class PartialWeights:
     """Weights in 8 bits with a factor per row: all of some heads, of the others the largest of each row."""
 
     keys: int
@@ -334,16 +334,16 @@ class Some:
     value: Tensor
 
 
-Packed = Some | Tensor
+Packed = PartialWeights | Tensor
 
 
-def pack(weights: Tensor, full: set[int]) -> Some:
+def pack(weights: Tensor, full: set[int]) -> PartialWeights:
     """Keep all weights (H, T, S) of the heads ``full``, and the largest of the others."""
     numbers, scale = in_8_bits(weights)
     others = [head for head in range(len(weights)) if head not in full]
     index = weights[others].topk(min(TOP, weights.shape[-1]), dim=-1).indices
     value = numbers[others].gather(-1, index)
-    return Some(weights.shape[-1], scale, {head: numbers[head] for head in full}, others, index.int(), value)
+    return PartialWeights(weights.shape[-1], scale, {head: numbers[head] for head in full}, others, index.int(), value)
 
 
 def unpack(packed: Packed, start: int, stop: int, *, exact: bool) -> dict[str, Any]:

@@ -197,7 +197,7 @@ def thumbs(weights: Tensor, size: int) -> Tensor:
 
 
 def patterns(weights: Tensor, special: Tensor, counts: Tensor, *, is_cross: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Return shares of the weights (H, T, S) by pattern (H, P), their entropy (H) and the mean distance (H)."""
+    """Return the shares of the weights (H, T, S) by pattern (H, P), their entropy (H) and the mean distance (H)."""
     queries, keys = weights.shape[-2:]
     entropy = torch.stack([torch.special.entr(head).sum(-1) for head in weights])  # H T; large temporaries are slow
     # Broad: what an even spread has too, of each key at most an even share; over queries that see several keys.

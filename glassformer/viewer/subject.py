@@ -1,6 +1,6 @@
-"""What the page looks into: a loaded model, and what it reads for an input. Every query names its input.
+"""The subject of a query: a loaded model, and the token ids that it reads for the query's input.
 
-Nothing is kept between two queries but a few values that could be computed again.
+Between two queries only a cache is kept, of values that could be computed again.
 """
 
 import re
@@ -211,7 +211,7 @@ class Subject:
     @property
     def _start(self) -> int:
         if self.facts.tokens.start is None:
-            raise QueryError("this model's facts name no start token, so its decoder cannot begin.")
+            raise QueryError("this model's config names no start token, so its decoder cannot begin.")
         return self.facts.tokens.start
 
     def _short(self, ids: Sequence[int]) -> tuple[int, ...]:

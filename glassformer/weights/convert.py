@@ -1,6 +1,7 @@
 """Match the tensors of a file with the weights of a model, account for every name, then copy them.
 
-Nothing is copied before the plan is complete, so a bad folder never leaves half a model behind.
+Variables called ``ours`` are this library's names and tensors, ``theirs`` those of the file. Nothing is copied before
+the plan is complete, so a bad folder never leaves half a model behind.
 """
 
 import re
@@ -226,7 +227,7 @@ def expand(lineage: Lineage, kind: str, prefix: str, model_shapes: Mapping[str, 
 
 
 def plain_names(names: Iterable[str]) -> dict[str, str]:
-    """Return each name without the prefixes of wrappers and in today's spelling, mapped to the original name."""
+    """Return each name without the prefixes of wrappers, and old names as today's, mapped to the original name."""
     plain: dict[str, str] = {}
     for name in names:
         short = ".".join(part for part in name.split(".") if part not in WRAPPERS)

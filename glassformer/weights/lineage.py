@@ -1,6 +1,7 @@
 """The description of a lineage: how to read its ``config.json`` as facts, the names of its weights, its sizes.
 
-Data types only; no tensor library.
+A *lineage* is a named kind of checkpoint (a ``model_type`` of Hugging Face), *facts* are our config values, and the
+*body* of a model is all of it but the head (``BertModel`` in ``BertForMaskedLM``). Data types only; no tensor library.
 """
 
 import re
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 
 from glassformer.config import EmbeddingHead, Head, LMHead, ModelConfig, PretrainingHead, TaskHead, get_fact, leaves
 from glassformer.config.checks import Setting, check_choice
+from glassformer.config.model import a_family
 from glassformer.weights.reader import THEIR_ACTIVATION, ConfigError, ConfigReader
 from glassformer.weights.rules import Ignored, Rule
 
@@ -20,7 +22,7 @@ WITHOUT_WEIGHTS = ("none", "embedding")  # kinds of head that every lineage supp
 
 @dataclass(frozen=True)
 class Key:
-    """A key of ``config.json``: the path of the fact it states, if it is a single one, and its default."""
+    """A key of ``config.json``: the path of the fact that it sets, if it sets a single one, and its default value."""
 
     path: str | None
     default: Any
@@ -28,14 +30,14 @@ class Key:
 
 @dataclass(frozen=True)
 class HeadFormat:
-    """One kind of head of a lineage: Hugging Face's class, how to read its facts, its weights."""
+    """One kind of head of a lineage: the name of Hugging Face's class, how to read the head's facts, its weights."""
 
     architecture: str
     head: Callable[[ConfigReader], Head | None]
     weight_rules: tuple[Rule, ...] = ()
-    body_rules: tuple[Rule, ...] = ()  # of weights of the head whose names have the body's prefix
-    tied: tuple[str, ...] = ()  # names under which a tied head stores the embedding table again
-    prefix: str | None = None  # of the body's names under this head, if not the lineage's own
+    body_rules: tuple[Rule, ...] = ()  # of those weights of the head whose names begin with the body's prefix
+    tied: tuple[str, ...] = ()  # names under which a tied head stores a second copy of the embedding table
+    prefix: str | None = None  # of the body's names in this class, if not ``Lineage.prefix``
     only_encoder: bool = False  # the class has only the encoder of an encoder-decoder
     ties_if_equal: bool = False  # config.json cannot state that a head is untied; the weights decide
 
@@ -58,9 +60,9 @@ def _no_keys(facts: ModelConfig) -> dict[str, Any]:  # noqa: ARG001
 class Lineage:
     """A named kind of checkpoint, such as BERT or Llama.
 
-    ``heads`` by kind: lm, pool, pretraining, pair, classify, tag, span, replaced, none, encoder (no head and no
-    decoder); presets have the first. ``read`` returns the facts of a config.json, without the head; ``keys`` are
-    written from the facts that they state, and ``write`` returns the keys that take more than one fact.
+    ``read`` turns a config.json into facts, without the head. The other way round, ``keys`` says which key each fact is
+    written to, and ``write`` returns the keys that depend on several facts. ``heads`` are the heads by kind: lm, pool,
+    pretraining, pair, classify, tag, span, replaced, none, encoder (no head and no decoder); presets have the first.
     """
 
     name: str
@@ -71,10 +73,10 @@ class Lineage:
     keys: Mapping[str, Key]
     write: Callable[[ModelConfig], dict[str, Any]] = _no_keys
     model_type: str | None = None  # in config.json; None: not a model of Hugging Face
-    prefix: str = ""  # of the body's names when there is a head
+    prefix: str = ""  # of the body's names in a class with a head
     ignored_keys: Mapping[str, str] = field(default_factory=dict)  # of config.json, with the reason
     ignored_weights: tuple[Ignored, ...] = ()
-    sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # preset: its config.json
+    sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of each preset: keys of its config.json
 
     def reader(self, config: Mapping[str, Any]) -> ConfigReader:
         """Return a reader of a config.json that has this lineage's defaults."""
@@ -127,18 +129,18 @@ class Lineage:
         try:
             config |= self.write(facts)
         except (AssertionError, AttributeError, TypeError) as error:
-            reason = f"the facts of a model of the family {facts.family}"
+            reason = f"the config of {a_family(facts.family)}"
             raise ConfigError(f"a config.json for {self.name} cannot express {reason}.") from error
         # Read it back and compare.
         try:
             again = replace(self.facts(config, kind), init=facts.init)
         except ValueError as error:
-            raise ConfigError(f"a config.json for {self.name} cannot express these facts: {error}") from error
+            raise ConfigError(f"a config.json for {self.name} cannot express these config values: {error}") from error
         if again != facts:
             kept = dict(leaves(again))
             lost = [path for path, value in leaves(facts) if path not in kept or kept[path] != value]
             names = ", ".join(lost) or "their structure"
-            raise ConfigError(f"a config.json for {self.name} cannot express these facts: {names}.")
+            raise ConfigError(f"a config.json for {self.name} cannot express these config values: {names}.")
         return config
 
 
@@ -159,27 +161,27 @@ def head_kind(head: Head | None) -> str:
     return {LMHead: "lm", PretrainingHead: "pretraining", EmbeddingHead: "embedding"}[type(head)]
 
 
-def task(name: str, **facts: Any) -> Callable[[ConfigReader], TaskHead]:
-    """Return a reader of a task head, whose labels are in config.json."""
-    return lambda c: TaskHead(task=name, labels=c.labels, **facts)  # type: ignore[arg-type]
+def classify_head(c: ConfigReader) -> TaskHead:
+    """Return a head that classifies a text by the last token of a decoder."""
+    return TaskHead(task="classify", labels=c.labels, pool="last", bias=False)
 
 
-def span(_: ConfigReader) -> TaskHead:
-    """Return a head with the logits of the start and the end of an answer."""
+def span_head(_: ConfigReader) -> TaskHead:
+    """Return a head for question answering: for every token, the logits of the start and of the end of the answer."""
     return TaskHead(task="span", labels=("start", "end"))
 
 
 USUAL_TAG_DROPOUT = 0.1  # if a config class has no key for it
 
 
-def tag(c: ConfigReader) -> TaskHead:
+def tag_head(c: ConfigReader) -> TaskHead:
     """Return a head that labels every token of a decoder; its dropout is under either of two keys."""
     dropout = c.get("classifier_dropout", c.get("hidden_dropout", USUAL_TAG_DROPOUT))
     return TaskHead(task="tag", labels=c.labels, dropout=dropout)
 
 
-def write_tag(facts: ModelConfig) -> dict[str, Any]:
-    """Return the keys of such a head: its dropout, unless it is the default."""
+def write_tag_dropout(facts: ModelConfig) -> dict[str, Any]:
+    """Return the key of the dropout of ``tag_head``, unless the dropout is the default."""
     head = facts.head
     if not isinstance(head, TaskHead) or head.task != "tag" or head.dropout == USUAL_TAG_DROPOUT:
         return {}
@@ -223,7 +225,7 @@ def choose_kind(lineage: Lineage, config: Mapping[str, Any]) -> str:
     if names:
         known = ", ".join(dict.fromkeys(form.architecture for form in lineage.heads.values()))
         raise ConfigError(
-            "config.json says architectures={}; of this lineage, {} are known. Choose one of their heads with {}: {}.",
+            "config.json says architectures={}; of this model type, {} are known. Choose the head of one with {}: {}.",
             repr(names),
             known,
             Setting("head"),

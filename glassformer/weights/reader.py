@@ -231,7 +231,7 @@ def read_rotary(c: ConfigReader, head_dim: int, *, partial: float | None = None,
         raise ConfigError(f"config.json has {', '.join(unknown)} among its rotary positions, which is not supported.")
     only = {"truncate": True} if partial is not None else {"truncate": True, "partial_rotary_factor": 1.0}
     if partial is None:
-        c.must("partial_rotary_factor", 1.0, "this lineage rotates whole heads")
+        c.must("partial_rotary_factor", 1.0, "models of this type rotate whole heads")
     for key, value in only.items():
         if rope.get(key, value) != value:
             raise ConfigError(

@@ -1,7 +1,8 @@
 """Rules that convert weights between our parameter names and another library's, both ways and bit for bit.
 
-A rule maps some of our names to some of theirs, with the conversion of the tensors. ``{i}`` in a name is the number of
-a layer. Rules are data: torch is imported only when a conversion needs it.
+A rule maps one or more of our names (``ours``) to one or more of the other library's (``theirs``), with the conversion
+of the tensors. ``{i}`` in a name is the number of a layer. Rules are data: torch is imported only when a conversion
+needs it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

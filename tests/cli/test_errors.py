@@ -127,7 +127,7 @@ def test_errors_of_facts_are_copied() -> None:
     error = FactTypeError("decoder.heads", ["int", "None"], "x")
     for copied in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
         assert str(copied) == "decoder.heads must be an int or None, got 'x'."
-        assert copied.spell(TYPES) == error.spell(TYPES)
+        assert copied.message(TYPES) == error.message(TYPES)
 
 
 def test_a_recommendation_is_spelt_as_an_option(capsys: pytest.CaptureFixture[str]) -> None:

@@ -168,12 +168,12 @@ def with_fact(path: str, value: object) -> dict:
 @pytest.mark.parametrize(
     ("path", "says"),
     [
-        ("widht", r"a ModelConfig has no fact .*'widht'.* Did you mean 'width'\?"),
-        ("decoder.layer", r"decoder has no fact .*'layer'.* Did you mean 'layers'\?"),
-        ("decoder.attention.head_dims", r"decoder\.attention has no fact .*'head_dims'.* Did you mean 'head_dim'\?"),
-        ("decoder.attention.rotary.tetha", r"decoder\.attention\.rotary has no fact 'tetha'.* Did you mean 'theta'\?"),
-        ("head.tie", r"head has no fact .*'tie'.* Did you mean 'tied'\?"),
-        ("norm.type", r"norm has no fact .*'type'"),
+        ("widht", r"a ModelConfig has no field .*'widht'.* Did you mean 'width'\?"),
+        ("decoder.layer", r"decoder has no field .*'layer'.* Did you mean 'layers'\?"),
+        ("decoder.attention.head_dims", r"decoder\.attention has no field .*'head_dims'.* Did you mean 'head_dim'\?"),
+        ("decoder.attention.rotary.tetha", r"decoder\.attention\.rotary has no field 'tetha'.* Did you mean 'theta'\?"),
+        ("head.tie", r"head has no field .*'tie'.* Did you mean 'tied'\?"),
+        ("norm.type", r"norm has no field .*'type'"),
     ],
 )
 def test_unknown_facts_are_refused_by_path_with_the_nearest_name(path, says):
@@ -511,13 +511,13 @@ def test_change_is_checked():
         change(config, "vocab", 0)
     with pytest.raises(ValueError, match=r"rotary\.dim=6"):
         change(config, "decoder.attention.rotary.dim", 6)
-    with pytest.raises(ValueError, match=r"a Stack has no fact 'width'\. It has attention, "):
+    with pytest.raises(ValueError, match=r"a Stack has no field 'width'\. It has attention, "):
         change(config, "decoder.width", 3)
     with pytest.raises(ValueError, match=r"cannot set encoder\.layers"):
         change(config, "encoder.layers", 3)
-    with pytest.raises(ValueError, match=r"^an Attention has no fact 'head'\. Did you mean 'heads'"):
+    with pytest.raises(ValueError, match=r"^an Attention has no field 'head'\. Did you mean 'heads'"):
         change(CONFIGS["gpt2"], "decoder.attention.head", 2)
-    with pytest.raises(ValueError, match=r"has no fact 'layer'\. Did you mean 'layers'"):
+    with pytest.raises(ValueError, match=r"has no field 'layer'\. Did you mean 'layers'"):
         change(CONFIGS["gpt2"], "decoder.layer", 2)
     with pytest.raises(ValueError, match=r"cannot set encoder\.layers: encoder is None\."):
         change(CONFIGS["gpt2"], "encoder.layers", 2)
@@ -618,5 +618,5 @@ def test_a_part_of_another_type_replaces_the_old_one() -> None:
     assert isinstance(get_fact(alibi, "decoder.attention.score_bias"), Alibi)
     fewer = merge(facts, {"decoder": {"attention": {"score_bias": {"buckets": 4}}}})
     assert get_fact(fewer, "decoder.attention.score_bias.buckets") == 4
-    with pytest.raises(ValueError, match=r"model\.decoder has no fact"):
+    with pytest.raises(ValueError, match=r"model\.decoder has no field"):
         merge(facts, {"decoder": {"layer": 1}}, "model")

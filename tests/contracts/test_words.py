@@ -14,7 +14,8 @@ RETIRED = {
     "of_letters", "check_said", "Walk", "Leaf", "Looking", "memory_real", "forgets", "said", "find_place",
     "people", "pools", "read_complete", "reach", "BODY", "verb", "computing_verb", "Framed", "frame_row", "has_edits",
     "EDITS", "fate", "Fate", "_fewest", "_misfit", "faults", "settle_tie", "Identity", "HasIdentity", "identity_of",
-    "export_remedy", "footnotes", "TRIANGLE", "SEVEN", "tally",
+    "export_remedy", "footnotes", "TRIANGLE", "SEVEN", "tally", "spell", "write_tag", "lm_weights", "LM_WEIGHTS",
+
 }  # fmt: skip
 
 

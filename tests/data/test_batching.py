@@ -137,14 +137,14 @@ def test_batches_outside_an_epoch_are_refused() -> None:
                 plan.at(0, number)
 
 
-def test_the_facts_tell_plans_apart() -> None:
+def test_the_settings_tell_plans_apart() -> None:
     base: dict[str, Any] = {"lengths": [1, 2, 3], "budget": 10, "seed": 0}
     others: list[dict[str, Any]] = [
         {}, {"lengths": [1, 3, 2]}, {"budget": 11}, {"seed": 1}, {"shuffle": False}, {"window": 2}, {"longest": 5},
         {"too_long": "cut"},
     ]  # fmt: skip
-    facts = [str(BudgetPlan(**{**base, **other}).facts) for other in others]
-    facts += [str(FixedPlan(3, 2, seed=0).facts), str(FixedPlan(3, 2, seed=0, drop_last=True).facts)]
-    facts += [str(FixedPlan(3, 1, seed=0).facts), str(FixedPlan(4, 2, seed=0).facts)]
-    assert len(set(facts)) == len(facts)
-    assert BudgetPlan(**base).facts == BudgetPlan(**base).facts
+    settings = [str(BudgetPlan(**{**base, **other}).settings) for other in others]
+    settings += [str(FixedPlan(3, 2, seed=0).settings), str(FixedPlan(3, 2, seed=0, drop_last=True).settings)]
+    settings += [str(FixedPlan(3, 1, seed=0).settings), str(FixedPlan(4, 2, seed=0).settings)]
+    assert len(set(settings)) == len(settings)
+    assert BudgetPlan(**base).settings == BudgetPlan(**base).settings

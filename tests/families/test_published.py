@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from glassformer.config import ModelConfig, change, count, shapes
-from glassformer.families import by_model_type, lineages, preset
+from glassformer.families import lineage_by_model_type, lineages, preset
 from glassformer.hub import unknown_keys
 from glassformer.weights.convert import expand, plan
 from glassformer.weights.lineage import Lineage, choose_kind
@@ -273,7 +273,7 @@ FILES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", FILES)
 def test_the_file_says_what_the_preset_says(name: str) -> None:
     config = FILES[name]
-    lineage = by_model_type(config)
+    lineage = lineage_by_model_type(config)
     kind = choose_kind(lineage, config)
     assert lineage.facts(config, kind) == preset(name)
     assert unknown_keys(lineage, config, kind) == {}
@@ -281,7 +281,7 @@ def test_the_file_says_what_the_preset_says(name: str) -> None:
 
 def test_scores_of_pairs_carry_the_key_of_a_library_that_builds_on_the_other() -> None:
     config = {"model_type": "bert", "id2label": {"0": "LABEL_0"}, "sentence_transformers": {"version": "4.1.0"}}
-    lineage = by_model_type(config)
+    lineage = lineage_by_model_type(config)
     assert lineage.facts(config, "classify").head is not None
     assert unknown_keys(lineage, config, "classify") == {}
 
@@ -290,19 +290,19 @@ def test_without_a_model_type_the_class_tells_the_lineage_or_nothing_does() -> N
     for lineage in lineages().values():
         for form in lineage.heads.values():
             if lineage.model_type is not None:
-                assert by_model_type({"architectures": [form.architecture]}) is lineage
+                assert lineage_by_model_type({"architectures": [form.architecture]}) is lineage
     with pytest.raises(
         ConfigError, match=r"no model_type, and architectures=\['Odd'\] .*set lineage to one of: .*bert"
     ):
-        by_model_type({"architectures": ["Odd"]})
+        lineage_by_model_type({"architectures": ["Odd"]})
     with pytest.raises(ConfigError, match=r"neither model_type nor architectures.*set lineage to one of: .*bert"):
-        by_model_type({"vocab_size": 21128, "hidden_size": 768})
+        lineage_by_model_type({"vocab_size": 21128, "hidden_size": 768})
 
 
 def test_norms_of_blenderbot_are_refused_in_a_bart() -> None:
     config = {"model_type": "bart", "do_blenderbot_90_layernorm": True}
     with pytest.raises(ConfigError, match="do_blenderbot_90_layernorm"):
-        by_model_type(config).facts(config, "lm")
+        lineage_by_model_type(config).facts(config, "lm")
 
 
 def test_mpnet_has_as_many_numbers_as_published_and_as_many_buckets_as_the_reference_uses() -> None:

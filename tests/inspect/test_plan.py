@@ -6,11 +6,11 @@ from math import ceil, inf, nan
 import pytest
 
 from glassformer.inspect.account.hardware import custom_hardware, hardware
-from glassformer.inspect.account.plan import TrainingFacts, compute_optimal_tokens, plan
+from glassformer.inspect.account.plan import TrainingCosts, compute_optimal_tokens, plan
 from tests.helpers import types_unchecked
 
 # A model of 1,000 parameters in mixed precision with Adam, on devices of 10,000 FLOP/s and 16,000 bytes.
-FACTS = TrainingFacts(
+COSTS = TrainingCosts(
     parameters=1000,
     flops_per_token=6000,
     weight_bytes=2000,
@@ -23,8 +23,8 @@ FACTS = TrainingFacts(
 DEVICE = custom_hardware(flops=10_000, bandwidth=1, memory=16_000)
 
 
-def planned(facts=FACTS, **changes):
-    return plan(facts, **{"devices": 4, "hardware": DEVICE, "dtype": "bfloat16", **changes})
+def planned(costs=COSTS, **changes):
+    return plan(costs, **{"devices": 4, "hardware": DEVICE, "dtype": "bfloat16", **changes})
 
 
 def test_data_parallel_memory():
@@ -84,8 +84,8 @@ def test_time():
 
 def test_a_published_run():
     """Llama 1, 65 billion parameters: 1.4 trillion tokens took 1,022,362 GPU-hours of A100 80GB and about 21 days."""
-    facts = replace(FACTS, parameters=65_200_000_000, flops_per_token=6 * 65.2e9)
-    training = plan(facts, devices=2048, hardware=hardware("a100 sxm 80gb"), dtype="bfloat16", tokens=1.4e12, mfu=0.47)
+    costs = replace(COSTS, parameters=65_200_000_000, flops_per_token=6 * 65.2e9)
+    training = plan(costs, devices=2048, hardware=hardware("a100 sxm 80gb"), dtype="bfloat16", tokens=1.4e12, mfu=0.47)
     assert training.device_hours == pytest.approx(1_022_362, rel=0.03)
     assert training.days == pytest.approx(21, rel=0.03)
 
@@ -174,9 +174,9 @@ def test_nonsense_is_refused(changes, message):
         ("unit_bytes", -1, "unit_bytes must be a finite number of at least 0, got -1"),
     ],
 )
-def test_impossible_facts_are_refused(field, value, message):
+def test_impossible_costs_are_refused(field, value, message):
     with pytest.raises(ValueError, match=message):
-        replace(FACTS, **{field: value})
+        replace(COSTS, **{field: value})
 
 
 def test_wrong_types_are_refused():
@@ -184,6 +184,6 @@ def test_wrong_types_are_refused():
         with pytest.raises(TypeError, match="devices must be an integer"):
             planned(devices=2.5)
         with pytest.raises(ValueError, match="weight_bytes must be a finite number of at least 0, got '2 GB'"):
-            replace(FACTS, weight_bytes="2 GB")
+            replace(COSTS, weight_bytes="2 GB")
         with pytest.raises(ValueError, match="tokens_per_parameter must be a finite number above 0"):
             compute_optimal_tokens(10, 0)

@@ -27,11 +27,12 @@ SIDES = ("none", "right", "left")
 PAGE = Path(__file__).parents[2] / "docs" / "parity.md"
 INTRODUCTION = """# Parity
 
-The largest difference between Glassformer and Hugging Face, over the answer and all hidden states at real tokens:
-tiny models with every parameter randomised, without padding, with padding on the right and on the left (the first
-three columns, float64), and with padding on the right in float32 and bfloat16, both sides in that precision.
+How far Glassformer's numbers are from Hugging Face's: the largest difference of the model's output and of all hidden
+states, at real tokens. The models are tiny, with every parameter randomised. The columns are: without padding, with
+padding on the right and with padding on the left, in float64; then float32 and bfloat16, with padding on the right and
+both libraries in that precision.
 
-`1e-9` is the bound in float64; `1e-5` where the reference itself takes float32 steps inside (norms, angles, softmax).
+The bound in float64 is `1e-9`, or `1e-5` where the reference itself computes in float32 (norms, angles, softmax).
 In float32 the bound is {float32:g}, in bfloat16 {bfloat16:g}.
 
 """

@@ -267,7 +267,7 @@ def test_both_languages_must_be_said(m2m100) -> None:
         languages.source("the class", None)
     with pytest.raises(TokenizerError, match="set the target language") as caught:
         languages.forced_first(None)
-    assert caught.value.spell(lambda value: f"--{value.outside}").endswith("; set --target.")
+    assert caught.value.message(lambda value: f"--{value.outside}").endswith("; set --target.")
 
 
 def test_a_vocabulary_without_languages_refuses_one(tmp_path) -> None:
@@ -360,7 +360,7 @@ def test_tasks_that_are_not_stated_are_errors(tasks) -> None:
         find_task(tasks, "sum")
     with pytest.raises(SettingError, match=r'It has none\. Another prefix is set with Task\("words: "\)\.') as caught:
         find_task({}, "sum")
-    assert caught.value.spell(lambda value: f"--{value.outside}").endswith("Another prefix is set with --prefix.")
+    assert caught.value.message(lambda value: f"--{value.outside}").endswith("Another prefix is set with --prefix.")
     with pytest.raises(ValueError, match="no 'translate German to English: '; its translations: 'translate English to"):
         find_translation(tasks, "de", "en")
     with pytest.raises(ValueError, match="its translations: none"):

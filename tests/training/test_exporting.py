@@ -22,7 +22,7 @@ FEW = ("run.steps=2", "evaluation.every=2", "optimizer.warmup=0")
 CANNOT = "glassformer convert cannot write this model for Hugging Face: "
 REASONS = {  # of the recipes whose models Hugging Face cannot have; the others' it can
     "deberta-v3-rtd": "Without its head it can: glassformer convert --head none.",
-    "stories": "a config.json for llama cannot express these facts: embed.dropout, decoder.dropout.",
+    "stories": "a config.json for llama cannot express these config values: embed.dropout, decoder.dropout.",
     "translate": "transformer2017 is not a kind of model that it has.",
     "toy": "transformer2017 is not a kind of model that it has.",
 }
@@ -92,7 +92,7 @@ def test_remedies_help(tmp_path: Path) -> None:
     run, told = told_at_the_start(recipe, tmp_path / "mean")
     assert not exported(run, tmp_path / "mean-hf")
     assert [note.removeprefix(CANNOT) for note in told] == [
-        "a config.json for bert cannot express these facts: head.pool. With objective.pool=null it can."
+        "a config.json for bert cannot express these config values: head.pool. With objective.pool=null it can."
     ]
     for name, change in (("classify", "objective.pool=null"), ("stories", "model.facts={}")):
         assert export_note(build_run(with_its_own_model(name, tmp_path, change), tmp_path, HERE)) is None

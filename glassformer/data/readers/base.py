@@ -1,11 +1,12 @@
 """What all readers share: files and their lines, rows one after the other or by number, and what happens to bad rows.
 
-A row takes this way: ``read_lines`` yields the lines of a file as bytes, a ``Format`` (one module each, beside this
-one) groups lines into rows and parses a row into a record of ``data.records``. ``RowSource`` iterates over the rows and
-keeps nothing; ``Indexed`` has read all files once, has the position of each good row and reads any of them again.
+``read_lines`` yields the lines of a file as bytes; a ``Format`` (a class in one of the modules beside this one) groups
+them into rows and parses each row into a record of ``data.records``. ``RowSource`` iterates over the rows and keeps
+nothing. ``RowSource.index`` reads all files once and returns an ``Indexed``, which stores where each good row is and
+reads any of them again by its number.
 
-Files are split into rows as bytes, and each row is decoded by itself: a row that is not UTF-8 must not spoil the
-others.
+Files are split into rows as bytes, and each row is decoded by itself, so that a row that is not UTF-8 does not affect
+the others.
 """
 
 import glob
@@ -28,7 +29,7 @@ from glassformer.config.checks import check_choice
 from glassformer.data.records import BadRowError, Origin, SourceError
 
 OnBadRow = Literal["stop", "skip"]
-Key = tuple[int, ...]  # where a row is, in numbers that its reader understands
+RowKey = tuple[int, ...]  # where its reader finds a row again, such as (file, line, first byte, size)
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 PathLike: TypeAlias = str | Path
@@ -64,10 +65,10 @@ class Reader(Protocol[R_co]):
 
     key_typecodes: str  # the type code (see ``array.array``) of each number of a key
 
-    def rows(self) -> Iterator[tuple[Key, Callable[[], R_co]]]:
+    def rows(self) -> Iterator[tuple[RowKey, Callable[[], R_co]]]:
         """Return each row's key, and a function that returns the record or raises BadRowError."""
 
-    def get(self, key: Key) -> R_co:
+    def get(self, key: RowKey) -> R_co:
         """Return the row with this key; several threads may call this at once."""
 
 
@@ -102,7 +103,7 @@ class RowSource(Generic[R]):
                 column.append(value)
         return Indexed(reader, columns, digest.hexdigest(), self.stats)
 
-    def _read(self, reader: Reader[R]) -> Iterator[tuple[Key, R]]:
+    def _read(self, reader: Reader[R]) -> Iterator[tuple[RowKey, R]]:
         stats = self.stats = RowStats()
         for key, make in reader.rows():
             try:
@@ -306,7 +307,7 @@ class FileReader(Generic[R]):
         self._format = file_format
         self._parse: list[Parse[R]] = []
 
-    def rows(self) -> Iterator[tuple[Key, Callable[[], R]]]:
+    def rows(self) -> Iterator[tuple[RowKey, Callable[[], R]]]:
         """Yield each row's key, and a function that parses it."""
         for number, name in enumerate(self._files.names):
             chunks = self._format.split(self._files.lines(number))
@@ -315,7 +316,7 @@ class FileReader(Generic[R]):
             for chunk in chunks:
                 yield (number, chunk.line, chunk.start, len(chunk.data)), partial(_parse_chunk, parse, chunk, str(name))
 
-    def get(self, key: Key) -> R:
+    def get(self, key: RowKey) -> R:
         """Return the row with this key."""
         number, line, start, size = key
         return self._parse[number](*self._files.text(number, line, start, size))

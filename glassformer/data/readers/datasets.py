@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
 from glassformer.config.checks import Setting
-from glassformer.data.readers.base import Key, OnBadRow, RowSource
+from glassformer.data.readers.base import OnBadRow, RowKey, RowSource
 from glassformer.data.records import AsLabelled, AsTagged, Field, Origin, RecordMaker, SourceError
 
 R = TypeVar("R")
@@ -62,12 +62,12 @@ class TableReader(Generic[R]):
         self._make = make
         self._name = name
 
-    def rows(self) -> Iterator[tuple[Key, Callable[[], R]]]:
+    def rows(self) -> Iterator[tuple[RowKey, Callable[[], R]]]:
         """Yield each row's key, and a function that makes the record."""
         for number in range(len(self._table)):
             yield (number,), partial(self.get, (number,))
 
-    def get(self, key: Key) -> R:
+    def get(self, key: RowKey) -> R:
         """Return the row with this key."""
         return self._make(self._table[key[0]], Origin(self._name, key[0] + 1))
 

@@ -1,4 +1,4 @@
-"""JSON files: JSON lines with one object per line, and SQuAD's questions on paragraphs with the answers' offsets."""
+"""JSON files: JSON lines, with one object per line, and SQuAD's format, with questions about paragraphs."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -9,10 +9,10 @@ from typing import Any, Generic, TypeVar
 
 from glassformer.data.readers.base import (
     Chunk,
-    Key,
     OnBadRow,
     Parse,
     Paths,
+    RowKey,
     RowSource,
     by_line,
     find_files,
@@ -26,13 +26,13 @@ R = TypeVar("R")
 
 
 def read_jsonl(paths: Paths, make: RecordMaker[R], *, on_bad_row: OnBadRow = "stop") -> RowSource[R]:
-    """Return one JSON object per line; ``make`` (AsText, AsPair, …) says which fields the record is made of."""
+    """Return the rows of JSON lines files; ``make`` (AsText, AsPair …) turns the fields of a row into a record."""
     return from_files(paths, JsonLines(make), on_bad_row)
 
 
 @dataclass(frozen=True)
 class JsonLines(Generic[R]):
-    """A JSON object per line."""
+    """The format with one JSON object per line."""
 
     make: RecordMaker[R]
 
@@ -68,7 +68,8 @@ def read_squad(paths: Paths, *, on_bad_row: OnBadRow = "stop") -> RowSource[Ques
 class SquadReader:
     """Questions of JSON files in SQuAD's format. A file is in memory as a whole while it is read.
 
-    A key is (question number,).
+    The key of a row is the number of the question, counted over all files. With ``by_number`` all questions are kept in
+    memory, for ``get``.
     """
 
     key_typecodes = "Q"
@@ -77,7 +78,7 @@ class SquadReader:
         self._files = files
         self._kept: list[QuestionRecord | None] | None = [] if by_number else None
 
-    def rows(self) -> Iterator[tuple[Key, Callable[[], QuestionRecord]]]:
+    def rows(self) -> Iterator[tuple[RowKey, Callable[[], QuestionRecord]]]:
         """Yield each question's key, and a function that checks it.
 
         ``Origin.line`` is the question's number in the file.
@@ -91,7 +92,7 @@ class SquadReader:
                 yield (number,), partial(self._question, number, row, Origin(str(file), count), seen)
                 number += 1
 
-    def get(self, key: Key) -> QuestionRecord:
+    def get(self, key: RowKey) -> QuestionRecord:
         """Return the question with this number."""
         assert self._kept is not None
         question = self._kept[key[0]]

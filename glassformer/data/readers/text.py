@@ -10,10 +10,10 @@ from glassformer.config.checks import Setting, check_choice
 from glassformer.data.readers.base import (
     Chunk,
     Files,
-    Key,
     OnBadRow,
     Parse,
     Paths,
+    RowKey,
     RowSource,
     by_blank_line,
     by_line,
@@ -135,7 +135,7 @@ class ParallelReader:
         self._files = Files(sources, by_number), Files(targets, by_number)
         self._languages = languages
 
-    def rows(self) -> Iterator[tuple[Key, Callable[[], PairRecord]]]:
+    def rows(self) -> Iterator[tuple[RowKey, Callable[[], PairRecord]]]:
         """Yield each row's key, and a function that makes the pair; files of unequal length are an error."""
         for number in range(len(self._files[0].names)):
             sides = [by_line(files.lines(number)) for files in self._files]
@@ -157,7 +157,7 @@ class ParallelReader:
                 key = (number, line, source.start, len(source.data), target.start, len(target.data))
                 yield key, partial(self._pair, names, source, target)
 
-    def get(self, key: Key) -> PairRecord:
+    def get(self, key: RowKey) -> PairRecord:
         """Return the row with this key."""
         number, line, *spans = key
         texts = [files.text(number, line, *spans[2 * n : 2 * n + 2]) for n, files in enumerate(self._files)]

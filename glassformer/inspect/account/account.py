@@ -158,7 +158,7 @@ def account(
         dtype: type of weights and activations; by default that of a module, else float32.
         mode: ``forward``, one pass; ``train``, a pass, cross-entropy (for a torch module of your own: none), the
             backward pass and the optimizer, dropout as a GPU computes it; ``decode``, one new token with a cache.
-        attention: attention implementation: fused kernels that never materialise the scores (``sdpa``), or the plain
+        attention: how attention is computed: fused kernels that never materialise the scores (``sdpa``), or the plain
             formula, which does (``eager``); linear layers, LayerNorms and activations follow. A module of your own
             computes attention its own way.
         causal: count all query-key pairs, as papers do (``dense``), or only unmasked ones, as kernels do (``exact``).
@@ -259,7 +259,9 @@ def _loaded_module(model: "Loaded") -> "nn.Module":
     from glassformer.hub import Loaded
 
     if not isinstance(model, Loaded):
-        raise TypeError(f"model must be a name, a path, facts, a loaded model or a torch.nn.Module; got {model!r:.80}.")
+        raise TypeError(
+            f"model must be a name, a path, a ModelConfig, a loaded model or a torch.nn.Module; got {model!r:.80}."
+        )
     return model.model
 
 

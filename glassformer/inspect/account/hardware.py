@@ -58,7 +58,7 @@ class Hardware:
             check_number(memory=self.memory)
 
     def peak(self, dtype: str) -> float:
-        """Return dense peak in FLOP/s of matrix products in ``dtype``."""
+        """Return the dense peak in FLOP/s of matrix products in ``dtype``."""
         check_choice("dtype", dtype, DTYPES)
         if dtype not in self.flops:
             raise ValueError(

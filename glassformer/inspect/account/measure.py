@@ -34,7 +34,7 @@ LARGEST_COPY = 2**30  # bytes: beyond every cache
 
 
 def measure_machine(dtype: str = "float32", device: str | None = None) -> Hardware:
-    """Return peak of matrix products in ``dtype`` and memory bandwidth of this machine, in a few seconds.
+    """Return this machine's peak of matrix products in ``dtype`` and its memory bandwidth; takes a few seconds.
 
     FLOP/s: the best of several products of two square matrices, large enough that one takes about a tenth of a second.
     Bytes/s: the best of several copies, read and write both counted. ``device`` is "cpu", "cuda" or "cuda:1"; by
@@ -69,7 +69,7 @@ def measure_machine(dtype: str = "float32", device: str | None = None) -> Hardwa
 
 
 def measure_step(run: Callable[[], object], repeats: int = 5) -> float:
-    """Return median seconds of ``run()`` after one warm-up call, which also compiles and allocates.
+    """Return the median time of ``run()`` in seconds, after one warm-up call, which also compiles and allocates.
 
     If CUDA is in use, the time includes a synchronisation with the current GPU.
     """
@@ -92,7 +92,7 @@ def processor() -> str:
 
 
 def main_memory() -> int | None:
-    """Return bytes of main memory; None if the system does not tell."""
+    """Return the size of main memory in bytes; None if the system does not tell."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -131,7 +131,7 @@ def _memory(device: "torch.device") -> int | None:
 
 
 def _budget(device: "torch.device") -> int:
-    """Return bytes that a measurement may use: a quarter of the free memory of a GPU."""
+    """Return how many bytes a measurement may use: a quarter of the free memory of a GPU."""
     import torch
 
     return CPU_BUDGET if device.type == "cpu" else torch.cuda.mem_get_info(device)[0] // 4
@@ -151,7 +151,7 @@ def _precision(name: str) -> Iterator[None]:
 
 
 def _product_size(dtype: "torch.dtype", device: "torch.device", budget: int, seconds: float = PRODUCT_SECONDS) -> int:
-    """Return size of square matrices whose product takes about ``seconds``.
+    """Return the size of square matrices whose product takes about ``seconds``.
 
     All three matrices fit in ``budget`` bytes.
     """
@@ -188,13 +188,13 @@ def _best_copy(size: int, repeats: int, device: "torch.device") -> float:
 
 
 def _fastest(run: Callable[[], object], repeats: int, device: "torch.device") -> float:
-    """Return seconds of the fastest of ``repeats`` calls, after one warm-up call."""
+    """Return the time in seconds of the fastest of ``repeats`` calls, after one warm-up call."""
     run()
     return min(_seconds(run, device) for _ in range(repeats))
 
 
 def _seconds(run: Callable[[], object], device: "torch.device") -> float:
-    """Return seconds of one call, including synchronisation of the device."""
+    """Return the time of one call in seconds, including synchronisation of the device."""
     _synchronize(device)
     start = perf_counter()
     run()
@@ -213,7 +213,7 @@ def _synchronize(device: "torch.device") -> None:
 
 
 def measure_account(account: "Account", *, device: str | None = None, repeats: int = 3) -> float:
-    """Return median time of the pass, training step or decoding step of an account, with random weights.
+    """Return the median time of the pass, training step or decoding step of an account, with random weights.
 
     ``device`` defaults to the GPU if there is one. A training step is forward, cross-entropy, backward and AdamW.
     Attention runs as in the account (``sdpa`` or ``eager``).

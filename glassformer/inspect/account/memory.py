@@ -212,7 +212,7 @@ def memory_of(trace: "OpTrace", workload: Workload, optimizer: Optimizer) -> Mem
 
 
 def optimizer_bytes(optimizer: Optimizer, trained: Iterable[Weight]) -> int:
-    """Return bytes of the optimizer states: two moments and, with ``adamw-master``, a float32 copy of the weights."""
+    """Return the bytes of optimizer states: two moments, with ``adamw-master`` also a float32 copy of the weights."""
     weights = list(trained)
     count = sum(weight.numel for weight in weights)
     if optimizer == "adamw":

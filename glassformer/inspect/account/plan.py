@@ -42,7 +42,7 @@ SECONDS_PER_HOUR = 3_600
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingFacts:
+class TrainingCosts:
     """The numbers of a model and its training that a plan needs."""
 
     parameters: int
@@ -77,7 +77,7 @@ class PlanLine(NamedTuple):
 class TrainingPlan:
     """A plan of a training run; ``lines()`` gives the formula of each number. Bytes are per device."""
 
-    facts: TrainingFacts
+    costs: TrainingCosts
     devices: int
     hardware: Hardware
     dtype: str
@@ -102,17 +102,17 @@ class TrainingPlan:
     @property
     def weight_bytes(self) -> float:
         """Weights on one device."""
-        return self.facts.weight_bytes / self.shards
+        return self.costs.weight_bytes / self.shards
 
     @property
     def gradient_bytes(self) -> float:
         """Gradients on one device."""
-        return self.facts.gradient_bytes / self.shards
+        return self.costs.gradient_bytes / self.shards
 
     @property
     def optimizer_bytes(self) -> float:
         """Optimizer state on one device."""
-        return self.facts.optimizer_bytes / self.shards
+        return self.costs.optimizer_bytes / self.shards
 
     @property
     def gathered_units(self) -> int:
@@ -122,12 +122,12 @@ class TrainingPlan:
     @property
     def gathered_bytes(self) -> float:
         """The gathered weights of these units."""
-        return self.gathered_units * self.facts.unit_bytes
+        return self.gathered_units * self.costs.unit_bytes
 
     @property
     def activation_bytes(self) -> float:
         """Activations and their gradients."""
-        return self.facts.activation_bytes / (self.devices if self.parallel == "tensor" else 1)
+        return self.costs.activation_bytes / (self.devices if self.parallel == "tensor" else 1)
 
     @property
     def memory_per_device(self) -> float:
@@ -144,22 +144,22 @@ class TrainingPlan:
     @property
     def total_flops(self) -> float:
         """FLOPs of the whole run."""
-        return self.facts.flops_per_token * self.tokens
+        return self.costs.flops_per_token * self.tokens
 
     @property
     def tokens_per_second(self) -> float:
         """Throughput of all devices together."""
-        return self.devices * self.hardware.peak(self.dtype) * self.mfu / self.facts.flops_per_token
+        return self.devices * self.hardware.peak(self.dtype) * self.mfu / self.costs.flops_per_token
 
     @property
     def steps(self) -> int:
         """Optimizer steps; the last batch may be smaller."""
-        return ceil(self.tokens / self.facts.tokens_per_batch)
+        return ceil(self.tokens / self.costs.tokens_per_batch)
 
     @property
     def seconds_per_step(self) -> float:
         """Time of one full batch."""
-        return self.facts.tokens_per_batch / self.tokens_per_second
+        return self.costs.tokens_per_batch / self.tokens_per_second
 
     @property
     def days(self) -> float:
@@ -176,12 +176,12 @@ class TrainingPlan:
         return self._memory_lines() + self._time_lines()
 
     def _memory_lines(self) -> list[PlanLine]:
-        facts, n = self.facts, _number(self.devices)
+        costs, n = self.costs, _number(self.devices)
         divisor, number = (" / devices", f" / {n}") if self.parallel != "ddp" else ("", "")
         # Weights, gradients and optimizer state, sharded unless every device has a copy.
         lines = [
             PlanLine(
-                name, f"{field}{divisor} = {_number(getattr(facts, field))}{number}", getattr(self, field), "bytes"
+                name, f"{field}{divisor} = {_number(getattr(costs, field))}{number}", getattr(self, field), "bytes"
             )
             for name, field in (
                 ("weights", "weight_bytes"),
@@ -190,11 +190,11 @@ class TrainingPlan:
             )
         ]
         if self.gathered_units:
-            formula = f"units in flight × unit_bytes = {self.gathered_units} × {_number(facts.unit_bytes)}"
+            formula = f"units in flight × unit_bytes = {self.gathered_units} × {_number(costs.unit_bytes)}"
             lines.append(PlanLine("gathered weights", formula, self.gathered_bytes, "bytes"))
         # Activations, split by tensor parallelism alone.
         divisor, number = (" / devices", f" / {n}") if self.parallel == "tensor" else ("", "")
-        formula = f"activation_bytes{divisor} = {_number(facts.activation_bytes)}{number}"
+        formula = f"activation_bytes{divisor} = {_number(costs.activation_bytes)}{number}"
         lines.append(PlanLine("activations", formula, self.activation_bytes, "bytes"))
         # The sum, and what it leaves of the device.
         values = " + ".join(_number(line.value) for line in lines)
@@ -209,9 +209,9 @@ class TrainingPlan:
 
     def _time_lines(self) -> list[PlanLine]:
         n, tokens, rate = _number(self.devices), _number(self.tokens), _number(self.tokens_per_second)
-        batch, flops = _number(self.facts.tokens_per_batch), _number(self.facts.flops_per_token)
+        batch, flops = _number(self.costs.tokens_per_batch), _number(self.costs.flops_per_token)
         peak, day, hour = map(_number, (self.hardware.peak(self.dtype), SECONDS_PER_DAY, SECONDS_PER_HOUR))
-        rule = f"parameters × tokens per parameter = {_number(self.facts.parameters)} × {TOKENS_PER_PARAMETER}"
+        rule = f"parameters × tokens per parameter = {_number(self.costs.parameters)} × {TOKENS_PER_PARAMETER}"
         formulas = (
             ("tokens", rule if self.tokens_by_rule else f"as set = {tokens}", self.tokens, "tokens"),
             ("total FLOPs", f"flops_per_token × tokens = {flops} × {tokens}", self.total_flops, "FLOPs"),
@@ -235,7 +235,7 @@ class TrainingPlan:
 
 
 def plan(
-    facts: TrainingFacts,
+    costs: TrainingCosts,
     *,
     devices: int,
     hardware: Hardware,
@@ -249,11 +249,11 @@ def plan(
     For another constant than 20: ``tokens=compute_optimal_tokens(parameters, tokens_per_parameter)``.
     """
     return TrainingPlan(
-        facts=facts,
+        costs=costs,
         devices=devices,
         hardware=hardware,
         dtype=dtype,
-        tokens=compute_optimal_tokens(facts.parameters) if tokens is None else tokens,
+        tokens=compute_optimal_tokens(costs.parameters) if tokens is None else tokens,
         mfu=mfu,
         parallel=parallel,
         tokens_by_rule=tokens is None,
@@ -288,7 +288,7 @@ def plan_of(
         _check_heads(account, devices)
     memory = account.memory
     tokens_read = account.batch * (account.context + (account.source if account.has_source else 0))
-    facts = TrainingFacts(
+    costs = TrainingCosts(
         parameters=account.parameters,
         flops_per_token=account.flops / tokens_read,
         weight_bytes=memory.weights,
@@ -299,7 +299,7 @@ def plan_of(
         tokens_per_batch=tokens_read * (1 if parallel == "tensor" else devices),
     )
     return plan(
-        facts, devices=devices, hardware=hardware, dtype=account.dtype, tokens=tokens, mfu=mfu, parallel=parallel
+        costs, devices=devices, hardware=hardware, dtype=account.dtype, tokens=tokens, mfu=mfu, parallel=parallel
     )
 
 
@@ -317,7 +317,7 @@ def _check_heads(account: "Account", devices: int) -> None:
 
 
 def _largest_unit(account: "Account") -> int:
-    """Return parameters of the largest unit that is gathered at once: a layer, or a part outside the layers."""
+    """Return the parameters of the largest unit that is gathered at once: a layer, or a part outside the layers."""
     lists = [part for part in account.root.walk() if part.calls]
     layers = [layer.parameters for part in lists for layer in part.parts]
     with_layers = {part.path.partition(".")[0] for part in lists}

@@ -207,11 +207,11 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._set(_is_counting=True)
 
     def making_inputs(self) -> AbstractContextManager[None]:
-        """Take the tensors that are created inside as inputs of the pass."""
+        """Treat the tensors that are created inside as inputs of the pass."""
         return self._set(_is_input=True)
 
     def part(self, name: str) -> AbstractContextManager[None]:
-        """Return operators that run inside belong to the part of this name."""
+        """Assign the operators that run inside to the part of this name."""
         return self._set(_path=[*self._path, name])
 
     @contextmanager
@@ -444,7 +444,7 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._nodes.append(number)
 
     def _assign_recomputed(self, count: OpCount, node: int) -> None:
-        """An operator of the forward pass that runs again in the backward pass."""
+        """Assign an operator of the forward pass that runs again in the backward pass."""
         forward, work = self._forward_of(node), count.work
         recomputed = work.recomputed + sum(product.flops for product in work.products)
         count.backward, count.work = True, Work(recomputed=recomputed, elementwise=work.elementwise)
@@ -452,7 +452,7 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             count.layer, count.path = forward.layer, count.path or forward.path
 
     def _assign_backward(self, count: OpCount, node: int) -> None:
-        """An operator of the backward pass belongs to the part of its forward operator."""
+        """Assign an operator of the backward pass to the part of its forward operator."""
         count.backward = True
         forward = self._forward_of(node)
         if forward is None:

@@ -41,7 +41,7 @@ def shares_of(account: Account) -> list[Share]:
 
 
 def main_kinds(flops: dict[str, int]) -> dict[str, int]:
-    """Return FLOPs by main kind, the others summed up as "other"; without kinds that a model does not have."""
+    """Return the FLOPs by main kind, the others summed up as "other"; without kinds that a model does not have."""
     main = {kind: flops[kind] for kind in KINDS if flops.get(kind)}
     other = sum(flops.values()) - sum(main.values())
     return main | ({"other": other} if other else {})

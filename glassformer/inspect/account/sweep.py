@@ -158,7 +158,7 @@ class Segment(NamedTuple):
         return [prod(pair) for pair in combinations_with_replacement(variables, 2)]
 
     def samples(self) -> Iterator[int]:
-        """Return sizes to trace, with blocks at growing distances: at offsets within a block that do not repeat."""
+        """Return the sizes to trace, with blocks at growing distances: at offsets within a block that do not repeat."""
         if not self.grids:
             return (self.start + 2 * number for number in count())
         step = max(grid.block for grid in self.grids) // 5 + 1
@@ -186,7 +186,7 @@ class FlopsCurve:
         return NEAR if self._coefficients(self._segments[-1]) is None else FAR
 
     def at(self, size: int) -> Flops:
-        """Return FLOPs by kind at this size."""
+        """Return the FLOPs by kind at this size."""
         segment = next((segment for segment in self._segments if segment.start <= size < segment.end), None)
         coefficients = None if segment is None else self._coefficients(segment)
         if segment is None or coefficients is None:
@@ -235,7 +235,7 @@ class FlopsCurve:
         return self._traced[size]
 
     def _trace(self, size: int) -> Flops:
-        """Return FLOPs by kind of a traced model with few layers, scaled to all layers."""
+        """Return the FLOPs by kind of a traced model with few layers, scaled to all layers."""
         flops: Flops = {}
         for part in account_at(self._base, self._axis, size, self._config).root.walk():
             if part.products:

@@ -97,7 +97,7 @@ def trace_module(module: nn.Module, inputs: Inputs, mode: Mode, *, kernels: Kern
 
 
 def sizes_of(inputs: Inputs) -> tuple[int, int, int]:
-    """Return batch, context and source of a workload: batch size and, twice, the length of the first input tensor."""
+    """Return batch, context and source of a workload: the first input's batch size and, twice, its length."""
     first = next((leaf for leaf in tree_leaves(_arguments(inputs)) if isinstance(leaf, Tensor)), None)
     if first is None:
         raise ValueError("an account of a module needs the tensors that its forward is called with; inputs has none.")
@@ -229,7 +229,7 @@ def _decode_step(recorder: OpRecorder, model: Any, workload: Workload, path: Att
 
 @lru_cache(maxsize=64)
 def _cache_bytes_per_token(config: ModelConfig, dtype: torch.dtype) -> int:
-    """Return bytes of the KV cache per token: those of one layer, run on the meta device, times all layers."""
+    """Return the bytes of the KV cache per token: those of one layer, run on the meta device, times all layers."""
     if config.decoder is None:
         return 0
     short = replace(config, decoder=replace(config.decoder, layers=1, unique_layers=None))

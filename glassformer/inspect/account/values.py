@@ -126,11 +126,11 @@ class KnownValues:
         self._values: dict[int, Values] = {}
 
     def set(self, tensor: Tensor, real: Tensor) -> None:
-        """A fake tensor has the values of a real one."""
+        """Note that a fake tensor has the values of a real one."""
         self._values[address(tensor)] = InputValues(tensor, real)
 
     def forget(self, storage: int) -> None:
-        """A storage is freed, or overwritten with unknown values."""
+        """Forget the values of a storage that is freed, or overwritten with unknown values."""
         self._values.pop(storage, None)
 
     def get(self, tensor: Tensor) -> Tensor | None:
@@ -150,7 +150,7 @@ class KnownValues:
             return values.item()
 
     def nonzero(self, tensor: Tensor, shape: Sequence[int] | None = None) -> Tensor | None:
-        """Return indices of the nonzero elements of a fake tensor, expanded to ``shape``; None if unknown."""
+        """Return the indices of the nonzero elements of a fake tensor, expanded to ``shape``; None if unknown."""
         values = self.get(tensor)
         if values is None:
             return None

@@ -69,7 +69,7 @@ def typical_row(batches: Iterable[Batch]) -> RowLength:
 
 
 def _lengths(batch: Batch, ids: str, mask: str) -> Tensor:
-    """Return tokens of each row without padding; a mask may hold the numbers of packed documents, 0 for padding."""
+    """Return the number of tokens in each row; a mask may hold the numbers of packed documents, 0 for padding."""
     token_mask = batch.inputs.get(mask, torch.ones_like(batch.inputs[ids])) > 0
     return token_mask.sum(-1).double()
 
@@ -80,7 +80,7 @@ def _typical(lengths: list[Tensor]) -> int:
 
 
 def flops_per_token(facts: ModelConfig, row: RowLength, *, answered: float = 1.0, trained: bool = True) -> float:
-    """Return FLOPs of a model per token that it reads in training.
+    """Return the FLOPs of a model per token that it reads in training.
 
     For two models in one run (a generator and a discriminator, a student and a teacher) add up both.
 
@@ -102,7 +102,7 @@ def flops_per_token(facts: ModelConfig, row: RowLength, *, answered: float = 1.0
 
 
 def known_peak(device: torch.device | str, precision: Precision, hardware: Hardware | None = None) -> float | None:
-    """Return peak FLOP/s of a device in a precision; None if it is not known.
+    """Return the peak FLOP/s of a device in a precision; None if it is not known.
 
     Args:
         device: where the model is.
@@ -156,7 +156,7 @@ class Utilisation:
 
 
 def peak_memory(device: torch.device | str) -> int | None:
-    """Return peak memory in bytes so far: on CUDA of torch's tensors, on a CPU of the whole process; else None."""
+    """Return the peak memory so far in bytes: on CUDA of torch's tensors, on a CPU of the whole process; else None."""
     device = torch.device(device)
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
@@ -182,7 +182,7 @@ def current_memory(device: torch.device | str) -> int | None:
 
 
 def memory_limit(device: torch.device | str, processes: int = 1) -> int | None:
-    """Return bytes that this process can have on a device: its own and the free ones; None if not known.
+    """Return how many bytes this process can have on a device: its own and the free ones; None if not known.
 
     On a CPU, the limits of the process's control group (containers) count as well, and ``processes`` of this machine
     share the memory equally; a GPU has one process.

@@ -5,9 +5,9 @@ whole corpus from 0 to 100, not means of sentences. Each carries its signature: 
 compared. Texts are detokenised, as people would read them.
 
 ROUGE (Lin, 2004) measures which n-grams and which longest common subsequence a text shares with a reference. Every
-metric is from 0 to 1, the mean over texts. Equal to the package ``rouge-score``, which publications use: in how texts
-are split into words, in which of several longest subsequences is taken, in that a word which occurs once counts once in
-ROUGE-Lsum, and in its stemmer, NLTK's Porter stemmer.
+metric is from 0 to 1, the mean over texts. The numbers are those of the package ``rouge-score``, which publications
+use: words are split as it does, the same one of several longest subsequences is taken, a word that occurs once counts
+once in ROUGE-Lsum, and the stemmer is NLTK's Porter stemmer.
 
 Perplexity and bits come from a sum of negative log-likelihoods and a count, never from means of batches. Perplexity is
 at least 1. Models with different tokenizers can be compared only by bits per byte.
@@ -109,7 +109,7 @@ def chrf(
 
 
 def _streams(generated: Sequence[str], references: Sequence[str | Sequence[str]]) -> list[list[str | None]]:
-    """Return lists of all first, all second … references; None where a text has fewer."""
+    """Return a list of the first reference of each text, one of the second … with None where a text has fewer."""
     check_aligned(generated, references, "generated texts", "references")
     check_strings("generated text", generated)
     lists = reference_lists(references)
@@ -268,7 +268,7 @@ def _by_sentence(generated: _Text, reference: _Text) -> F1Score:
 
 
 def _common_subsequence(generated: Words, reference: Words) -> list[int]:
-    """Return indices in the reference of a longest common subsequence; of several, the last."""
+    """Return the indices in the reference of a longest common subsequence; of several, the last."""
     lengths = [[0] * (len(generated) + 1)]  # lengths[i][j]: of the first i words of the reference and j generated
     for word in reference:
         before, row, left = lengths[-1], [0], 0

@@ -418,7 +418,7 @@ def head_output(model: nn.Module, inputs: dict[str, Tensor]) -> Any:
     if facts.family != "encoder-decoder":
         return model(**inputs)
     if facts.tokens.start is None:
-        raise ValueError("the facts of this model have no start token for its decoder; set tokens.start.")
+        raise ValueError("the config of this model has no start token for its decoder; set tokens.start.")
     ids = inputs["ids"]
     mask = inputs.get("mask", torch.ones_like(ids, dtype=torch.bool))
     return model(**inputs, target=_shift_right(ids, mask, facts.tokens.start), target_mask=mask)

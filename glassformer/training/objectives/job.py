@@ -1,7 +1,8 @@
-"""Jobs: what a recipe trains for. A job makes examples from the rows of files, and names the objective and the metrics.
+"""Jobs: a recipe's ``job`` (``language``, ``classify`` …) is what it trains a model for.
 
-A recipe names its job (``job: classify``) and sets the job's options under ``objective``. A job holds nothing but its
-recipe; the tokenizer, the model's facts and the folder of a run come in a ``RunContext``.
+A job makes examples from the rows of files, and chooses the objective (``base.Objective``), which computes the loss,
+and the metrics. A recipe names its job (``job: classify``) and sets the job's options under ``objective``. A job holds
+nothing but its recipe; the tokenizer, the model's config and the folder of a run are in a ``RunContext``.
 """
 
 from abc import ABC, abstractmethod
@@ -85,12 +86,12 @@ class RunContext:
         """The decoder's start token; raises if the facts name none."""
         start = self.facts.tokens.start
         if start is None:
-            raise ValueError("the model's facts name no start token for its decoder; set tokens.start.")
+            raise ValueError("the model's config names no start token for its decoder; set tokens.start.")
         return start
 
 
 class Job(ABC, Generic[R]):
-    """From a recipe to examples, an objective, metrics and samples. ``R`` is the type of a row."""
+    """What a recipe trains for: makes examples, chooses objective and metrics. ``R`` is the type of a row."""
 
     record: ClassVar[type]  # the type of a row: one of ``data.records``
     head: ClassVar[str]  # the kind of head that a new model gets

@@ -66,7 +66,7 @@ class MaskVocabulary:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "MaskVocabulary":
-        """Return the vocabulary of a tokenizer; special are tokens with a role, and others that it marks as special."""
+        """Return the vocabulary of a tokenizer; tokens with a role and those that it marks as special are special."""
         if tokenizer.mask is None:
             raise ValueError("this tokenizer has no mask token, so words cannot be masked; add one to its vocabulary.")
         added = tokenizer.backend.get_added_tokens_decoder()

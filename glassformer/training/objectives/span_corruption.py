@@ -68,7 +68,7 @@ class SpanSizes:
 
 
 def random_segments(items: int, segments: int, generator: torch.Generator) -> Int[Tensor, "segments"]:
-    """Return sizes of ``segments`` parts, at least 1 each, that add up to ``items``.
+    """Return the sizes of ``segments`` parts, at least 1 each, that add up to ``items``.
 
     All partitions are equally likely.
     """
