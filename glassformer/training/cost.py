@@ -37,9 +37,11 @@ from glassformer.training.objectives.job import HasLengths, Job
 from glassformer.training.parallel import Process, all_gather
 from glassformer.training.recipe_files import unused_sizes
 from glassformer.training.run_state import random_state, restore_random
+from glassformer.training.threads import LEAST_STEPS, choose_threads
 
 PLANNED_BATCHES = 200  # of the first epoch, among which the largest is sought
 TIMED_STEPS = 3  # after those that are not timed, because they also allocate or compile
+THREAD_BATCHES = 2  # on which numbers of threads are compared
 TIMED_SECONDS = 5.0  # no further step is timed after so many
 LONG = 3600.0  # seconds from which on a run is long
 STATES = {"AdamW": 2, "Muon": 1}  # numbers that an optimizer keeps for each parameter
@@ -125,6 +127,7 @@ class CostEstimate:
         fixed |= {"tokens_per_step": self.tokens_per_step}
         measured = {"memory": self.memory, "memory_limit": self.memory_limit, "seconds": self.seconds}
         measured |= {"step_seconds": self.step_seconds, "validation_seconds": self.validation_seconds}
+        measured |= {"threads": torch.get_num_threads()}
         return fixed, measured | {"disk": self.disk, "reasons": list(self.reasons)}
 
 
@@ -176,6 +179,23 @@ def add_times(estimate: CostEstimate, run: Run, process: Process) -> CostEstimat
             raise
         return replace(estimate, reasons=(*estimate.reasons, f"time is not estimated: {_first_line(error)}"))
     return replace(estimate, step_seconds=seconds, validation_seconds=validation)
+
+
+def fastest_threads(estimate: CostEstimate, run: Run, process: Process) -> str | None:
+    """Choose the number of threads by timing passes on the first batches; return why it is chosen.
+
+    None: nothing was measured, because the run is short, its memory may not suffice or it is compiled for one number.
+    """
+    if estimate.steps < LEAST_STEPS or not estimate.fits or run.recipe.run.compile:
+        return None
+    threads = torch.get_num_threads()
+    try:
+        with _unchanged(run, process):
+            batches = _first_batches(run, process, THREAD_BATCHES)
+            return choose_threads(lambda: sum(_pass_seconds(run, process, batch) for batch in batches) / len(batches))
+    except Exception as error:  # the run itself will fail, and say why
+        torch.set_num_threads(threads)
+        return f"the number of threads stays {threads}: {_first_line(error)}"
 
 
 @contextmanager
@@ -304,22 +324,26 @@ def _step_seconds(run: Run, process: Process, steps: int) -> float:
     is_compiled = run.recipe.run.compile
     untimed = 2 if is_compiled else 1
     batches = _first_batches(run, process, untimed + max(1, min(TIMED_STEPS, steps // 10)))
-    module = run.trainer.train_module if _is_sharded(run, process) else TrainModule(run.model, run.objective)
-    run.model.train()
-    # Time forward and backward of each batch; no weight changes.
     timed: list[float] = []
     for batch in batches:
-        start = _now(process.device)
-        with _autocast(process.device.type, run.recipe.run.precision):
-            share, _ = module(batch.to(process.device), batch.counts)
-        share.backward()
-        run.model.zero_grad(set_to_none=True)
-        timed.append(_now(process.device) - start)
+        timed.append(_pass_seconds(run, process, batch))
         is_slow = not is_compiled and timed[0] > TIMED_SECONDS
         if _of_first_process(is_slow or sum(timed[untimed:]) > TIMED_SECONDS):  # all make equally many steps
             break
     steady = timed[untimed:] or timed[-1:]
     return sum(steady) / len(steady)
+
+
+def _pass_seconds(run: Run, process: Process, batch: Batch) -> float:
+    """Return the seconds of a forward and a backward pass; no weight changes."""
+    module = run.trainer.train_module if _is_sharded(run, process) else TrainModule(run.model, run.objective)
+    run.model.train()
+    start = _now(process.device)
+    with _autocast(process.device.type, run.recipe.run.precision):
+        share, _ = module(batch.to(process.device), batch.counts)
+    share.backward()
+    run.model.zero_grad(set_to_none=True)
+    return _now(process.device) - start
 
 
 def _validation_batches(run: Run) -> int:
