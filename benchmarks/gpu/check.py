@@ -26,6 +26,7 @@ from glassformer.models.transformer import Transformer
 from glassformer.nn.attention import scaled_dot_product_attention
 from glassformer.nn.cross_entropy import IGNORE, linear_cross_entropy
 from glassformer.nn.masks import Mask
+from glassformer.nn.packed import has_packed_kernel, make_packed_mask
 from glassformer.training.block_calls import compile_model
 from glassformer.training.objectives.base import Batch, Objective
 from glassformer.training.objectives.causal_lm import NextToken
@@ -116,6 +117,32 @@ def attention_checks(device: str, chance: random.Random) -> Iterator[Check]:
         for causal in (True, False):
             name = f"window of {window} by blocks, {'causal' if causal else 'both sides'} {long}"
             yield Check(name, partial(attention_run, device, long, Mask(causal=causal, window=window)))
+
+
+def packed_run(device: str, shape: tuple[int, ...], lengths: list[int], causal: bool, dtype: Any, fast: bool) -> Values:
+    """Attention within packed documents, without gradients: by the kernel for ragged sequences, or by the formula."""
+    heads, groups, width = shape
+    sizes = [(1, number, sum(lengths), width) for number in (heads, groups, groups)]
+    q, k, v = (numbers(device, *size, seed=seed).to(dtype) for seed, size in enumerate(sizes))
+    documents = torch.arange(1, len(lengths) + 1).repeat_interleave(torch.tensor(lengths))[None].to(device)
+    with torch.no_grad():
+        mask = make_packed_mask(documents, causal=causal)
+        if fast and not has_packed_kernel(q.device, dtype):
+            raise RuntimeError("there is no kernel for packed documents here.")
+        out = scaled_dot_product_attention(q, k, v, mask, path="sdpa" if fast else "eager")
+    assert isinstance(out, Tensor)
+    return {"out": out}
+
+
+def packed_checks(device: str, chance: random.Random) -> Iterator[Check]:
+    """Packed documents beside a mask of all pairs."""
+    for number in range(SHAPES):
+        groups = chance.choice((1, 2, 4))
+        shape = (groups * chance.choice((1, 3)), groups, chance.choice((32, 64, 80, 128)))
+        lengths = [chance.randint(1, 200) for _ in range(chance.randint(2, 9))]
+        name = f"packed documents {shape}, {len(lengths)} of up to {max(lengths)}"
+        run = partial(packed_run, device, shape, lengths, number % 2 == 1)
+        yield Check(name, run, (torch.bfloat16, torch.float16))
 
 
 def loss_run(device: str, shape: tuple[int, int, int], options: Any, dtype: torch.dtype, fast: bool) -> Values:
@@ -217,6 +244,7 @@ def run_checks(device: str, *, quick: bool = False, seed: int = 0) -> int:
     """Print a line per check and type; return how many failed."""
     chance = random.Random(seed)
     checks = [*attention_checks(device, chance), *loss_checks(device, chance)]
+    checks += packed_checks(device, chance) if device != "cpu" else []  # the kernel exists on GPUs alone
     checks += model_checks(device, chance, compiles=not quick)
     failed = 0
     print(f"{'fast path beside the formula':78}{'type':>10}{'error':>10}{'bound':>10}")
