@@ -52,7 +52,7 @@ $(VENV)/real: $(VENV)/dev
 	  echo "They cannot be had here; the tests that need them will be skipped."
 	@touch $@
 
-.PHONY: help demo test test-slow test-real test-all test-kernels parity mutations check format bench bench-sparse bench-generate bench-encode bench-train bench-memory bench-viewer docs clean
+.PHONY: help demo test test-slow test-real test-all test-kernels parity mutations check format bench bench-gpu bench-check bench-sparse bench-generate bench-encode bench-train bench-memory bench-viewer docs clean
 
 demo: $(VENV)/core ## what the shipped models do, in less than a minute
 	@$(BIN)/glassformer demo
@@ -93,8 +93,17 @@ format: $(VENV)/dev ## put the code into its standard form
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: $(VENV)/dev ## speed beside the same model made of torch.nn parts
-	@$(BIN)/python -m benchmarks.blocks
+bench: $(VENV)/dev ## speed on this CPU beside torch.nn and transformers, in minutes: blocks, training, generation, encoding
+	@$(BIN)/python -m benchmarks.blocks --rounds 8
+	@$(BIN)/python -m benchmarks.training --only steps --rounds 5
+	@$(BIN)/python -m benchmarks.generate --rounds 3 --tokens 32
+	@$(BIN)/python -m benchmarks.encode --texts 128 --rounds 3
+
+bench-gpu: $(VENV)/dev ## the table of docs/performance.md, on a GPU; ROWS=a,b for some rows, NANOGPT=FOLDER for that peer
+	@$(BIN)/python -m benchmarks.gpu $(if $(ROWS),--rows $(ROWS)) $(if $(NANOGPT),--peer nanogpt=$(NANOGPT))
+
+bench-check: $(VENV)/dev ## every fast path beside the formula, on a GPU
+	@$(BIN)/python -m benchmarks.gpu --check
 
 bench-sparse: $(VENV)/dev ## time and memory of block-sparse attention beside full attention, by length
 	@$(BIN)/python -m benchmarks.sparse

@@ -54,8 +54,8 @@ def draw_texts(folder: Path, lengths: Sequence[int]) -> list[str]:
     return [" ".join(generator.choices(words, k=length - 2)) for length in lengths]
 
 
-def write_small_model(folder: Path) -> None:
-    """Write a BERT with random weights and its tokenizer, as Hugging Face saves them."""
+def write_small_model(folder: Path, **sizes: int) -> None:
+    """Write a BERT with random weights and its tokenizer, as Hugging Face saves them; small by default."""
     import transformers
 
     generator = random.Random(2)
@@ -64,8 +64,10 @@ def write_small_model(folder: Path) -> None:
     vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]) + "\n")
     transformers.BertTokenizerFast(str(vocabulary)).save_pretrained(folder)
     torch.manual_seed(0)
-    sizes = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512}
-    transformers.BertModel(transformers.BertConfig(vocab_size=len(words) + 5, **sizes)).save_pretrained(folder)
+    small = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512}
+    transformers.BertModel(transformers.BertConfig(vocab_size=len(words) + 5, **(sizes or small))).save_pretrained(
+        folder
+    )
 
 
 def ours(folder: Path, texts: Sequence[str]) -> Run:

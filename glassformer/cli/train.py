@@ -52,12 +52,14 @@ class RunOptions:
         out: write the run to this folder.
         resume: continue the run in --out as if it had not been interrupted.
         init_from: start from the weights and the tokenizer of a model.
+        threads: CPU threads (run.threads); by default a short measurement chooses.
     """
 
     out: Path | None = setting(None, flags=["--out", "-o"], metavar="FOLDER", show_default="runs/RECIPE")
     resume: bool = False
     init_from: str | None = setting(None, metavar="FOLDER")
     on_bad_row: OnBadRow = None
+    threads: int | None = setting(None, min=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +100,7 @@ def _complete_recipe(beginning: str) -> list[str]:
     return [name for name in recipe_names() if name.startswith(beginning)]
 
 
-@computing_command
+@as_command
 def train(
     run: RunOptions,
     printing: PrintOptions,
@@ -154,6 +156,8 @@ def _read(
     values = {f"model.load_options.{name}": value for name, value in start.items()}
     if run.on_bad_row is not None:
         values["data.on_bad_row"] = run.on_bad_row
+    if run.threads is not None:
+        values["run.threads"] = run.threads
     if run.init_from is not None:  # replaces the model of the recipe, but not the changes to it
         recipe_model = ("start=null", "lineage=null", "sizes={}", "facts={}", "helper={}")
         changes = [*(f"model.{change}" for change in recipe_model), *changes]

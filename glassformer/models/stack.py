@@ -18,6 +18,7 @@ from glassformer import config
 from glassformer.nn.attention import CAUSAL_PATHS, AttentionPath, merge_mask
 from glassformer.nn.block import Block
 from glassformer.nn.cache import KVCache, LayerCache
+from glassformer.nn.cross_entropy import product_dtype
 from glassformer.nn.feedforward import Convolution, FeedForward
 from glassformer.nn.linear import Embedding
 from glassformer.nn.masks import DenseMask, Mask, padding, resolve
@@ -25,6 +26,7 @@ from glassformer.nn.modes import dropout
 from glassformer.nn.multi_head import Attention, AttentionContext
 from glassformer.nn.norm import make_norm
 from glassformer.nn.observer import Observer, observe
+from glassformer.nn.packed import has_packed_kernel, make_packed_mask
 from glassformer.nn.relative import alibi_bias, bucket_bias, distances, relative_rows
 from glassformer.nn.rotary import rotary_angles
 from glassformer.nn.windows import has_blocks, make_window_mask
@@ -113,6 +115,9 @@ class Stack(nn.Module):
             self._check_documents()
         # Kernels without a bias need no booleans (T, S) for causal masks and windows.
         fused = path in CAUSAL_PATHS and shared.bias is None and shared.relative is None
+        packed = None
+        if documents is not None and fused and self.has_packed_kernel(x.device, product_dtype(x)):
+            packed = make_packed_mask(documents, causal=base.causal)
         # One context per window.
         scores = (batch, 1, new, key_positions.shape[-1])  # B 1 T S
         by_window: dict[int | config.BlockSparse | None, AttentionContext] = {}
@@ -128,6 +133,9 @@ class Stack(nn.Module):
             if over_slots and fused:
                 by_window[window] = replace(shared, mask=make_window_mask(mask, new, x.device, documents))
                 continue
+            if packed is not None:
+                by_window[window] = replace(shared, mask=packed)
+                continue
             if window is not None and token_mask is not None and not over_slots:
                 mask = base & _window_over_tokens(window, token_mask, new)
             if documents is not None:
@@ -137,6 +145,12 @@ class Stack(nn.Module):
             apart = shared.bias is None or cache is not None or inputs.observer is not None
             by_window[window] = context if apart else _merge_mask_into_bias(context)
         return [by_window[window] for window in self.layer_windows]
+
+    def has_packed_kernel(self, device: torch.device, dtype: torch.dtype) -> bool:
+        """Whether documents packed into rows are computed without a mask of all pairs, by a kernel for them."""
+        facts = self.facts.attention
+        plain = facts.score_bias is None and set(facts.windows) == {None} and self.facts.convolution is None
+        return plain and has_packed_kernel(device, dtype)
 
     def _layer_caches(self, cache: KVCache) -> list[LayerCache | None]:
         """Return the cache of every layer; layers with a window may evict old slots."""

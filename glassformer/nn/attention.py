@@ -22,11 +22,14 @@ from glassformer.config.options import AttentionPath as AttentionPath
 from glassformer.nn.masks import DenseMask, Mask, as_mask
 from glassformer.nn.norm import upcast, without_autocast
 from glassformer.nn.observer import Observer, needs_formula, observe
+from glassformer.nn.packed import PackedMask, attend_packed, takes_packed
 from glassformer.nn.windows import WindowMask, attend_in_window, has_blocks, make_window_mask
 
 PATHS = get_args(AttentionPath)
 CAUSAL_PATHS = {"sdpa"}  # paths whose kernel has a flag for causal masks and needs no tensor for them
-AnyMask = Mask | DenseMask | WindowMask | Bool[Tensor, "... _ _"]  # (queries, keys), either of which may be 1
+AnyMask = (
+    Mask | DenseMask | WindowMask | PackedMask | Bool[Tensor, "... _ _"]
+)  # (queries, keys), either of which may be 1
 # Output, or (output, weights).
 AttentionOutput = Float[Tensor, "... T V"] | tuple[Float[Tensor, "... T V"], Float[Tensor, "... T S"]]
 
@@ -85,6 +88,10 @@ def scaled_dot_product_attention(
     empty = q.numel() == 0 or k.numel() == 0  # the formula handles empty tensors; some kernels crash
     fused = path == "sdpa" and not empty
     mask = _resolve_window(q, k, mask, by_blocks=fused and bias is None)
+    if isinstance(mask, PackedMask):
+        if fused and bias is None and takes_packed(q, k, v, dropout):
+            return attend_packed(q, k, v, mask, scale)
+        mask = DenseMask(mask.dense((*q.shape[:-1], k.shape[-2]), q.device))
     if isinstance(mask, WindowMask):  # the kernels compute windows by blocks
         return _fused(q, k, v, mask, False, scale, dropout)
     # A Mask becomes booleans (or the flag "causal"), and the slots that it hides from every query become zeros.

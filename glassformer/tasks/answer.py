@@ -23,6 +23,7 @@ from glassformer.tasks.batches import (
     TextTokens,
     Window,
     all_text_tokens,
+    batch_tokens,
     check_pair,
     head_input,
     run_in_batches,
@@ -142,7 +143,7 @@ def answer(
         return list(scores)
 
     # Scores of all windows, then the best spans of each question.
-    scores = iter(run_in_batches(model, rows, run, batch_size, progress))
+    scores = iter(run_in_batches(model, rows, run, batch_size, progress, tokens=batch_tokens(model)))
     limits = _Limits(top, max_answer_tokens, no_answer)
     return [
         _answered(*pair, question, [(window, next(scores)) for window in own_windows], limits)

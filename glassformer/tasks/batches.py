@@ -17,20 +17,24 @@ from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 import torch
 from jaxtyping import Bool, Float, Integer
 from tokenizers import Encoding
-from torch import Tensor
+from torch import Tensor, nn
 
 from glassformer import config
 from glassformer.config.checks import Item, Setting, SettingError, check_choice, check_positive
 from glassformer.generation.prompts import check_text
 from glassformer.generation.settings import Side
+from glassformer.models.stack import Stack
 from glassformer.models.transformer import Transformer
 from glassformer.nn.modes import evaluation_view
+from glassformer.nn.observer import is_observed
 from glassformer.text.tokenizer import Tokenizer
 
 # Tokens of a batch, padding included. On a CPU, products run at full speed from about 512 tokens on; with 8,192
 # or 16,384 a token takes up to a third longer, probably because the vectors exceed the caches (benchmarks/LOG.md).
 BATCH_TOKENS = 2048
-BATCH_PADDING = BATCH_TOKENS // 16  # of these, padding at most: computing more of it costs more than another batch
+GPU_BATCH_TOKENS = 32_768  # where no logits of a vocabulary are made; fewer leave a large GPU waiting for its CPU
+PADDING_SHARE = 16  # of the tokens of a batch, one in so many is padding at most: more costs more than another batch
+MOST_SPECIAL = 4  # special tokens around a text, at most: a longer row has tokens of its own
 ENCODED_TEXTS = 1024  # texts that the tokenizer encodes at once: its own form of them takes much memory
 
 Pair = tuple[str, str]
@@ -97,6 +101,24 @@ def all_text_tokens(tokenizer: Tokenizer, texts: Sequence[str | Pair], what: str
         for text, encoding in zip(part, tokenizer.backend.encode_batch(part), strict=True):
             encoded.append(_split_tokens(encoding, text, Item(what, len(encoded))))
     return encoded
+
+
+def text_rows(tokenizer: Tokenizer, texts: Sequence[str], longest: int | None, truncate: Side | None) -> list[TaskRow]:
+    """Return the model's inputs for texts that are used whole: the rows of ``fit(all_text_tokens(…))``.
+
+    Only texts that must be cut, or begin or end with a special token, are taken apart token by token.
+    """
+    rows: list[TaskRow] = []
+    for first in range(0, len(texts), ENCODED_TEXTS):
+        part = texts[first : first + ENCODED_TEXTS]
+        for text, encoding in zip(part, tokenizer.backend.encode_batch(list(part)), strict=True):
+            ids = encoding.ids
+            is_plain = len(ids) > MOST_SPECIAL and ids[0] != ids[1] and ids[-1] != ids[-2]
+            if is_plain and (longest is None or len(ids) <= longest):
+                rows.append(TaskRow(ids, encoding.type_ids))
+            else:
+                rows.append(fit(_split_tokens(encoding, text, Item("text", len(rows))), longest, truncate).row)
+    return rows
 
 
 def text_tokens(tokenizer: Tokenizer, text: str, pair: str | None = None, *, name: Item | str) -> TextTokens:
@@ -266,6 +288,7 @@ class TaskBatch(NamedTuple):
     """Padded rows; masks are True at real tokens. ``target``: the ids that the decoder of an encoder-decoder reads."""
 
     numbers: tuple[int, ...]  # indices of the rows
+    lengths: tuple[int, ...]  # of ``ids``, without padding
     ids: Integer[Tensor, "B T"]
     mask: Bool[Tensor, "B T"]
     segments: Integer[Tensor, "B T"] | None
@@ -279,6 +302,8 @@ def run_in_batches(
     run: Callable[[Transformer, TaskBatch], Sequence[Result]],
     batch_size: int | None = None,
     progress: Progress | None = None,
+    *,
+    tokens: int = BATCH_TOKENS,
 ) -> list[Result]:
     """Return the result of ``run`` for each row, in the order of the rows.
 
@@ -288,6 +313,7 @@ def run_in_batches(
         run: takes the model and a batch, returns one result per row; called without gradients.
         batch_size: rows per batch; None: by their tokens, see ``plan_batches``.
         progress: called with the number of rows done and their total.
+        tokens: of a batch, if ``batch_size`` is None.
     """
     check_positive(batch_size=1 if batch_size is None else batch_size)
     # The longer side of an encoder-decoder's row counts.
@@ -295,7 +321,7 @@ def run_in_batches(
     results: dict[int, Result] = {}
     model = evaluation_view(model)
     with torch.inference_mode():
-        for numbers in plan_batches(lengths, batch_size):
+        for numbers in plan_batches(lengths, batch_size, tokens):
             batch = _make_batch(model, rows, numbers)
             results.update(zip(batch.numbers, run(model, batch), strict=True))
             if progress is not None:
@@ -303,11 +329,18 @@ def run_in_batches(
     return [results[number] for number in range(len(lengths))]
 
 
-def plan_batches(lengths: Sequence[int], batch_size: int | None = None) -> Iterator[tuple[int, ...]]:
+def batch_tokens(model: nn.Module) -> int:
+    """Return the tokens of a batch for a model whose outputs are small: no logits of a vocabulary."""
+    return BATCH_TOKENS if next(model.parameters()).device.type == "cpu" else GPU_BATCH_TOKENS
+
+
+def plan_batches(
+    lengths: Sequence[int], batch_size: int | None = None, tokens: int = BATCH_TOKENS
+) -> Iterator[tuple[int, ...]]:
     """Yield the rows of each batch, by index: rows of similar length together, the longest first.
 
-    A batch has ``batch_size`` rows. If that is None, it has at most ``BATCH_TOKENS`` tokens, of which at most
-    ``BATCH_PADDING`` are padding, and at least one row.
+    A batch has ``batch_size`` rows. If that is None, it has at most ``tokens`` tokens, of which at most one in
+    ``PADDING_SHARE`` is padding, and at least one row.
     """
     # Longest first: memory is exhausted at once, if at all.
     order = sorted(range(len(lengths)), key=lambda number: -lengths[number])
@@ -317,7 +350,7 @@ def plan_batches(lengths: Sequence[int], batch_size: int | None = None) -> Itera
         if batch:
             longest = lengths[batch[0]]
             padding += longest - lengths[number]
-            too_large = longest * (len(batch) + 1) > BATCH_TOKENS or padding > BATCH_PADDING
+            too_large = longest * (len(batch) + 1) > tokens or padding > tokens // PADDING_SHARE
             if too_large if batch_size is None else len(batch) == batch_size:
                 yield tuple(batch)
                 batch, padding = [], 0
@@ -344,9 +377,30 @@ def head_input(model: Transformer, batch: TaskBatch) -> tuple[Float[Tensor, "B S
 
 
 def encode(model: Transformer, batch: TaskBatch) -> Float[Tensor, "B T D"]:
-    """Return the hidden states of the encoder, or of the decoder if there is no encoder."""
-    read = model.decode if model.config.encoder is None else model.encode
-    return read(batch.ids, batch.mask, segments=batch.segments)
+    """Return the hidden states of the encoder, or of the decoder if there is no encoder; those of padding are any.
+
+    Where attention has a kernel for packed documents, padding is not computed: the tokens of all rows are one row.
+    """
+    read, stack = (model.encode, model.encoder) if model.encoder is not None else (model.decode, model.decoder)
+    is_padded = min(batch.lengths) < batch.ids.shape[1]
+    weight = next(model.parameters())
+    packs = is_padded and model.family != "encoder-decoder" and not is_observed(model)
+    if not (packs and isinstance(stack, Stack) and stack.has_packed_kernel(weight.device, weight.dtype)):
+        return read(batch.ids, batch.mask if is_padded else None, segments=batch.segments)
+    return _encode_packed(read, batch)
+
+
+def _encode_packed(read: Callable[..., Tensor], batch: TaskBatch) -> Float[Tensor, "B T D"]:
+    """Let the model read all tokens as documents of one row, and put their vectors where the tokens were."""
+    lengths = torch.tensor(batch.lengths)
+    documents = torch.arange(1, len(lengths) + 1).repeat_interleave(lengths)  # tokens
+    before = (lengths.cumsum(0) - lengths).repeat_interleave(lengths)
+    slots = (documents - 1) * batch.ids.shape[1] + torch.arange(len(documents)) - before  # in the padded batch
+    slots, documents = slots.to(batch.ids.device), documents.to(batch.ids.device)
+    segments = None if batch.segments is None else batch.segments.flatten()[slots][None]
+    hidden = read(batch.ids.flatten()[slots][None], documents[None], segments=segments)[0]  # tokens D
+    padded = hidden.new_zeros(batch.ids.numel(), hidden.shape[-1])
+    return padded.index_copy_(0, slots, hidden).view(*batch.ids.shape, -1)
 
 
 def start_token(facts: config.ModelConfig) -> int:
@@ -368,12 +422,13 @@ def _make_batch(model: Transformer, rows: Rows, numbers: tuple[int, ...]) -> Tas
         segments, _ = _pad([row.segments for row in chosen], device)
     targets = [row.target for row in chosen if row.target is not None]
     target, target_mask = _pad(targets, device) if targets else (None, None)
-    return TaskBatch(numbers, ids, mask, segments, target, target_mask)
+    return TaskBatch(numbers, tuple(len(row.ids) for row in chosen), ids, mask, segments, target, target_mask)
 
 
 def _pad(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Integer[Tensor, "B T"], Bool[Tensor, "B T"]]:
     """Return rows padded on the right with 0, and their mask."""
     lengths = torch.tensor([len(row) for row in rows])
-    width = int(lengths.max())
-    ids = torch.tensor([[*row, *(0 for _ in range(width - len(row)))] for row in rows], dtype=torch.long)
-    return ids.to(device), (torch.arange(width) < lengths[:, None]).to(device)
+    mask = torch.arange(int(lengths.max())) < lengths[:, None]
+    ids = torch.zeros(mask.shape, dtype=torch.long)
+    ids[mask] = torch.tensor([number for row in rows for number in row], dtype=torch.long)
+    return ids.to(device), mask.to(device)

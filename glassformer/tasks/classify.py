@@ -18,6 +18,7 @@ from glassformer.tasks.batches import (
     Progress,
     TaskBatch,
     all_text_tokens,
+    batch_tokens,
     check_text_or_pair,
     fit,
     head_input,
@@ -117,7 +118,7 @@ def classify(
         probs = scores.sigmoid() if several else scores.softmax(-1)
         return [_labels(head.labels, *row) for row in torch.stack((scores, probs), 1).tolist()]
 
-    labels_of_each = run_in_batches(model, rows, run, batch_size, progress)
+    labels_of_each = run_in_batches(model, rows, run, batch_size, progress, tokens=batch_tokens(model))
     pairs = [(text, None) if isinstance(text, str) else text for text in texts]
     return [Classified(text, pair, labels) for (text, pair), labels in zip(pairs, labels_of_each, strict=True)]
 

@@ -18,7 +18,14 @@ from glassformer.hub import Loaded
 from glassformer.models.output_heads import pool as pool_rows
 from glassformer.models.transformer import Transformer
 from glassformer.nn.norm import upcast
-from glassformer.tasks.batches import Progress, TaskBatch, all_text_tokens, encode, fit, run_in_batches
+from glassformer.tasks.batches import (
+    Progress,
+    TaskBatch,
+    batch_tokens,
+    encode,
+    run_in_batches,
+    text_rows,
+)
 
 
 def embed(
@@ -62,8 +69,7 @@ def embed(
     head = model.config.head if isinstance(model.config.head, EmbeddingHead) else EmbeddingHead()
     pooling = head.pool if pool is None else pool
     check_choice("pool", pooling, ("mean", "first", "last"))
-    encoded = all_text_tokens(loaded.tokenizer, texts)
-    rows = [fit(text, model.config.max_length, truncate).row for text in encoded]
+    rows = text_rows(loaded.tokenizer, texts, model.config.max_length, truncate)
 
     def run(model: Transformer, batch: TaskBatch) -> list[Tensor]:
         pooled = pool_rows(upcast(encode(model, batch)), batch.mask, pooling)  # (B, T, D) → (B, D)
@@ -71,7 +77,7 @@ def embed(
             pooled = pooled / pooled.norm(dim=-1, keepdim=True).clamp(min=1e-12)
         return list(pooled.float())
 
-    vectors = run_in_batches(model, rows, run, batch_size, progress)
+    vectors = run_in_batches(model, rows, run, batch_size, progress, tokens=batch_tokens(model))
     if not vectors:
         return torch.empty(0, model.config.width, device=next(model.parameters()).device)
     return torch.stack(vectors)  # outside inference mode: a normal tensor, which may be used in training

@@ -24,6 +24,7 @@ from glassformer.tasks.batches import (
     TextTokens,
     Tokens,
     all_text_tokens,
+    batch_tokens,
     head_input,
     overlapping,
     run_in_batches,
@@ -160,7 +161,9 @@ def tag(
             labels.append(list(zip(names, best.values.tolist(), strict=True)))
         return labels
 
-    labels = iter(run_in_batches(model, [part.row for part in all_parts], run, batch_size, progress))
+    labels = iter(
+        run_in_batches(model, [part.row for part in all_parts], run, batch_size, progress, tokens=batch_tokens(model))
+    )
     return [
         _tagged(whole, [(part, next(labels)) for part in parts_of_text])
         for whole, parts_of_text in zip(wholes, parts, strict=True)

@@ -37,7 +37,7 @@ from glassformer.weights.source import find_model
 # digits). Of files and folders the contents are compared, not the paths.
 FREE = {
     "": ("name", "about", "expected"),
-    "run": ("device", "parallel", "compile", "capture", "recompute", "keep", "keep_memory"),
+    "run": ("device", "parallel", "threads", "compile", "capture", "recompute", "keep", "keep_memory"),
     "batch": ("workers",),
     "data": ("train", "valid", "test", "on_bad_row"),
     "model": ("teacher", "load_options"),

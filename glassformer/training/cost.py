@@ -37,9 +37,11 @@ from glassformer.training.objectives.job import HasLengths, Job
 from glassformer.training.parallel import Process, all_gather
 from glassformer.training.recipe_files import unused_sizes
 from glassformer.training.run_state import random_state, restore_random
+from glassformer.training.threads import LEAST_STEPS, choose_threads
 
 PLANNED_BATCHES = 200  # of the first epoch, among which the largest is sought
 TIMED_STEPS = 3  # after those that are not timed, because they also allocate or compile
+THREAD_BATCHES = 2  # on which numbers of threads are compared
 TIMED_SECONDS = 5.0  # no further step is timed after so many
 LONG = 3600.0  # seconds from which on a run is long
 COMPILED_SAVES, COMPILING = 0.25, 60.0  # share of a step's time on a GPU; seconds (benchmarks/LOG.md has the figures)
@@ -132,6 +134,7 @@ class CostEstimate:
         fixed |= {"tokens_per_step": self.tokens_per_step}
         measured = {"memory": self.memory, "memory_limit": self.memory_limit, "seconds": self.seconds}
         measured |= {"step_seconds": self.step_seconds, "validation_seconds": self.validation_seconds}
+        measured |= {"threads": torch.get_num_threads()}
         return fixed, measured | {"disk": self.disk, "reasons": list(self.reasons)}
 
 
@@ -188,6 +191,23 @@ def add_times(estimate: CostEstimate, run: Run, process: Process) -> CostEstimat
         validation_seconds=validation,
         can_compile=run.trainer.captured is not None and _has_one_shape(run, process),
     )
+
+
+def fastest_threads(estimate: CostEstimate, run: Run, process: Process) -> str | None:
+    """Choose the number of threads by timing passes on the first batches; return why it is chosen.
+
+    None: nothing was measured, because the run is short, its memory may not suffice or it is compiled for one number.
+    """
+    if estimate.steps < LEAST_STEPS or not estimate.fits or run.recipe.run.compile:
+        return None
+    threads = torch.get_num_threads()
+    try:
+        with _unchanged(run, process):
+            batches = _first_batches(run, process, THREAD_BATCHES)
+            return choose_threads(lambda: sum(_pass_seconds(run, process, batch) for batch in batches) / len(batches))
+    except Exception as error:  # the run itself will fail, and say why
+        torch.set_num_threads(threads)
+        return f"the number of threads stays {threads}: {_first_line(error)}"
 
 
 @contextmanager
@@ -317,18 +337,9 @@ def _step_seconds(run: Run, process: Process, steps: int) -> float:
     is_compiled = bool(run.recipe.run.compile) and not captures
     untimed = 2 if is_compiled else 1
     batches = _first_batches(run, process, untimed + max(1, min(TIMED_STEPS, steps // 10)))
-    module = run.trainer.train_module if _is_sharded(run, process) else TrainModule(run.model, run.objective)
-    run.model.train()
-    # Time forward and backward of each batch; no weight changes.
     timed: list[float] = []
     for batch in batches:
-        start = _now(process.device)
-        on_device = batch.to(process.device)
-        _gradients(module, on_device, run.trainer.settings.precision)
-        run.model.zero_grad(set_to_none=True)
-        timed.append(_now(process.device) - start)
-        if captures:
-            timed[-1] = _captured_seconds(run, module, on_device)
+        timed.append(_pass_seconds(run, process, batch))
         is_slow = not is_compiled and timed[0] > TIMED_SECONDS
         if _of_first_process(is_slow or sum(timed[untimed:]) > TIMED_SECONDS):  # all make equally many steps
             break
@@ -336,23 +347,34 @@ def _step_seconds(run: Run, process: Process, steps: int) -> float:
     return sum(steady) / len(steady)
 
 
-def _gradients(module: nn.Module, batch: Batch, precision: Precision) -> None:
-    """Make one forward and one backward pass."""
-    with _autocast(next(iter(batch.inputs.values())).device.type, precision):
-        share, _ = module(batch, batch.counts)
-    share.backward()
+def _pass_seconds(run: Run, process: Process, batch: Batch) -> float:
+    """Return the seconds of a forward and a backward pass; no weight changes.
 
-
-def _captured_seconds(run: Run, module: nn.Module, batch: Batch) -> float:
-    """Return the seconds of the same passes as a CUDA graph, as the steps of the run will be."""
-    graph, device = torch.cuda.CUDAGraph(), next(run.model.parameters()).device
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        _gradients(module, batch, run.trainer.settings.precision)
-    start = _now(device)
-    graph.replay()
-    seconds = _now(device) - start
+    Where the steps of the run will be CUDA graphs, the passes are timed as one.
+    """
+    module = run.trainer.train_module if _is_sharded(run, process) else TrainModule(run.model, run.objective)
+    run.model.train()
+    start = _now(process.device)
+    on_device = batch.to(process.device)
+    _backward(run, module, on_device)
+    seconds = _now(process.device) - start
+    if run.trainer.captured is not None:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            _backward(run, module, on_device)
+        start = _now(process.device)
+        graph.replay()
+        seconds = _now(process.device) - start
     run.model.zero_grad(set_to_none=True)
     return seconds
+
+
+def _backward(run: Run, module: nn.Module, batch: Batch) -> None:
+    """Make one forward and one backward pass."""
+    with _autocast(next(iter(batch.inputs.values())).device.type, run.trainer.settings.precision):
+        share, _ = module(batch, batch.counts)
+    run.model.zero_grad(set_to_none=True)
+    share.backward()
 
 
 def _has_one_shape(run: Run, process: Process) -> bool:

@@ -196,6 +196,7 @@ class RunPlan:
     parallel: Literal["ddp", "fsdp"] = "ddp"  # with several processes
     compile: bool | None = None  # with torch.compile; None: on a GPU, where the run is long enough to pay for it
     capture: bool | None = None  # run steps as CUDA graphs; None: where that is possible
+    threads: int | None = None  # of a CPU, in each process; None: chosen by a short measurement before the first step
     recompute: bool = False  # activation checkpointing: less memory, a third more compute
     keep_memory: bool = True  # on a CPU, keep freed memory: faster, for somewhat more memory
     average: float | None = None  # decay of a moving average of the weights, which is then evaluated and kept
@@ -211,6 +212,8 @@ class RunPlan:
         check_positive(
             **{"run.steps": self.steps, "run.checkpoint_every": self.checkpoint_every, "run.keep": self.keep}
         )
+        if self.threads is not None:
+            check_positive(**{"run.threads": self.threads})
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"run.seed must be at least 0 and below 2 to the 63rd, got {self.seed}.")
         if self.average is not None:

@@ -146,6 +146,7 @@ def write_run(
         "optimizers": optimizers,
         "extras": extra_values,
         "processes": world_size(),
+        "threads": torch.get_num_threads() if trainer.device.type == "cpu" else None,
         "seed": torch.initial_seed(),
         "base": base,
         "identity": full_fingerprint,
@@ -198,6 +199,12 @@ def fingerprint_of(path: Path) -> dict[str, Any]:
     """Return the fingerprint of the run in a checkpoint."""
     fingerprint: dict[str, Any] = _state(path)["identity"]
     return fingerprint
+
+
+def saved_threads(path: Path) -> int | None:
+    """Return how many CPU threads wrote a checkpoint; None: a GPU, or not known."""
+    threads: int | None = _state(path).get("threads")
+    return threads
 
 
 def needs_base(path: Path) -> bool:

@@ -22,6 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from glassformer import hub
 from glassformer.config.checks import Setting
 from glassformer.config.facts import for_json
@@ -31,7 +33,7 @@ from glassformer.training.adapters import merged_with, save_adapters
 from glassformer.training.averaging import MovingAverage, load_average
 from glassformer.training.build import Run, build_run
 from glassformer.training.checkpoint import CheckpointError, Checkpoints, FolderLock, step_of
-from glassformer.training.cost import add_times, estimate_memory
+from glassformer.training.cost import add_times, estimate_memory, fastest_threads
 from glassformer.training.evaluation import Evaluator, evaluation_note
 from glassformer.training.logging.curve import draw_curve
 from glassformer.training.logging.progress import Monitor
@@ -43,6 +45,7 @@ from glassformer.training.recipe import Recipe
 from glassformer.training.recipe_files import write_recipe
 from glassformer.training.run_state import needs_base, read_run, write_model, write_run
 from glassformer.training.stopping import EarlyStopping, StopSignals
+from glassformer.training.threads import start_threads
 from glassformer.weights.reader import ConfigError
 from glassformer.weights.saving import naming_file, write_text
 
@@ -203,13 +206,16 @@ class Session:
         trainer, recipe = self.run.trainer, self.recipe
         with ExitStack() as stack:
             stack.callback(self._lock.release)
+            stack.callback(torch.set_num_threads, torch.get_num_threads())
+            latest = None if self.run.trainer.step == 0 else self.checkpoints.latest()
+            threads = start_threads(self.recipe.run.threads, latest, self.process)
             self._start_monitor()
             stack.enter_context(self.monitor)
             on_rank_zero(self._save_recipe)
             log = stack.enter_context(RunLog(self.folder / "log.jsonl", after=trainer.step)) if self._is_first else None
-            for note in self._notes:
+            for note in (*self._notes, *threads.notes):
                 self.monitor.note(note)
-            self._estimate_cost(log)
+            self._estimate_cost(log, threads.measures)
             if recipe.evaluation.untrained and trainer.step == 0:
                 self._show_samples(log, 0)
             signals = StopSignals(lambda: self.monitor.note(STOPPING))
@@ -217,13 +223,15 @@ class Session:
                 self._make_steps(log, signals)
             return self._finish()
 
-    def _estimate_cost(self, log: RunLog | None) -> None:
+    def _estimate_cost(self, log: RunLog | None, measures_threads: bool) -> None:
         """Show what the remaining steps will cost; the estimate of the whole run goes to the log."""
         if self.stopping.is_over or self.run.trainer.step >= self.recipe.run.steps:
             return
         # Memory is shown before any step is made: it may not suffice for one.
         cost = estimate_memory(self.run, self.process, self.folder)
         self._show_cost([cost.summary()], cost.warnings())
+        chosen = fastest_threads(cost, self.run, self.process) if measures_threads else None
+        self._show_cost([] if chosen is None else [chosen], [])
         timed = add_times(cost, self.run, self.process)
         time = timed.time_summary()
         self._show_cost(

@@ -5,13 +5,14 @@ from itertools import pairwise
 from random import Random
 
 import pytest
+import torch
 
 from glassformer.config.checks import Item
 from glassformer.tasks import batches
 from glassformer.tasks.answer import answer
 from glassformer.tasks.batches import (
-    BATCH_PADDING,
     BATCH_TOKENS,
+    PADDING_SHARE,
     TaskBatch,
     TaskRow,
     all_text_tokens,
@@ -21,6 +22,7 @@ from glassformer.tasks.batches import (
     plan_batches,
     run_in_batches,
     sliding,
+    text_rows,
     text_tokens,
     trim,
 )
@@ -232,11 +234,14 @@ def test_batches_are_planned_by_tokens_with_little_padding(seed) -> None:
     firsts = [lengths[batch[0]] for batch in plan]
     assert firsts == sorted(firsts, reverse=True)
     for batch, following in pairwise([*plan, ()]):
-        assert _padding(lengths, batch) <= BATCH_PADDING
+        assert _padding(lengths, batch) <= BATCH_TOKENS // PADDING_SHARE
         assert len(batch) * lengths[batch[0]] <= BATCH_TOKENS or len(batch) == 1
         if following:
             larger = (*batch, following[0])
-            assert len(larger) * lengths[batch[0]] > BATCH_TOKENS or _padding(lengths, larger) > BATCH_PADDING
+            assert (
+                len(larger) * lengths[batch[0]] > BATCH_TOKENS
+                or _padding(lengths, larger) > BATCH_TOKENS // PADDING_SHARE
+            )
     assert list(plan_batches([])) == []
     assert list(plan_batches([5] * 5, 2)) == [(0, 1), (2, 3), (4,)]
 
@@ -284,3 +289,39 @@ def test_a_model_is_left_as_it_was_and_can_still_be_trained(tmp_path, architectu
     ids, mask = loaded.tokenizer.batch(TEXTS[:2], pad=0)
     model(ids, mask).sum().backward()
     assert model.embed.token.weight.grad is not None
+
+
+@pytest.mark.parametrize(("architecture", "kind"), [("BertModel", "words"), ("GPT2Model", "bytes")])
+def test_rows_are_packed_where_there_is_a_kernel_for_it(architecture, kind, tmp_path, monkeypatch) -> None:
+    """The vectors of the tokens are the same, and the model reads no padding."""
+    loaded, _ = make(tmp_path, architecture, kind)
+    rows = [TaskRow([*range(3, 3 + length)], [0] * length) for length in (4, 9, 2)]
+    batch = batches._make_batch(loaded.model, rows, (0, 1, 2))
+    read = []
+
+    def note(_, arguments) -> None:  # type: ignore[no-untyped-def]
+        read.append(arguments[0].shape[:2])
+
+    stack = loaded.model.decoder if loaded.model.encoder is None else loaded.model.encoder
+    stack.register_forward_pre_hook(note)
+    with torch.no_grad():
+        padded = batches.encode(loaded.model, batch)
+        monkeypatch.setattr(type(stack), "has_packed_kernel", lambda *_: True)
+        packed = batches.encode(loaded.model, batch)
+    assert read == [(3, 9), (1, 15)]
+    assert packed.shape == padded.shape
+    torch.testing.assert_close(packed[batch.mask], padded[batch.mask], rtol=1e-5, atol=1e-5)
+
+
+def test_rows_of_whole_texts_are_those_of_their_tokens(tokenizer) -> None:
+    frames = [token for token in tokenizer.special.values() if token in ("[CLS]", "[SEP]", "<s>", "</s>")]
+    texts = [*HOSTILE, *(text.format(token) for token in frames for text in ("{} a b", "a {} b", "a b c d e f {}"))]
+    texts = [text for text in texts if tokenizer.encode(text, special=False)]
+    expected = [fit(text, 7, "right").row for text in all_text_tokens(tokenizer, texts)]
+    assert [(row.ids, row.segments) for row in text_rows(tokenizer, texts, 7, "right")] == [
+        (row.ids, row.segments) for row in expected
+    ]
+    with pytest.raises(ValueError, match=r"text 1 has .* tokens"):
+        text_rows(tokenizer, ["a", "a b c d e f g h i j k l m n o"], 5, None)
+    with pytest.raises(ValueError, match="text 1 gives no token"):
+        text_rows(tokenizer, ["a", ""], 5, None)

@@ -1,0 +1,102 @@
+"""How many CPU threads a run computes with: the user's choice, what its checkpoint says, or a short measurement.
+
+More threads are not always faster: a step of a small model spends more time waiting for all of them than it gains,
+above all when other programs use the same cores. Unless the user chose a number (``run.threads``, OMP_NUM_THREADS),
+forward and backward passes on the first batches are timed with all threads, then with fewer, and the smallest number
+within a tenth of the fastest is used. Sums have another order with another number of threads, so a resumed run uses
+that of its checkpoint, with which it continues to the bit.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from glassformer.training.parallel import Process
+from glassformer.training.run_state import saved_threads
+
+VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # by which a user sets the number, as torch reads them
+LEAST_STEPS = 100  # a shorter run is not worth a measurement
+TOLERANCE = 1.1  # of the fastest time
+SLOW = 1.5  # so much slower than the fastest: fewer threads are not tried
+REPEATS = 2  # passes whose fastest counts, after one that does not
+MOST_SECONDS = 5.0  # after which no further number is tried
+
+
+@dataclass(frozen=True)
+class ThreadPlan:
+    """The outcome of ``start_threads``."""
+
+    measures: bool  # nothing decides the number: ``choose_threads`` is to be called
+    notes: tuple[str, ...] = ()
+
+
+def start_threads(threads: int | None, checkpoint: Path | None, process: Process) -> ThreadPlan:
+    """Set the number of threads of a run that begins or resumes, as far as it is decided.
+
+    Args:
+        threads: ``run.threads``.
+        checkpoint: that the run resumes from.
+        process: the current process; the number is that of each.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+    if process.device.type != "cpu":
+        return ThreadPlan(False)
+    saved = None if checkpoint is None else saved_threads(checkpoint)
+    is_set = threads is not None or any(os.environ.get(name) for name in VARIABLES)
+    if saved is None:
+        return ThreadPlan(not is_set and checkpoint is None and process.world == 1 and torch.get_num_threads() > 1)
+    if not is_set and saved <= (os.cpu_count() or 1):
+        torch.set_num_threads(saved)
+        return ThreadPlan(False, (f"computing with {_count(saved)}, as before",))
+    now = torch.get_num_threads()
+    if now == saved:
+        return ThreadPlan(False)
+    note = f"the checkpoint was written with {_count(saved)}, and this machine has {os.cpu_count()} cores"
+    if is_set:
+        note = f"the checkpoint was written with {_count(saved)}, and {_count(now)} were asked for"
+    return ThreadPlan(False, (f"{note}: results will differ in the last digits from a run without this stop",))
+
+
+def choose_threads(time_pass: Callable[[], float]) -> str:
+    """Set the smallest number of threads that is about as fast as the best, and return a note that says why.
+
+    ``time_pass``: makes a pass with the current number of threads and returns its seconds.
+    """
+    most = torch.get_num_threads()
+    seconds = _measure(time_pass, most)
+    chosen = min(count for count, taken in seconds.items() if taken <= TOLERANCE * min(seconds.values()))
+    torch.set_num_threads(chosen)
+    return _explain(chosen, most, seconds)
+
+
+def _measure(time_pass: Callable[[], float], most: int) -> dict[int, float]:
+    """Return seconds by number of threads: all, then powers of two from the largest on, until fewer are slower."""
+    found: dict[int, float] = {}
+    spent = 0.0
+    for count in [most, *(2**power for power in reversed(range(most.bit_length())) if 2**power < most)]:
+        torch.set_num_threads(count)
+        taken = [time_pass() for _ in range(1 + REPEATS)]
+        found[count] = min(taken[1:])
+        spent += sum(taken)
+        if found[count] > SLOW * min(found.values()) or spent > MOST_SECONDS:
+            break
+    return found
+
+
+def _explain(chosen: int, most: int, seconds: Mapping[int, float]) -> str:
+    others = ", ".join(
+        f"{1e3 * taken:.3g} ms with {count}" for count, taken in sorted(seconds.items()) if count != chosen
+    )
+    compared = f" ({others})" if others else ""
+    return (
+        f"computing with {chosen} of {_count(most)}, the fewest that are about as fast as any: "
+        f"{1e3 * seconds[chosen]:.3g} ms forward and backward{compared}; run.threads=N sets another number"
+    )
+
+
+def _count(threads: int) -> str:
+    return f"{threads} thread{'' if threads == 1 else 's'}"
