@@ -278,10 +278,10 @@ def test_a_plan_needs_a_training_step() -> None:
     counted = account(shallow("cs336-small"), mode="train", batch=2)
     device = custom_hardware(flops=1e15, bandwidth=1e12, memory=80e9)
     plan = plan_of(counted, device, devices=4, tokens=1e9)
-    assert plan.facts.tokens_per_batch == 4 * 2 * 1024
-    assert plan.facts.flops_per_token == counted.flops / 2048
+    assert plan.costs.tokens_per_batch == 4 * 2 * 1024
+    assert plan.costs.flops_per_token == counted.flops / 2048
     assert plan.memory_per_device == counted.memory.resident + counted.memory.working
-    assert plan_of(counted, device, devices=4, parallel="tensor").facts.tokens_per_batch == 2 * 1024
+    assert plan_of(counted, device, devices=4, parallel="tensor").costs.tokens_per_batch == 2 * 1024
     with pytest.raises(ValueError, match="mode='train'"):
         plan_of(replace(counted, workload=replace(counted.workload, mode="forward")), device, devices=4)
 
@@ -314,8 +314,8 @@ def test_checkpointing_in_a_plan() -> None:
 def test_a_plan_counts_the_tokens_of_source_and_target() -> None:
     counted = account(CONFIGS["t5"], mode="train", batch=2, context=100, source=400)
     plan = plan_of(counted, custom_hardware(flops=1e12, bandwidth=1e12), devices=3)
-    assert plan.facts.tokens_per_batch == 3 * 2 * 500
-    assert plan.facts.flops_per_token == counted.flops / 1000
+    assert plan.costs.tokens_per_batch == 3 * 2 * 500
+    assert plan.costs.flops_per_token == counted.flops / 1000
 
 
 @pytest.mark.slow
