@@ -169,19 +169,21 @@ class _Sums:
             bias_grad = (grad.mT @ counted.to(grad.dtype)).squeeze(-1).to(self.wide)  # V
             self.bias_grad = bias_grad if self.bias_grad is None else self.bias_grad.add_(bias_grad)
         if self.needs_weight and self.weight_grad is None:
-            self.weight_grad = (grad.mT @ x).to(self.wide)  # V D
-        elif self.weight_grad is not None and x.dtype == self.wide:
+            self.weight_grad = kernels.product(grad.mT, x.mT).to(self.wide)  # V D
+        elif self.weight_grad is not None and x.dtype == self.wide and not kernels.takes_onednn(grad.mT, x.mT):
             self.weight_grad.addmm_(grad.mT, x)
         elif self.weight_grad is not None:
-            self.weight_grad.add_(grad.mT @ x)
+            self.weight_grad.add_(kernels.product(grad.mT, x.mT))
         if self.x_grad is not None:
-            self.x_grad[rows] = (grad @ self.weight).masked_fill_(~counted, 0.0)
+            self.x_grad[rows] = kernels.product(grad, self.weight.mT).masked_fill_(~counted, 0.0)
 
 
 def _logits(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None) -> Float[Tensor, "n V"]:
     """W x (+ b), in memory that is there, if ``out`` is."""
     if out is None:
         return kernels.linear(x, weight, bias)
+    if kernels.takes_onednn(x, weight):
+        return kernels.onednn_linear(x, weight, bias)
     return torch.mm(x, weight.mT, out=out) if bias is None else torch.addmm(bias, x, weight.mT, out=out)
 
 

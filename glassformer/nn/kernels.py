@@ -9,14 +9,17 @@ Attention has a choice of its own, the argument ``path`` of ``attention.scaled_d
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 linear = F.linear  # (x, weight, bias): W x (+ b)
 FEW_ROWS = 16  # rows up to which a product with int8 weights is faster than one with the weights as floats
 MANY_ROWS = 64  # rows from which oneDNN's product is faster than that of F.linear for every width, where it is at all
+LEAST_PRODUCT = 2**22  # multiplications from which oneDNN's product pays for the Python around its gradients
 HAS_ONEDNN: bool = torch._C._has_mkldnn and torch.backends.cpu.get_cpu_capability() == "AVX512"
 layer_norm = torch.layer_norm  # (x, shape, weight, bias, eps): all tensors of one dtype
 embedding = F.embedding  # (ids, table): rows; repeated rows get their gradients summed in a fixed order
@@ -54,25 +57,64 @@ def takes_onednn(x: Tensor, weight: Tensor) -> bool:
     """Whether ``onednn_linear`` is the faster way to multiply these vectors: many of them, in float32, on AVX-512.
 
     ``F.linear`` calls MKL for float32, which on an AMD processor reached half of oneDNN's speed (benchmarks/LOG.md);
-    Intel's were not measured. But oneDNN's operator has no gradient, and autocast does not know it. Traced and fake
-    tensors, which are not plain ones, stay with ``F.linear``: compilers and accounts have rules for it.
+    Intel's were not measured. But autocast does not know oneDNN's operator. Traced and fake tensors, which are not
+    plain ones, stay with ``F.linear``: compilers, accounts and the transforms of ``torch.func`` have rules for it.
     """
+    least = LEAST_PRODUCT if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad) else 0
     return (
         HAS_ONEDNN
         and type(x) is Tensor
         and x.dtype == weight.dtype == torch.float32
         and x.is_cpu
         and x.numel() >= MANY_ROWS * x.shape[-1]
-        and not torch.is_grad_enabled()
+        and x.numel() * weight.shape[0] >= least
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
+        and not torch._C._are_functorch_transforms_active()
+        and forward_ad._current_level < 0
     )
 
 
 def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """W x (+ b) by oneDNN; the weights are read as they are, without a packed copy."""
+    needs_grad = x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
+    if torch.is_grad_enabled() and needs_grad:
+        y: Tensor = _OneDNNLinear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+        return y
+    return _onednn(x, weight, bias)
+
+
+def product(x: Tensor, weight: Tensor) -> Tensor:
+    """W x for vectors as rows, by the faster of oneDNN and PyTorch's own choice."""
+    return onednn_linear(x, weight, None) if takes_onednn(x, weight) else x @ weight.mT
+
+
+def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     y: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return y
+
+
+class _OneDNNLinear(torch.autograd.Function):
+    """The operator with the gradients of a linear layer, which are products too; it has none of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.has_bias = bias is not None
+        return _onednn(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        # y = x Wᵀ, so dx = g W and dW = gᵀ x. Gradients of gradients go through operators that have them.
+        multiply = (lambda a, b: a @ b.mT) if torch.is_grad_enabled() else _onednn
+        rows, vectors = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])  # (N, d_out), (N, d_in)
+        return (
+            multiply(rows, weight.mT).view_as(x) if needs_x else None,
+            multiply(rows.mT, vectors.mT) if needs_weight else None,
+            rows.sum(0) if needs_bias and ctx.has_bias else None,
+        )
 
 
 def set_fused(module: nn.Module, fused: bool) -> None:

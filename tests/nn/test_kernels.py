@@ -86,6 +86,48 @@ def test_products_of_many_rows_without_gradients(seed, bias):
 
 
 @needs_onednn
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("frozen", [None, 0, 1])
+def test_gradients_of_products_of_many_rows(bias, frozen):
+    """oneDNN's product and its gradients, beside those of the formula; what is frozen has none."""
+    inputs = [normal(4, 96, 160), normal(200, 160, seed=1), *([normal(200, seed=2)] if bias else [])]
+    inputs = [x.float().requires_grad_(number != frozen) for number, x in enumerate(inputs)]
+    exact = [x.detach().double().requires_grad_(x.requires_grad) for x in inputs]
+    ours = kernels.onednn_linear(*inputs[:2], inputs[2] if bias else None)
+    reference = linear(*exact[:2], exact[2] if bias else None)
+    grad = normal(*ours.shape, seed=3)
+    ours.backward(grad.float())
+    reference.backward(grad)
+    assert "OneDNN" in type(ours.grad_fn).__name__
+    for mine, other in zip(inputs, exact, strict=True):
+        assert (mine.grad is None) == (other.grad is None) == (not other.requires_grad)
+        if mine.grad is not None:
+            assert relative_difference(mine.grad.double(), other.grad) < BOUNDS[torch.float32]
+
+
+@needs_onednn
+def test_products_of_onednn_have_gradients_of_gradients():
+    x, weight = (normal(*shape).float().requires_grad_() for shape in ((64, 6), (5, 6)))
+    (first,) = torch.autograd.grad(kernels.onednn_linear(x, weight, None).pow(3).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.pow(2).sum(), weight)
+    wide, matrix = (y.detach().double().requires_grad_() for y in (x, weight))
+    (first,) = torch.autograd.grad(linear(wide, matrix, None).pow(3).sum(), wide, create_graph=True)
+    (expected,) = torch.autograd.grad(first.pow(2).sum(), matrix)
+    assert relative_difference(second.double(), expected) < BOUNDS[torch.float32]
+
+
+@needs_onednn
+def test_large_products_are_trained_by_onednn_but_not_where_it_has_no_rule():
+    x, weight = normal(256, 128, dtype=torch.float32).requires_grad_(), normal(128, 128, dtype=torch.float32)
+    assert kernels.takes_onednn(x, weight)
+    assert not kernels.takes_onednn(x[:128], weight)  # too small to pay for the Python around it
+    expected = torch.autograd.grad(torch.nn.functional.linear(x, weight).sum(), x)[0]
+    assert relative_difference(torch.func.grad(lambda y: linear(y, weight, None, fused=True).sum())(x), expected) < 1e-5
+    with torch.autograd.forward_ad.dual_level():
+        assert not kernels.takes_onednn(x, weight)
+
+
+@needs_onednn
 def test_only_many_plain_vectors_in_float32_go_to_onednn():
     """Its operator has no gradient, autocast does not see it, and for a few rows it is slower."""
     x, weight = normal(kernels.MANY_ROWS, 8, dtype=torch.float32), normal(5, 8, dtype=torch.float32).requires_grad_()
