@@ -17,6 +17,7 @@ F = TypeVar("F", bound=Callable[..., object])
 StrPath = str | os.PathLike[str]
 Quantization = Literal["int8"]  # what the weights of linear layers may be quantised to
 AttentionPath = Literal["eager", "sdpa"]  # how attention is computed: by the formula, or by PyTorch's fused kernels
+Decoding = Literal["auto", "dynamic", "static", "graph", "compiled"]  # how steps are run; see ``generation.steps``
 
 
 class ModelOptions(TypedDict, total=False):
