@@ -1,6 +1,6 @@
 """Generation on a GPU: tokens per second of every way to run steps, beside transformers and the bare products.
 
-Usage: python -m benchmarks.decode_gpu [--only gpt2,gpt2-32,llama,beam] [--no-compile] [--no-peers] [--profile]. Before
+Usage: python -m benchmarks.decode_gpu [--only gpt2,gpt2-32,llama,beam] [--ways graph] [--no-peers] [--profile]. Before
 anything is timed, small models in float32 must generate the same texts in every way. Weights are random, in bfloat16. A
 row is the median of three runs after one that warms up, prompts included. A case that fails prints its error, and the
 others go on.
@@ -11,6 +11,7 @@ import statistics
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from glassformer.config import change
 from glassformer.generation import GenerationSettings, generate
 
 CUDA = torch.device("cuda")
+INT8, FP8 = (f"Llama-2-7B's shape in {kind}, batch 1" for kind in ("int8", "fp8"))
 ROWS: list[tuple[str, str, float, str]] = []  # case, who, number, unit
 
 
@@ -36,7 +38,10 @@ def tiny() -> dict[str, Transformer]:
     gpt2 = change(change(preset("gpt2"), "decoder.layers", 2), "vocab", 1000)
     llama = change(change(preset("llama-2-7b"), "decoder.layers", 2), "vocab", 1000)
     bart = change(change(change(preset("bart-base"), "decoder.layers", 2), "encoder.layers", 2), "vocab", 1000)
-    return {name: Transformer(facts, device=CUDA).eval() for name, facts in (("gpt2", gpt2), ("bart", bart), ("llama", llama))}
+    return {
+        name: Transformer(facts, device=CUDA).eval()
+        for name, facts in (("gpt2", gpt2), ("bart", bart), ("llama", llama))
+    }
 
 
 def check(decodings: list[str]) -> None:
@@ -53,18 +58,52 @@ def check(decodings: list[str]) -> None:
             ids = [row[: 6 + 3 * number] for number, row in enumerate(prompts(4, 20, 1000))]
             expected = generate(model, ids, asked, decoding="dynamic", **start)
             for decoding in decodings:
-                if decoding == "compiled" and kind in ("sampling", "min_new"):
+                if decoding == "compiled" and (name, kind) not in (("gpt2", "greedy"), ("bart", "beam")):
                     continue
                 try:
                     for _ in range(2):  # the second time with a captured step that was kept
                         found = generate(model, ids, asked, decoding=decoding, **start)
-                    pairs = [(a, b) for x, y in zip(expected, found) for a, b in zip(x, y)]
+                    pairs = [(a, b) for x, y in zip(expected, found, strict=True) for a, b in zip(x, y, strict=True)]
                     same = sum(a.ids == b.ids and a.ended == b.ended for a, b in pairs)
                     gap = max(abs(a.score - b.score) for a, b in pairs)
                     print(f"check {name} {kind} {decoding}: {same} of {len(pairs)} equal, scores within {gap:.1e}")
                 except Exception:
                     print(f"check {name} {kind} {decoding}: FAILED")
                     traceback.print_exc(limit=-6)
+
+
+def check_kernels() -> None:
+    """Every kernel of a captured step equals its formula, in bfloat16 and float32."""
+    from glassformer.nn import triton_programs as programs
+
+    torch.manual_seed(0)
+    for dtype in (torch.bfloat16, torch.float32):
+        normal = partial(torch.randn, device=CUDA, dtype=dtype)
+        gaps = {}
+        for d_in, rows in ((768, 1), (3072, 3), (4096, 1), (11008, 4)):
+            x, weights = normal(rows, 1, d_in), [normal(size, d_in) for size in (100, 64, 50257)]
+            biases = [normal(len(weight)) for weight in weights]
+            y = torch.cat(
+                [F.linear(x.double(), w.double(), b.double()) for w, b in zip(weights, biases, strict=True)], -1
+            )
+            gaps[f"matvec {d_in}"] = relative(programs.matvec(x, weights, biases, []), y)
+        for heads, groups, tokens, slots, width in ((12, 12, 1, 320, 64), (32, 8, 1, 700, 128), (8, 8, 4, 32, 64)):
+            q = normal(3, tokens, heads, width).transpose(1, 2)
+            k, v = normal(3, groups, slots, width), normal(3, groups, slots, width)
+            mask = torch.rand(3, 1, 1, slots, device=CUDA) < 0.5
+            mask[0, ..., : slots - 8] = False
+            full = [x.double().repeat_interleave(heads // groups, 1) for x in (k, v)]
+            y = F.scaled_dot_product_attention(q.double(), *full, mask, scale=0.2)
+            gaps[f"attend {width}"] = relative(programs.attend(q, k, v, mask, 0.2), y)
+        x, w = normal(5, 1, 4096), normal(4096)
+        gaps["layer_norm"] = relative(
+            programs.normalise(x, w, w, 1e-5, centre=True), F.layer_norm(x.double(), (4096,), w.double(), w.double())
+        )
+        print(dtype, ", ".join(f"{name} {gap:.1e}" for name, gap in gaps.items()))
+
+
+def relative(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float((a - b).abs().max() / b.abs().max())
 
 
 def timed(run: Callable[[], Any], rounds: int = 3) -> float:
@@ -114,11 +153,12 @@ def language_model(case: str, name: str, rows: int, new: int, decodings: list[st
     ids, asked = prompts(rows, 16, facts.vocab), GenerationSettings(max_new_tokens=new)
     for decoding in decodings:
         few = GenerationSettings(max_new_tokens=min(new, 48)) if decoding == "dynamic" else asked
-        measure(case, decoding, lambda: generate(model, ids, few, decoding=decoding), rows * few.max_new_tokens, "tok/s")
+        run = partial(generate, model, ids, few, decoding=decoding)
+        measure(case, decoding, run, rows * few.max_new_tokens, "tok/s")
         if args.profile and decoding != "dynamic":
             short = GenerationSettings(max_new_tokens=40)
             generate(model, ids, short, decoding=decoding)
-            profile(f"{case} {decoding}, 40 tokens", lambda: generate(model, ids, short, decoding=decoding))
+            profile(f"{case} {decoding}, 40 tokens", partial(generate, model, ids, short, decoding=decoding))
 
 
 def gpt2_peer(case: str, rows: int, new: int) -> None:
@@ -137,9 +177,10 @@ def beams(decodings: list[str], args: Any) -> None:
     model = Transformer(facts, device=CUDA, dtype=torch.bfloat16).eval()
     ids, asked = prompts(rows, 24, facts.vocab), GenerationSettings(max_new_tokens=new, beam_size=4)
     for decoding in decodings:
-        measure(case, decoding, lambda: generate(model, ids, asked, start=[2], decoding=decoding), rows, "sentences/s")
+        run = partial(generate, model, ids, asked, start=[2], decoding=decoding)
+        measure(case, decoding, run, rows, "sentences/s")
         if args.profile and decoding != "dynamic":
-            profile(f"{case} {decoding}", lambda: generate(model, ids, asked, start=[2], decoding=decoding))
+            profile(f"{case} {decoding}", run)
 
 
 def bart_peer() -> None:
@@ -174,21 +215,28 @@ def bare_products() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="gpt2,gpt2-32,llama,beam")
-    parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--only", default="gpt2,gpt2-32,llama,llama-int8,llama-fp8,beam")
+    parser.add_argument("--ways", default="dynamic,graph,compiled")
     parser.add_argument("--no-check", action="store_true")
     parser.add_argument("--no-peers", action="store_true")
     parser.add_argument("--profile", action="store_true")
     args = parser.parse_args()
     print(torch.cuda.get_device_name(), torch.__version__)
-    ways = ["graph"] if args.no_compile else ["graph", "compiled"]
+    decodings = args.ways.split(",")
     if not args.no_check:
-        check(ways)
-    decodings, only = ["dynamic", *ways], args.only.split(",")
+        try:
+            check_kernels()
+        except Exception:
+            print("check of the kernels: FAILED")
+            traceback.print_exc(limit=-6)
+        check([way for way in decodings if way != "dynamic"])
+    only = args.only.split(",")
     cases: dict[str, Callable[[], None]] = {
         "gpt2": lambda: language_model("GPT-2 124M, batch 1", "gpt2", 1, 256, decodings, args),
         "gpt2-32": lambda: language_model("GPT-2 124M, batch 32", "gpt2", 32, 256, decodings, args),
         "llama": lambda: language_model("Llama-2-7B's shape, batch 1", "llama-2-7b", 1, 200, decodings, args),
+        "llama-int8": lambda: language_model(INT8, "llama-2-7b", 1, 200, decodings, args, quantize="int8"),
+        "llama-fp8": lambda: language_model(FP8, "llama-2-7b", 1, 200, decodings, args, quantize="fp8"),
         "beam": lambda: beams(decodings, args),
     }
     peers: dict[str, Callable[[], None]] = {
@@ -200,7 +248,8 @@ def main() -> None:
     for name in only:
         for group in [cases] if args.no_peers else [cases, peers]:
             try:
-                group[name]()
+                if name in group:
+                    group[name]()
             except Exception:
                 print(f"{name}: FAILED")
                 traceback.print_exc(limit=-6)

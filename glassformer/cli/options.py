@@ -296,7 +296,7 @@ GenerationKeywords = Annotated[
     TextOptions,
     Keywords(
         TextOptions,
-        (*SEARCH, "path", "chunk"),
+        (*SEARCH, "path", "chunk", "decoding"),
         {
             "max_new_tokens": LENGTH, "beam_size": "Beam search", "temperature": "Sampling",
             "repetition_penalty": "Constraints on tokens", "eos": LENGTH, "contrastive_alpha": "Contrastive search",
@@ -324,6 +324,7 @@ GenerationKeywords = Annotated[
             "logit_bias": {"help": "Add VALUE to the logit of a token. Repeatable."},
             "path": {"show_default": "sdpa"},
             "chunk": {"min": 1},
+            "decoding": {"show_default": "auto"},
         },
     ),
 ]  # fmt: skip

@@ -21,9 +21,9 @@ from glassformer.generation.beam import length_divisor
 from glassformer.generation.decoder import Decoder
 from glassformer.generation.device_search import Pending, chooses_on_device
 from glassformer.generation.filters import Filters, NothingLeftError, check_logits
-from glassformer.generation.search import GenerationOutput, IsDone, ending, largest, rectangle
+from glassformer.generation.search import Alternative, GenerationOutput, IsDone, ending, largest, rectangle
 from glassformer.generation.settings import GenerationSettings
-from glassformer.generation.steps import Steps, StepState
+from glassformer.generation.steps import StepRunner, StepState
 from glassformer.models.transformer import Transformer
 from glassformer.nn.cache import KVCache
 from glassformer.nn.norm import upcast
@@ -178,7 +178,7 @@ def device_beam_search(
     logits = logits.repeat_interleave(size, 0)  # (R, V)
     Filters(settings, logits.shape[-1])  # checks that the vocabulary has the end tokens
     since = cache.length // BLOCK * BLOCK
-    steps = Steps(
+    steps = StepRunner(
         decoder,
         ("beam", count, logits.dtype, settings, since),
         lambda like, capacity: BeamState(decoder, like, count, capacity, settings, since),
@@ -232,5 +232,6 @@ def _best(
             parent = int(before)
         why = ending(tokens[0], len(tokens), max_new, settings, None)
         assert why is not None
-        outputs.append(GenerationOutput(tokens[::-1], log_probs[::-1], final, why))
+        none: list[list[Alternative]] = [[] for _ in tokens]  # alternatives
+        outputs.append(GenerationOutput(tokens[::-1], log_probs[::-1], final, why, none))
     return outputs

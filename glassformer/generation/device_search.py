@@ -28,7 +28,7 @@ from glassformer.generation.search import (
     read_prompts,
 )
 from glassformer.generation.settings import GenerationSettings
-from glassformer.generation.steps import Steps, StepState
+from glassformer.generation.steps import StepRunner, StepState
 from glassformer.models.transformer import Transformer
 from glassformer.nn.cache import KVCache
 from glassformer.nn.norm import upcast
@@ -98,7 +98,7 @@ class Pending:
         if results.is_cuda:
             self._copy = torch.empty(results.shape, dtype=results.dtype, pin_memory=True)
             self._copy.copy_(results, non_blocking=True)
-            self._event = torch.cuda.Event()
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._event.record()
         else:
             self._copy = results.clone()
@@ -124,7 +124,7 @@ def device_rows(
         rng = SeededRNG([(settings.seed_of(row.prompt), row.sample) for row in rows])
     warpers = (settings.temperature, settings.top_k, settings.top_p, settings.min_p, settings.typical_p)
     kind = ("choice", len(rows), logits.dtype, warpers)
-    steps = Steps(decoder, kind, lambda like, capacity: ChoiceState(decoder, like, len(rows), capacity, filters))
+    steps = StepRunner(decoder, kind, lambda like, capacity: ChoiceState(decoder, like, len(rows), capacity, filters))
     most = min(settings.max_new_tokens, max(max_new))
     outputs: dict[tuple[int, int], GenerationOutput] = {}
     with closing(steps):
@@ -146,7 +146,7 @@ def device_rows(
 
 
 def _results(
-    steps: Steps[ChoiceState], logits: Float[Tensor, "R V"], most: int, rng: SeededRNG | None
+    steps: StepRunner[ChoiceState], logits: Float[Tensor, "R V"], most: int, rng: SeededRNG | None
 ) -> Generator[Float[Tensor, "R 3"], None, None]:
     """Yield what each step chose, the first from the logits of the prompt; steps are launched ahead of that."""
     pending: deque[Pending] = deque()

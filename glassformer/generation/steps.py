@@ -28,12 +28,13 @@ from torch import Tensor, nn
 from glassformer import config
 from glassformer.config.checks import check_choice
 from glassformer.config.options import Decoding
-from glassformer.generation.decoder import Decoder
+from glassformer.generation.decoder import AHEAD, Decoder
 from glassformer.models.transformer import Transformer
 from glassformer.nn.attention import AttentionPath
 from glassformer.nn.cache import KVCache
 from glassformer.nn.observer import ModelKey, is_observed
 from glassformer.nn.static_cache import StaticCache, capacity_for, layer_shapes
+from glassformer.nn.step_kernels import step_kernels
 
 DECODINGS = get_args(Decoding)
 MOST_KEPT = 4  # captured steps that are kept per model; each holds a cache
@@ -105,7 +106,7 @@ S = TypeVar("S", bound=StepState)
 Make = Callable[[KVCache, int], S]  # a cache like the state's own, and its number of slots, to a state
 
 
-class Steps(Generic[S]):
+class StepRunner(Generic[S]):
     """The steps of one search. They begin with ``begin`` and end with ``close``, whatever happens in between.
 
     Args:
@@ -124,7 +125,7 @@ class Steps(Generic[S]):
     def begin(self, cache: KVCache, most: int) -> S:
         """Return the state, filled from an ordinary cache, for ``most`` steps at most."""
         # Compiling takes long, so it is done for all steps at once; captured steps grow when they must.
-        ahead = most if self._how == "compiled" else min(most, 256)
+        ahead = most if self._how == "compiled" else min(most, AHEAD)
         self.state = self._take(cache, capacity_for(cache.length + ahead))
         self.state.fill(self._decoder, cache)
         self._left = self.state.capacity - cache.length
@@ -135,10 +136,10 @@ class Steps(Generic[S]):
         if not self._left:
             before, captured = self.state, self._captured
             self._captured = None
-            self.state = self._take(before.cache, 2 * before.capacity)
+            self.state = self._take(before.cache, capacity_for(2 * before.capacity))
             self.state.grow_from(before)
             _give_back(self._decoder.model, captured)
-            self._left = before.capacity
+            self._left = self.state.capacity - before.capacity
         self._left -= 1
         self._run()
 
@@ -151,7 +152,7 @@ class Steps(Generic[S]):
         model = self._decoder.model
         if self._how == "static" or (self._how == "compiled" and self._decoder.device.type != "cuda"):
             state = self._make(cache, capacity)
-            step = compiled(state, model) if self._how == "compiled" else state.step
+            step = compiled(state) if self._how == "compiled" else state.step
             self._run = lambda: step(model)
             return state
         memory = None if self._decoder.memory is None else (len(self._decoder.memory), memory_slots(self._decoder))
@@ -161,9 +162,8 @@ class Steps(Generic[S]):
         return self._captured.state  # type: ignore[return-value]  # the key has the kind
 
 
-def compiled(state: StepState, model: Transformer) -> Callable[[Transformer], None]:
+def compiled(state: StepState) -> Callable[[Transformer], None]:
     """Return the step of a state as one compiled function, which is compiled at its first call."""
-    del model
     torch._dynamo.config.recompile_limit = max(VERSIONS, torch._dynamo.config.recompile_limit)
 
     def step(model: Transformer) -> None:
@@ -180,10 +180,11 @@ class _Captured:
 
     def __init__(self, key: Hashable, state: StepState, model: Transformer, how: Decoding) -> None:
         self.key, self.state = key, state
-        step = compiled(state, model) if how == "compiled" else state.step
+        self.fingerprint = _fingerprint(model)
+        step = compiled(state) if how == "compiled" else state.step
         device = state.tokens.device
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.device(device), _CAPTURING:
+        with torch.cuda.device(device), _CAPTURING, step_kernels(model.fused):
             stream = _stream(device)
             stream.wait_stream(torch.cuda.current_stream(device))
             with torch.cuda.stream(stream):
@@ -199,48 +200,34 @@ class _Captured:
             torch.cuda.current_stream(device).wait_stream(stream)
 
 
-class _Kept:
-    """The captured steps of a model that no search uses at the moment, the least recently used first."""
-
-    def __init__(self, fingerprint: Hashable) -> None:
-        self.fingerprint = fingerprint
-        self.steps: list[_Captured] = []
-
-
 _CAPTURING = threading.Lock()
 _KEEPING = threading.Lock()
-_KEPT: WeakKeyDictionary[ModelKey, _Kept] = WeakKeyDictionary()
+# The captured steps of each model that no search uses at the moment, the least recently used first.
+_KEPT: WeakKeyDictionary[ModelKey, list[_Captured]] = WeakKeyDictionary()
 _STREAMS: dict[torch.device, torch.cuda.Stream] = {}
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream:
     """Return the stream that steps are captured on; one per device, because libraries keep memory for each stream."""
     if device not in _STREAMS:
-        _STREAMS[device] = torch.cuda.Stream(device)
+        _STREAMS[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     return _STREAMS[device]
 
 
 def _borrow(model: Transformer, key: Hashable) -> _Captured | None:
-    """Return a captured step that no other search uses; drop all of them if the model has changed."""
+    """Return a captured step that no other search uses; drop those from before the model changed."""
     fingerprint = _fingerprint(model)
     with _KEEPING:
-        kept = _KEPT.get(model.model_key)
-        if kept is None or kept.fingerprint != fingerprint:
-            kept = _KEPT[model.model_key] = _Kept(fingerprint)
-        found = next((step for step in kept.steps if step.key == key), None)
-        if found is not None:
-            kept.steps.remove(found)
+        kept = [step for step in _KEPT.get(model.model_key, []) if step.fingerprint == fingerprint]
+        found = next((step for step in kept if step.key == key), None)
+        _KEPT[model.model_key] = [step for step in kept if step is not found]
         return found
 
 
 def _give_back(model: Transformer, captured: _Captured | None) -> None:
-    if captured is None:
-        return
-    fingerprint = _fingerprint(model)
-    with _KEEPING:
-        kept = _KEPT.get(model.model_key)
-        if kept is not None and kept.fingerprint == fingerprint:
-            kept.steps = [*kept.steps, captured][-MOST_KEPT:]
+    if captured is not None:
+        with _KEEPING:
+            _KEPT[model.model_key] = [*_KEPT.get(model.model_key, []), captured][-MOST_KEPT:]
 
 
 def release(model: Transformer) -> None:
@@ -253,7 +240,7 @@ def _fingerprint(model: Transformer) -> Hashable:
     """Return what the kernels of a step depend on: where the weights are, and the plain attributes of all modules."""
     parts: list[Hashable] = []
     for module in model.modules():
-        parts.append(type(module))
+        parts.append(id(type(module)))
         for name, value in vars(module).items():
             if type(value) in (bool, int, float, str) and name not in ("training", "_is_full_backward_hook"):
                 parts.append((name, value))
@@ -352,10 +339,10 @@ class LogitsSteps:
 
     def __init__(self, decoder: Decoder, cache: KVCache, logits: Float[Tensor, "B V"], most: int) -> None:
         self._decoder, self._cache = decoder, cache
-        self._steps: Steps[LogitsState] | None = None
+        self._steps: StepRunner[LogitsState] | None = None
         if decoder.decoding != "dynamic":
             rows = len(logits)
-            self._steps = Steps(
+            self._steps = StepRunner(
                 decoder,
                 ("logits", rows, logits.dtype),
                 lambda like, capacity: LogitsState(decoder, like, rows, capacity, logits),

@@ -157,7 +157,7 @@ class Stack(nn.Module):
     def _static_contexts(
         self, x: Float[Tensor, "B 1 D"], shared: AttentionContext, queries: Int[Tensor, "B 1"], keys: Int[Tensor, "B S"]
     ) -> list[AttentionContext]:
-        """Return the contexts of a single token with a static cache: empty slots, and those beyond a window, are masked.
+        """Return the contexts of a single token with a static cache: empty slots and those beyond a window are masked.
 
         There is no triangle, since no slot is later than the token; and windows count positions, since slots that no
         token will attend to any more stay where they are. On the fused path, mask and bias are one tensor from here on.

@@ -1,8 +1,8 @@
 """A KV cache of fixed size for steps of one token: every step runs the same operations on the same memory.
 
-An ordinary ``KVCache`` grows: each step has other shapes, and Python counts its slots. Here buffers, masks and positions
-have all their slots from the start, and the next slot is a number on the device, so that a step can be captured once
-as a CUDA graph, or compiled, and repeated. Slots that were not written yet are masked out.
+An ordinary ``KVCache`` grows: each step has other shapes, and Python counts its slots. Here buffers, masks and
+positions have all their slots from the start, and the next slot is a number on the device, so that a step can be
+captured once as a CUDA graph, or compiled, and repeated. Slots that were not written yet are masked out.
 
 Shapes: ``B`` rows, ``G`` key/value heads, ``C`` slots (capacity), ``K`` width of a head, ``V`` width of a value, ``M``
 tokens of the memory, ``N`` rows of the memory, ``L`` layers.
@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from glassformer.config.checks import check_positive
+from glassformer.nn import step_kernels
 from glassformer.nn.cache import KVCache, LayerCache
 
 
@@ -33,6 +34,9 @@ class StaticLayerCache(LayerCache):
         """Write the new token's keys and values into the next slot; return all slots."""
         assert self._k is not None
         assert self._v is not None
+        if step_kernels.captures(k):
+            step_kernels.write_slot(k, v, self._k, self._v, self._slot)
+            return self._k, self._v
         return self._k.index_copy_(2, self._slot, k), self._v.index_copy_(2, self._slot, v)
 
     def project_memory_once(self, project: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
@@ -166,16 +170,22 @@ class StaticCache(KVCache):
 
     def select(self, rows: Int[Tensor, "R"], *, memory_rows: Int[Tensor, "N"] | None = None) -> None:
         """Refused: the rows of a static cache are fixed."""
+        del rows, memory_rows
         raise ValueError("a static cache keeps its rows; select them in the ordinary cache that it is filled from.")
 
     def crop(self, length: int) -> None:
         """Refused: the slots in use are counted on the device."""
+        del length
         raise ValueError("a static cache cannot be cropped; use a KVCache.")
 
 
 def capacity_for(slots: int, least: int = 64) -> int:
-    """Return the power of two that holds so many slots: few sizes, so that captured steps can be used again."""
-    return max(least, 1 << (slots - 1).bit_length())
+    """Return a capacity for so many slots: few sizes, so that captured steps can be used again, none much too large.
+
+    Multiples of 64 up to 512, of 128 up to 1,024, and so on: of an eighth of the next power of two.
+    """
+    unit = max(least, (1 << (slots - 1).bit_length()) // 8)
+    return -(-slots // unit) * unit
 
 
 def layer_shapes(cache: KVCache) -> Sequence[tuple[object, ...]]:

@@ -1,0 +1,239 @@
+"""The Triton programs behind ``step_kernels``; imported when used, since only PyTorch's builds for GPUs have Triton.
+
+Sums are in float32. Shapes: ``r`` vectors, ``d_in`` and ``d_out`` widths, ``B`` rows, ``H`` heads, ``G`` key/value
+heads, ``T`` queries, ``S`` slots, ``K`` width of a head.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+# ---- products with a few vectors
+
+
+@triton.jit
+def _matvec_rows(
+    x, w, bias, factor, y, block, rows, d_in, d_out, offset, y_stride,
+    HAS_BIAS: tl.constexpr, HAS_FACTOR: tl.constexpr, VECTORS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """ROWS rows of W with all vectors: read once, WIDTH numbers at a time."""
+    n = block * ROWS + tl.arange(0, ROWS)
+    r = tl.arange(0, VECTORS)
+    total = tl.zeros((VECTORS, ROWS, WIDTH), dtype=tl.float32)
+    for start in range(0, d_in, WIDTH):
+        k = start + tl.arange(0, WIDTH)
+        in_w = (n[:, None] < d_out) & (k[None, :] < d_in)
+        values = tl.load(w + n[:, None].to(tl.int64) * d_in + k[None, :], mask=in_w, other=0.0).to(tl.float32)
+        in_x = (r[:, None] < rows) & (k[None, :] < d_in)
+        vectors = tl.load(x + r[:, None] * d_in + k[None, :], mask=in_x, other=0.0).to(tl.float32)
+        total += values[None, :, :] * vectors[:, None, :]
+    products = tl.sum(total, axis=2)  # VECTORS ROWS
+    if HAS_FACTOR:
+        products *= tl.load(factor + n, mask=n < d_out, other=0.0).to(tl.float32)[None, :]
+    if HAS_BIAS:
+        products += tl.load(bias + n, mask=n < d_out, other=0.0).to(tl.float32)[None, :]
+    where = y + r[:, None] * y_stride + offset + n[None, :]
+    tl.store(where, products.to(y.dtype.element_ty), mask=(r[:, None] < rows) & (n[None, :] < d_out))
+
+
+@triton.jit
+def _matvec(
+    x, w0, w1, w2, b0, b1, b2, f0, f1, f2, y, rows, d_in, d0, d1, d2,
+    HAS_BIAS: tl.constexpr, HAS_FACTOR: tl.constexpr, VECTORS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Up to three matrices with the same vectors, one after the other in ``y``."""
+    block = tl.program_id(0)
+    blocks0, blocks1 = tl.cdiv(d0, ROWS), tl.cdiv(d1, ROWS)
+    width = d0 + d1 + d2
+    if block < blocks0:
+        _matvec_rows(x, w0, b0, f0, y, block, rows, d_in, d0, 0, width, HAS_BIAS, HAS_FACTOR, VECTORS, ROWS, WIDTH)
+    elif block < blocks0 + blocks1:
+        _matvec_rows(
+            x, w1, b1, f1, y, block - blocks0, rows, d_in, d1, d0, width, HAS_BIAS, HAS_FACTOR, VECTORS, ROWS, WIDTH
+        )
+    else:
+        _matvec_rows(
+            x, w2, b2, f2, y, block - blocks0 - blocks1, rows, d_in, d2, d0 + d1, width,
+            HAS_BIAS, HAS_FACTOR, VECTORS, ROWS, WIDTH,
+        )  # fmt: skip
+
+
+def matvec(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], factors: Sequence[Tensor]) -> Tensor:
+    """Return W x (+ b) of up to three matrices side by side, for a few vectors ``(..., d_in)``."""
+    vectors = x.reshape(-1, x.shape[-1]).contiguous()
+    rows, d_in = vectors.shape
+    sizes = [weight.shape[0] for weight in weights]
+    y = x.new_empty(*x.shape[:-1], sum(sizes))
+    per_program, width, warps = (1, 4096, 8) if d_in > 2048 else (2, 2048, 8) if d_in > 1024 else (4, 1024, 8)
+    blocks = sum(triton.cdiv(size, per_program) for size in sizes)
+    padding = 3 - len(weights)
+    matrices = [*weights, *[weights[0]] * padding]
+    offsets, scales = ([*some, *[some[0] if some else vectors] * (3 - len(some))] for some in (biases, factors))
+    _matvec[(blocks,)](
+        vectors, *matrices, *offsets, *scales, y, rows, d_in, *sizes, *[0] * padding,
+        HAS_BIAS=bool(biases), HAS_FACTOR=bool(factors), VECTORS=triton.next_power_of_2(rows),
+        ROWS=per_program, WIDTH=width, num_warps=warps,
+    )  # fmt: skip
+    return y
+
+
+# ---- attention of a few queries
+
+
+@triton.jit
+def _attend(
+    q, k, v, bias, out, scale, queries, groups, slots, width,
+    qb, qh, qt, kb, kg, ks, vb, vg, vs, bb, bh, bt, ob, oh, ot, tokens,
+    IS_MASK: tl.constexpr, QUERIES: tl.constexpr, SLOTS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """One key/value head of one row: all queries that read it, SLOTS slots at a time; hidden slots are not read."""
+    row, group = tl.program_id(0) // groups, tl.program_id(0) % groups
+    r = tl.arange(0, QUERIES)  # query (head within the group, token)
+    head, token = group * (queries // tokens) + r // tokens, r % tokens
+    d = tl.arange(0, WIDTH)
+    in_q = (r[:, None] < queries) & (d[None, :] < width)
+    at_q = row * qb + head[:, None] * qh + token[:, None] * qt + d[None, :]
+    asked = tl.load(q + at_q, mask=in_q, other=0.0)
+    highest = tl.full((QUERIES,), -float("inf"), dtype=tl.float32)
+    total = tl.zeros((QUERIES,), dtype=tl.float32)
+    mixed = tl.zeros((QUERIES, WIDTH), dtype=tl.float32)
+    for start in range(0, slots, SLOTS):
+        s = start + tl.arange(0, SLOTS)
+        in_b = (r[:, None] < queries) & (s[None, :] < slots)
+        at_b = row * bb + head[:, None] * bh + token[:, None] * bt + s[None, :]
+        if IS_MASK:
+            added = tl.where(tl.load(bias + at_b, mask=in_b, other=0) != 0, 0.0, -float("inf"))
+        else:
+            added = tl.load(bias + at_b, mask=in_b, other=-float("inf")).to(tl.float32)
+        if tl.max(added) > -float("inf"):
+            in_k = (s[:, None] < slots) & (d[None, :] < width)
+            keys = tl.load(k + row * kb + group * kg + s[:, None] * ks + d[None, :], mask=in_k, other=0.0)
+            values = tl.load(v + row * vb + group * vg + s[:, None] * vs + d[None, :], mask=in_k, other=0.0)
+            scores = tl.dot(asked, tl.trans(keys), input_precision="ieee") * scale + added
+            higher = tl.maximum(highest, tl.max(scores, axis=1))
+            safe = tl.where(higher == -float("inf"), 0.0, higher)
+            weights = tl.exp(scores - safe[:, None])
+            kept = tl.exp(highest - safe)
+            total = total * kept + tl.sum(weights, axis=1)
+            mixed = mixed * kept[:, None] + tl.dot(weights.to(values.dtype), values, input_precision="ieee")
+            highest = higher
+    mixed = mixed / tl.where(total == 0.0, 1.0, total)[:, None]
+    at_o = row * ob + head[:, None] * oh + token[:, None] * ot + d[None, :]
+    tl.store(out + at_o, mixed.to(out.dtype.element_ty), mask=in_q)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tensor:
+    """Return softmax(q k · scale + bias) v for queries ``(B, H, T, K)`` and a bias that expands to ``(B, H, T, S)``.
+
+    Instead of a bias it may be booleans, True where a query may attend.
+    """
+    is_mask = bias.dtype == torch.bool
+    bias = bias.view(torch.uint8) if is_mask else bias
+    batch, heads, tokens, width = q.shape
+    groups, slots = k.shape[1], k.shape[2]
+    bias = bias.expand(batch, heads, tokens, slots)
+    # Tokens before heads in memory, so that the heads are merged without a copy.
+    out = q.new_empty(batch, tokens, heads, width).transpose(1, 2)
+    queries = heads // groups * tokens
+    padded = max(16, triton.next_power_of_2(width))
+    _attend[(batch * groups,)](
+        q, k, v, bias, out, scale, queries, groups, slots, width,
+        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *bias.stride()[:3], *out.stride()[:3], tokens,
+        IS_MASK=is_mask, QUERIES=max(16, triton.next_power_of_2(queries)), SLOTS=64 if padded > 64 else 128,
+        WIDTH=padded, num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+# ---- writing into a static cache
+
+
+@triton.jit
+def _write_slot(
+    k_new, v_new, k, v, slot, groups, k_width, v_width, nb, ng, mb, mg, kb, kg, ks, vb, vg, vs, W: tl.constexpr
+):  # fmt: skip
+    row, group = tl.program_id(0) // groups, tl.program_id(0) % groups
+    at, d = tl.load(slot), tl.arange(0, W)
+    key = tl.load(k_new + row * nb + group * ng + d, mask=d < k_width)
+    tl.store(k + row * kb + group * kg + at * ks + d, key, mask=d < k_width)
+    value = tl.load(v_new + row * mb + group * mg + d, mask=d < v_width)
+    tl.store(v + row * vb + group * vg + at * vs + d, value, mask=d < v_width)
+
+
+def write_slot(k_new: Tensor, v_new: Tensor, k: Tensor, v: Tensor, slot: Tensor) -> None:
+    """Write keys and values ``(B, G, 1, K)`` into a slot of their buffers ``(B, G, S, K)``, by one kernel."""
+    batch, groups = k.shape[:2]
+    widest = triton.next_power_of_2(max(k.shape[-1], v.shape[-1]))
+    _write_slot[(batch * groups,)](
+        k_new, v_new, k, v, slot, groups, k.shape[-1], v.shape[-1], *k_new.stride()[:2], *v_new.stride()[:2],
+        *k.stride()[:3], *v.stride()[:3], W=widest, num_warps=1,
+    )  # fmt: skip
+
+
+# ---- norms and rotations
+
+
+@triton.jit
+def _normalise(x, weight, bias, y, width, eps, CENTRE: tl.constexpr, HAS_BIAS: tl.constexpr, WIDTH: tl.constexpr):
+    row, d = tl.program_id(0), tl.arange(0, WIDTH)
+    inside = d < width
+    values = tl.load(x + row * width + d, mask=inside, other=0.0).to(tl.float32)
+    if CENTRE:
+        values = tl.where(inside, values - tl.sum(values, axis=0) / width, 0.0)
+    result = values * tl.rsqrt(tl.sum(values * values, axis=0) / width + eps)
+    result *= tl.load(weight + d, mask=inside, other=0.0).to(tl.float32)
+    if HAS_BIAS:
+        result += tl.load(bias + d, mask=inside, other=0.0).to(tl.float32)
+    tl.store(y + row * width + d, result.to(y.dtype.element_ty), mask=inside)
+
+
+def normalise(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, *, centre: bool) -> Tensor:
+    """Return LayerNorm (``centre``) or RMSNorm of vectors ``(..., d)``."""
+    rows = x.contiguous()
+    y, width = torch.empty_like(rows), x.shape[-1]
+    extra: dict[str, Any] = {"WIDTH": triton.next_power_of_2(width), "num_warps": 8 if width > 2048 else 4}
+    _normalise[(rows.numel() // width,)](
+        rows, weight, weight if bias is None else bias, y, width, eps, CENTRE=centre, HAS_BIAS=bias is not None, **extra
+    )
+    return y
+
+
+@triton.jit
+def _rotate(
+    x, cos, sin, y, heads, pairs, width, xb, xh, yb, yh, cb, sb,
+    HALVES: tl.constexpr, PAIRS: tl.constexpr, REST: tl.constexpr,
+):  # fmt: skip
+    row, head = tl.program_id(0) // heads, tl.program_id(0) % heads
+    p = tl.arange(0, PAIRS)
+    inside = p < pairs
+    c = tl.load(cos + row * cb + p, mask=inside, other=0.0).to(tl.float32)
+    s = tl.load(sin + row * sb + p, mask=inside, other=0.0).to(tl.float32)
+    first = p if HALVES else 2 * p
+    second = p + pairs if HALVES else 2 * p + 1
+    source, target = x + row * xb + head * xh, y + row * yb + head * yh
+    a = tl.load(source + first, mask=inside, other=0.0).to(tl.float32)
+    b = tl.load(source + second, mask=inside, other=0.0).to(tl.float32)
+    tl.store(target + first, (a * c - b * s).to(y.dtype.element_ty), mask=inside)
+    tl.store(target + second, (a * s + b * c).to(y.dtype.element_ty), mask=inside)
+    if REST:
+        d = tl.arange(0, REST)
+        rest = (d >= 2 * pairs) & (d < width)
+        tl.store(target + d, tl.load(source + d, mask=rest, other=0.0), mask=rest)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, halves: bool) -> Tensor:
+    """Rotate the pairs of vectors ``(B, 1, H, K)`` by angles of ``(B or 1, 1, 1, P)``."""
+    batch, _, heads, width = x.shape
+    y = torch.empty((batch, 1, heads, width), dtype=x.dtype, device=x.device)
+    pairs = cos.shape[-1]
+    cb, sb = (0 if angle.shape[0] == 1 else angle.stride(0) for angle in (cos, sin))
+    _rotate[(batch * heads,)](
+        x, cos, sin, y, heads, pairs, width, x.stride(0), x.stride(2), y.stride(0), y.stride(2), cb, sb,
+        HALVES=halves, PAIRS=triton.next_power_of_2(pairs),
+        REST=triton.next_power_of_2(width) if 2 * pairs < width else 0, num_warps=1,
+    )  # fmt: skip
+    return y
