@@ -180,6 +180,9 @@ def beams(decodings: list[str], args: Any) -> None:
         run = partial(generate, model, ids, asked, start=[2], decoding=decoding)
         measure(case, decoding, run, rows, "sentences/s")
         if args.profile and decoding != "dynamic":
+            few = GenerationSettings(max_new_tokens=2, beam_size=4)
+            short = partial(generate, model, ids, few, start=[2], decoding=decoding)
+            print(f"    of which not steps: {timed(short):.4f} s, of {rows / ROWS[-1][2]:.4f} s")
             profile(f"{case} {decoding}", run)
 
 

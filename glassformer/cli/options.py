@@ -204,8 +204,8 @@ class LoadingOptions:
         dtype: load weights as float32, bfloat16, float16 or float64; the default is the stored type, and
             float32 for a shipped model.
         device: load onto cpu, cuda, cuda:1, mps or xpu.
-        quantize: quantise the weights of linear layers to int8, for a quarter of float32's memory; decoding on a CPU is
-            two to three times faster, with small changes in the results.
+        quantize: quantise the weights of linear layers to int8 or fp8, for a quarter of float32's memory; with int8,
+            decoding on a CPU is two to three times faster, with small changes in the results. fp8 is for GPUs.
     """
 
     panel: ClassVar[str] = MODEL

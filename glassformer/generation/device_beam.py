@@ -88,7 +88,7 @@ class BeamState(StepState):
 
     def step(self, model: Transformer) -> None:
         """Let every row hold the beam that it continues, read the new tokens, choose the next."""
-        self.cache.reorder(self.sources, since=self.since)
+        self.cache.reorder(self.sources, since=self.since, beams=self.size)
         self.choose(self.read(model))
 
     def choose(self, logits: Float[Tensor, "R V"]) -> None:

@@ -27,6 +27,7 @@ from glassformer.generation.decoder import Decoder
 from glassformer.generation.filters import Filters, check_logits
 from glassformer.generation.settings import GenerationSettings
 from glassformer.generation.steps import LogitsSteps
+from glassformer.nn import step_kernels
 from glassformer.nn.attention import softmax
 from glassformer.nn.cache import KVCache
 from glassformer.nn.norm import upcast
@@ -357,12 +358,13 @@ def invert(
 def largest(scores: Float[Tensor, "... V"], count: int) -> tuple[Float[Tensor, "... n"], Int[Tensor, "... n"]]:
     """Return the ``count`` largest scores (all, if there are fewer) and their tokens, the largest first.
 
-    The same as ``scores.topk``, which on a CPU sorts the whole vocabulary with one thread per row. Here the vocabulary
-    is cut into pieces; only the ``count`` pieces with the largest maxima are sorted, since no other can hold a result.
+    The same as ``scores.topk``, which on a CPU sorts the whole vocabulary with one thread per row, and on a GPU passes
+    over it many times. Here the vocabulary is cut into pieces; only the ``count`` pieces with the largest maxima are
+    sorted, since no other can hold a result. On a GPU that pays only where launches cost nothing: in a captured step.
     """
     vocabulary = scores.shape[-1]
     pieces = vocabulary // PIECE
-    if pieces <= 2 * count or scores.device.type != "cpu":
+    if pieces <= 2 * count or not (scores.device.type == "cpu" or step_kernels.captures(scores)):
         top = scores.topk(min(count, vocabulary), dim=-1)
         return top.values, top.indices
     whole = pieces * PIECE

@@ -131,14 +131,18 @@ class StaticCache(KVCache):
         if self._last is not None:
             self._next_position.clamp_(max=self._last)
 
-    def reorder(self, rows: Int[Tensor, "B"], *, since: int = 0) -> None:
+    def reorder(self, rows: Int[Tensor, "B"], *, since: int = 0, beams: int | None = None) -> None:
         """Make row i continue from row ``rows[i]``; they must have the same mask and positions, as beams of a prompt.
 
-        Slots before ``since`` are equal in both and stay where they are.
+        Slots before ``since`` are equal in both and stay where they are. ``beams``: how many consecutive rows are the
+        beams of one prompt.
         """
         for layer in self._layers.values():
             assert layer._k is not None
             assert layer._v is not None
+            if beams is not None and step_kernels.captures(layer._k):
+                step_kernels.reorder((layer._k, layer._v), rows, self._slot, beams, since)
+                continue
             for buffer in (layer._k, layer._v):
                 moved = buffer[:, :, since:]
                 moved.copy_(moved.index_select(0, rows))

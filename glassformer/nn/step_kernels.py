@@ -23,11 +23,11 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None  # PyTorch's builds 
 HALF = (torch.bfloat16, torch.float16)
 
 
-class _Thread(threading.local):
+class _Capturing(threading.local):
     captures = False
 
 
-_THREAD = _Thread()
+_THREAD = _Capturing()
 
 
 @contextmanager
@@ -141,3 +141,10 @@ def write_slot(k_new: Tensor, v_new: Tensor, k: Tensor, v: Tensor, slot: Tensor)
     from glassformer.nn import triton_programs
 
     triton_programs.write_slot(k_new, v_new, k, v, slot)
+
+
+def reorder(buffers: Sequence[Tensor], rows: Tensor, slot: Tensor, beams: int, since: int) -> None:
+    """Let row i of the buffers continue from row ``rows[i]``, a beam of the same prompt; slots since ``since`` move."""
+    from glassformer.nn import triton_programs
+
+    triton_programs.reorder(buffers, rows, slot, beams, since)

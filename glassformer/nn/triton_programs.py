@@ -174,6 +174,36 @@ def write_slot(k_new: Tensor, v_new: Tensor, k: Tensor, v: Tensor, slot: Tensor)
     )  # fmt: skip
 
 
+@triton.jit
+def _reorder(
+    x, rows, last, first, beams, groups, width, xb, xg, xs,
+    BEAMS: tl.constexpr, SLOTS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """All beams of one prompt in one head: some slots are read for all of them before any is written."""
+    prompt, group = tl.program_id(0) // groups, tl.program_id(0) % groups
+    slots = first + tl.program_id(1) * SLOTS + tl.arange(0, SLOTS)
+    b, d = tl.arange(0, BEAMS), tl.arange(0, WIDTH)
+    source = tl.load(rows + prompt * beams + b, mask=b < beams, other=0)
+    used = tl.load(last)
+    inside = (b[:, None, None] < beams) & (slots[None, :, None] < used) & (d[None, None, :] < width)
+    at = group * xg + slots[None, :, None] * xs + d[None, None, :]
+    values = tl.load(x + source[:, None, None] * xb + at, mask=inside)
+    tl.debug_barrier()
+    tl.store(x + (prompt * beams + b)[:, None, None].to(tl.int64) * xb + at, values, mask=inside)
+
+
+def reorder(buffers: Sequence[Tensor], rows: Tensor, slot: Tensor, beams: int, since: int) -> None:
+    """Let row i of ``(B, G, S, K)`` be what row ``rows[i]`` was, a beam of the same prompt, up to the next slot."""
+    for x in buffers:
+        batch, groups, slots, width = x.shape
+        per_program = 16
+        grid = (batch // beams * groups, triton.cdiv(slots - since, per_program))
+        _reorder[grid](
+            x, rows, slot, since, beams, groups, width, *x.stride()[:3],
+            BEAMS=triton.next_power_of_2(beams), SLOTS=per_program, WIDTH=triton.next_power_of_2(width), num_warps=4,
+        )  # fmt: skip
+
+
 # ---- norms and rotations
 
 
