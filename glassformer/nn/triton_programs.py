@@ -16,49 +16,102 @@ from torch import Tensor
 
 
 @triton.jit
-def _matvec_rows(
-    x, w, bias, factor, y, block, rows, d_in, d_out, offset, y_stride,
+def _long_rows(
+    x, w, bias, factor, y, block, d_out, offset, stride, D_IN: tl.constexpr,
     HAS_BIAS: tl.constexpr, HAS_FACTOR: tl.constexpr, VECTORS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """ROWS rows of W with all vectors: read once, WIDTH numbers at a time."""
-    n = block * ROWS + tl.arange(0, ROWS)
-    r = tl.arange(0, VECTORS)
-    total = tl.zeros((VECTORS, ROWS, WIDTH), dtype=tl.float32)
-    for start in range(0, d_in, WIDTH):
-        k = start + tl.arange(0, WIDTH)
-        in_w = (n[:, None] < d_out) & (k[None, :] < d_in)
-        values = tl.load(w + n[:, None].to(tl.int64) * d_in + k[None, :], mask=in_w, other=0.0).to(tl.float32)
-        in_x = (r[:, None] < rows) & (k[None, :] < d_in)
-        vectors = tl.load(x + r[:, None] * d_in + k[None, :], mask=in_x, other=0.0).to(tl.float32)
-        total += values[None, :, :] * vectors[:, None, :]
-    products = tl.sum(total, axis=2)  # VECTORS ROWS
-    if HAS_FACTOR:
-        products *= tl.load(factor + n, mask=n < d_out, other=0.0).to(tl.float32)[None, :]
-    if HAS_BIAS:
-        products += tl.load(bias + n, mask=n < d_out, other=0.0).to(tl.float32)[None, :]
-    where = y + r[:, None] * y_stride + offset + n[None, :]
-    tl.store(where, products.to(y.dtype.element_ty), mask=(r[:, None] < rows) & (n[None, :] < d_out))
+    """ROWS long rows of W, one after the other: WIDTH numbers at a time, by all threads together."""
+    for number in tl.static_range(ROWS):
+        n = block * ROWS + number
+        if n < d_out:
+            row = w + n.to(tl.int64) * D_IN
+            sum0 = tl.zeros((WIDTH,), dtype=tl.float32)
+            sum1 = sum0
+            sum2 = sum0
+            sum3 = sum0
+            for start in tl.static_range(0, D_IN, WIDTH):
+                k = start + tl.arange(0, WIDTH)
+                values = tl.load(row + k, mask=k < D_IN, other=0.0).to(tl.float32)
+                sum0 += values * tl.load(x + k, mask=k < D_IN, other=0.0).to(tl.float32)
+                if VECTORS > 1:
+                    sum1 += values * tl.load(x + D_IN + k, mask=k < D_IN, other=0.0).to(tl.float32)
+                if VECTORS > 2:
+                    sum2 += values * tl.load(x + 2 * D_IN + k, mask=k < D_IN, other=0.0).to(tl.float32)
+                if VECTORS > 3:
+                    sum3 += values * tl.load(x + 3 * D_IN + k, mask=k < D_IN, other=0.0).to(tl.float32)
+            scale = 1.0
+            added = 0.0
+            if HAS_FACTOR:
+                scale = tl.load(factor + n).to(tl.float32)
+            if HAS_BIAS:
+                added = tl.load(bias + n).to(tl.float32)
+            at = y + offset + n
+            tl.store(at, (tl.sum(sum0) * scale + added).to(y.dtype.element_ty))
+            if VECTORS > 1:
+                tl.store(at + stride, (tl.sum(sum1) * scale + added).to(y.dtype.element_ty))
+            if VECTORS > 2:
+                tl.store(at + 2 * stride, (tl.sum(sum2) * scale + added).to(y.dtype.element_ty))
+            if VECTORS > 3:
+                tl.store(at + 3 * stride, (tl.sum(sum3) * scale + added).to(y.dtype.element_ty))
+
+
+@triton.jit
+def _short_rows(
+    x, w, bias, factor, y, block, d_out, offset, stride, D_IN: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_FACTOR: tl.constexpr, VECTORS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """ROWS short rows of W at once, each by threads of its own; they stay in registers for all vectors."""
+    n, k = block * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
+    inside = (n[:, None] < d_out) & (k[None, :] < D_IN)
+    values = tl.load(w + n[:, None].to(tl.int64) * D_IN + k[None, :], mask=inside, other=0.0).to(tl.float32)
+    for r in tl.static_range(VECTORS):
+        vector = tl.load(x + r * D_IN + k, mask=k < D_IN, other=0.0).to(tl.float32)
+        products = tl.sum(values * vector[None, :], axis=1)
+        if HAS_FACTOR:
+            products *= tl.load(factor + n, mask=n < d_out, other=0.0).to(tl.float32)
+        if HAS_BIAS:
+            products += tl.load(bias + n, mask=n < d_out, other=0.0).to(tl.float32)
+        tl.store(y + r * stride + offset + n, products.to(y.dtype.element_ty), mask=n < d_out)
+
+
+@triton.jit
+def _some_rows(
+    x, w, bias, factor, y, block, d_out, offset, stride, D_IN: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_FACTOR: tl.constexpr, VECTORS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    SHORT: tl.constexpr,
+):  # fmt: skip
+    if SHORT:
+        _short_rows(
+            x, w, bias, factor, y, block, d_out, offset, stride, D_IN, HAS_BIAS, HAS_FACTOR, VECTORS, ROWS, WIDTH
+        )
+    else:
+        _long_rows(
+            x, w, bias, factor, y, block, d_out, offset, stride, D_IN, HAS_BIAS, HAS_FACTOR, VECTORS, ROWS, WIDTH
+        )
 
 
 @triton.jit
 def _matvec(
-    x, w0, w1, w2, b0, b1, b2, f0, f1, f2, y, rows, d_in, d0, d1, d2,
+    x, w0, w1, w2, b0, b1, b2, f0, f1, f2, y, d0, d1, d2, D_IN: tl.constexpr,
     HAS_BIAS: tl.constexpr, HAS_FACTOR: tl.constexpr, VECTORS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    SHORT: tl.constexpr,
 ):  # fmt: skip
     """Up to three matrices with the same vectors, one after the other in ``y``."""
     block = tl.program_id(0)
     blocks0, blocks1 = tl.cdiv(d0, ROWS), tl.cdiv(d1, ROWS)
     width = d0 + d1 + d2
     if block < blocks0:
-        _matvec_rows(x, w0, b0, f0, y, block, rows, d_in, d0, 0, width, HAS_BIAS, HAS_FACTOR, VECTORS, ROWS, WIDTH)
+        _some_rows(
+            x, w0, b0, f0, y, block, d0, 0, width, D_IN, HAS_BIAS, HAS_FACTOR, VECTORS, ROWS, WIDTH, SHORT
+        )  # fmt: skip
     elif block < blocks0 + blocks1:
-        _matvec_rows(
-            x, w1, b1, f1, y, block - blocks0, rows, d_in, d1, d0, width, HAS_BIAS, HAS_FACTOR, VECTORS, ROWS, WIDTH
+        _some_rows(
+            x, w1, b1, f1, y, block - blocks0, d1, d0, width, D_IN, HAS_BIAS, HAS_FACTOR, VECTORS, ROWS, WIDTH, SHORT
         )
     else:
-        _matvec_rows(
-            x, w2, b2, f2, y, block - blocks0 - blocks1, rows, d_in, d2, d0 + d1, width,
-            HAS_BIAS, HAS_FACTOR, VECTORS, ROWS, WIDTH,
+        _some_rows(
+            x, w2, b2, f2, y, block - blocks0 - blocks1, d2, d0 + d1, width, D_IN,
+            HAS_BIAS, HAS_FACTOR, VECTORS, ROWS, WIDTH, SHORT,
         )  # fmt: skip
 
 
@@ -68,15 +121,19 @@ def matvec(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], facto
     rows, d_in = vectors.shape
     sizes = [weight.shape[0] for weight in weights]
     y = x.new_empty(*x.shape[:-1], sum(sizes))
-    per_program, width, warps = (1, 4096, 8) if d_in > 2048 else (2, 2048, 8) if d_in > 1024 else (4, 1024, 8)
+    is_short, is_small = d_in <= 2048, weights[0].dtype.itemsize == 1
+    if is_short:  # 8 KB or so of weights per program
+        width = triton.next_power_of_2(d_in)
+        per_program, warps = max(1, 4096 // width), 4
+    else:
+        width, per_program, warps = 4096, 2 if is_small else 1, 8
     blocks = sum(triton.cdiv(size, per_program) for size in sizes)
     padding = 3 - len(weights)
     matrices = [*weights, *[weights[0]] * padding]
     offsets, scales = ([*some, *[some[0] if some else vectors] * (3 - len(some))] for some in (biases, factors))
     _matvec[(blocks,)](
-        vectors, *matrices, *offsets, *scales, y, rows, d_in, *sizes, *[0] * padding,
-        HAS_BIAS=bool(biases), HAS_FACTOR=bool(factors), VECTORS=triton.next_power_of_2(rows),
-        ROWS=per_program, WIDTH=width, num_warps=warps,
+        vectors, *matrices, *offsets, *scales, y, *sizes, *[0] * padding, D_IN=d_in, HAS_BIAS=bool(biases),
+        HAS_FACTOR=bool(factors), VECTORS=rows, ROWS=per_program, WIDTH=width, SHORT=is_short, num_warps=warps,
     )  # fmt: skip
     return y
 
@@ -140,10 +197,12 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tenso
     out = q.new_empty(batch, tokens, heads, width).transpose(1, 2)
     queries = heads // groups * tokens
     padded = max(16, triton.next_power_of_2(width))
+    # Where there are many programs, small pieces: those without a slot in use are not read.
+    slots_per_pass = 32 if batch * groups >= 256 else 64 if padded > 64 else 128
     _attend[(batch * groups,)](
         q, k, v, bias, out, scale, queries, groups, slots, width,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *bias.stride()[:3], *out.stride()[:3], tokens,
-        IS_MASK=is_mask, QUERIES=max(16, triton.next_power_of_2(queries)), SLOTS=64 if padded > 64 else 128,
+        IS_MASK=is_mask, QUERIES=max(16, triton.next_power_of_2(queries)), SLOTS=slots_per_pass,
         WIDTH=padded, num_warps=4,
     )  # fmt: skip
     return out
