@@ -1,6 +1,6 @@
 """Generation on a GPU: tokens per second of every way to run steps, beside transformers and the bare products.
 
-Usage: python -m benchmarks.decode_gpu [--only gpt2,gpt2-32,llama,beam] [--ways graph] [--no-peers] [--profile]. Before
+Usage: python -m benchmarks.decode_gpu [--only gpt2,gpt2-32,llama,beam] [--ways graph,compiled|none] [--no-peers] [--profile]. Before
 anything is timed, small models in float32 must generate the same texts in every way. Weights are random, in bfloat16. A
 row is the median of three runs after one that warms up, prompts included. A case that fails prints its error, and the
 others go on.
@@ -179,10 +179,11 @@ def beams(decodings: list[str], args: Any) -> None:
     for decoding in decodings:
         run = partial(generate, model, ids, asked, start=[2], decoding=decoding)
         measure(case, decoding, run, rows, "sentences/s")
-        if args.profile and decoding != "dynamic":
+        if decoding != "dynamic":
             few = GenerationSettings(max_new_tokens=2, beam_size=4)
             short = partial(generate, model, ids, few, start=[2], decoding=decoding)
-            print(f"    of which not steps: {timed(short):.4f} s, of {rows / ROWS[-1][2]:.4f} s")
+            print(f"    with one step: {timed(short):.4f} s, of {rows / ROWS[-1][2]:.4f} s")
+        if args.profile and decoding != "dynamic":
             profile(f"{case} {decoding}", run)
 
 
@@ -225,7 +226,7 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true")
     args = parser.parse_args()
     print(torch.cuda.get_device_name(), torch.__version__)
-    decodings = args.ways.split(",")
+    decodings = [way for way in args.ways.split(",") if way != "none"]
     if not args.no_check:
         try:
             check_kernels()

@@ -100,21 +100,37 @@ def joint_linear(x: Float[Tensor, "... d_in"], layers: Sequence[nn.Module]) -> t
     would cost more than the product saves. The kernel of a decoding step reads them where they are. What is not a plain
     ``Linear``, an adapter for one, is called as it is.
     """
+    if (joined := _joint_matvec(x, layers)) is not None:
+        return joined
     plain = [layer for layer in layers if isinstance(layer, Linear) and type(layer) is Linear and layer.fused]
-    sizes = [layer.out_features for layer in plain]
-    biases = [layer.bias for layer in plain if layer.bias is not None]
     if len(plain) < len(layers):
         return tuple(layer(x) for layer in layers)
-    if step_kernels.takes_matvec(x, *(layer.weight for layer in plain)) and len(biases) in (0, len(layers)):
-        return torch.split(step_kernels.matvec(x, [layer.weight for layer in plain], biases, []), sizes, dim=-1)
     if not torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return tuple(layer(x) for layer in layers)
     weight = torch.cat([layer.weight for layer in plain])  # (Σ d_out, d_in)
     bias = None
-    if biases:
-        zeros = (weight.new_zeros(size) for size in sizes)
+    if any(layer.bias is not None for layer in plain):
+        zeros = (weight.new_zeros(layer.out_features) for layer in plain)
         bias = torch.cat([zero if layer.bias is None else layer.bias for layer, zero in zip(plain, zeros, strict=True)])
-    return torch.split(linear(x, weight, bias, fused=True), sizes, dim=-1)
+    return torch.split(linear(x, weight, bias, fused=True), [layer.out_features for layer in plain], dim=-1)
+
+
+def _joint_matvec(
+    x: Float[Tensor, "... d_in"], layers: Sequence[nn.Module]
+) -> tuple[Float[Tensor, "... _"], ...] | None:
+    """Return the outputs of layers of one kind by one kernel of a decoding step; None where it does not apply."""
+    kind = type(layers[0])
+    if kind not in (Linear, QuantizedLinear) or not step_kernels.chosen(x):
+        return None
+    same = [layer for layer in layers if type(layer) is kind and isinstance(layer, Linear | QuantizedLinear)]
+    matrices = [layer.weight if isinstance(layer, Linear) else layer.stored for layer in same if layer.fused]
+    factors = [layer.factors for layer in same if isinstance(layer, QuantizedLinear)]
+    biases = [layer.bias for layer in same if layer.bias is not None]
+    is_whole = len(matrices) == len(layers) and len(biases) in (0, len(layers))
+    if not is_whole or len({matrix.dtype for matrix in matrices}) > 1 or not step_kernels.takes_matvec(x, *matrices):
+        return None
+    y = step_kernels.matvec(x, matrices, biases, factors)
+    return torch.split(y, [len(matrix) for matrix in matrices], dim=-1)
 
 
 class QuantizedLinear(nn.Module):
@@ -154,20 +170,21 @@ class QuantizedLinear(nn.Module):
     @property
     def weight(self) -> Float[Tensor, "d_out d_in"]:
         """W as floats, computed anew at each access."""
-        return self._numbers.float() * self.factors.unsqueeze(-1)
+        return self.stored.float() * self.factors.unsqueeze(-1)
 
     @property
-    def _numbers(self) -> Tensor:
+    def stored(self) -> Tensor:
+        """W as it is stored, to be multiplied by the factors."""
         return self.values if self.kind == "int8" else self.values.view(torch.float8_e4m3fn)
 
     def forward(self, x: Float[Tensor, "... d_in"]) -> Float[Tensor, "... d_out"]:
         """Apply the layer to the last axis of ``x``; the factors multiply the products, not the weights."""
         if self.fused and step_kernels.takes_matvec(x, self.values):
-            return step_kernels.matvec(x, [self._numbers], [] if self.bias is None else [self.bias], [self.factors])
+            return step_kernels.matvec(x, [self.stored], [] if self.bias is None else [self.bias], [self.factors])
         if self.fused and self.kind == "int8" and kernels.takes_int8(x):
             y = kernels.int8_product(x, self.values)  # ... d_out
         else:
-            y = linear(x, self._numbers.to(x.dtype), None, fused=self.fused)
+            y = linear(x, self.stored.to(x.dtype), None, fused=self.fused)
         y = y * self.factors.to(y.dtype)
         return y if self.bias is None else y + self.bias.to(y.dtype)
 

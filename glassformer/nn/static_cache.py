@@ -46,16 +46,14 @@ class StaticLayerCache(LayerCache):
         return self.memory
 
     def fill(self, other: LayerCache, rows: int) -> None:
-        """Copy the slots of an ordinary cache, whose evicted ones stay empty, and the keys and values of its memory."""
+        """Copy the slots of another cache, whose evicted ones stay empty, and the keys and values of its memory."""
         assert self._k is not None
         assert self._v is not None
         for own, kept in ((self._k, other.k), (self._v, other.v)):
-            own.zero_()  # 0 · NaN of an earlier text would be NaN
             if kept is not None:
                 own[:rows, :, other.evicted : other.evicted + other.length] = kept
         if self.memory is not None and other.memory is not None:
             for mine, theirs in zip(self.memory, other.memory, strict=True):
-                mine.zero_()
                 mine[: len(theirs), :, : theirs.shape[2]] = theirs
 
 
@@ -120,6 +118,11 @@ class StaticCache(KVCache):
             self._key_positions[:, :used] = cache.positions
             self._next_position.copy_(cache.next_positions(torch.Size((rows, 1)), None).expand(rows, 1))
             self._slot.fill_(used)
+        # All buffers by one kernel: 0 · NaN of an earlier text would be NaN.
+        layers = self._layers.values()
+        torch._foreach_zero_(
+            [x for layer in layers for x in (layer._k, layer._v, *(layer.memory or ())) if x is not None]
+        )
         for number, layer in self._layers.items():
             assert isinstance(layer, StaticLayerCache)
             layer.fill(cache.layers[number], rows)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 FEW = 4  # vectors that one reading of the weights serves
-MOST_SLOTS = 4096  # slots up to which one program per key/value head is enough
+MOST_SLOTS = 2048  # slots up to which one program per key/value head is enough
 HAS_TRITON = importlib.util.find_spec("triton") is not None  # PyTorch's builds for GPUs bring it
 HALF = (torch.bfloat16, torch.float16)
 
