@@ -1,9 +1,9 @@
 """Generation on a GPU: tokens per second of every way to run steps, beside transformers and the bare products.
 
-Usage: python -m benchmarks.decode_gpu [--only gpt2,gpt2-32,llama,beam] [--ways graph,compiled|none] [--no-peers] [--profile]. Before
-anything is timed, small models in float32 must generate the same texts in every way. Weights are random, in bfloat16. A
-row is the median of three runs after one that warms up, prompts included. A case that fails prints its error, and the
-others go on.
+Usage: python -m benchmarks.decode_gpu [--only gpt2,llama] [--ways graph] [--no-peers] [--no-check] [--profile].
+Before anything is timed, kernels are compared with their formulas, and small models in float32 must generate the same
+texts in every way. Weights are random, in bfloat16. A row is the median of three runs after one that warms up, prompts
+included. A case that fails prints its error, and the others go on.
 """
 
 import argparse
@@ -19,7 +19,8 @@ import torch.nn.functional as F
 
 from glassformer import Transformer, preset
 from glassformer.config import change
-from glassformer.generation import GenerationSettings, generate
+from glassformer.generation import GenerationSettings, generate, steps
+from glassformer.generation.decoder import AHEAD
 
 CUDA = torch.device("cuda")
 INT8, FP8 = (f"Llama-2-7B's shape in {kind}, batch 1" for kind in ("int8", "fp8"))
@@ -52,7 +53,9 @@ def check(decodings: list[str]) -> None:
             ("sampling", {"temperature": 1.0, "top_k": 40, "top_p": 0.9, "samples": 2}),
             ("beam", {"beam_size": 4, "top_beams": 2, "eos": (7, 8)}),
             ("min_new", {"min_new_tokens": 4, "eos": tuple(range(5, 300))}),
+            ("growing", {"max_new_tokens": 100}),
         ):
+            steps.AHEAD = 8 if kind == "growing" else AHEAD
             asked = GenerationSettings(**{"max_new_tokens": 24, **options})
             start = {"start": [2]} if model.encoder is not None else {}
             ids = [row[: 6 + 3 * number] for number, row in enumerate(prompts(4, 20, 1000))]

@@ -10,6 +10,8 @@ Shapes: ``r`` vectors, ``d_in`` and ``d_out`` widths, ``B`` rows, ``H`` heads, `
 """
 
 import importlib.util
+import os
+import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +21,9 @@ from torch import Tensor
 
 FEW = 4  # vectors that one reading of the weights serves
 MOST_SLOTS = 2048  # slots up to which one program per key/value head is enough
-HAS_TRITON = importlib.util.find_spec("triton") is not None  # PyTorch's builds for GPUs bring it
+# PyTorch's builds for GPUs bring Triton, but not the C compiler that it needs.
+HAS_COMPILER = "CC" in os.environ or any(shutil.which(name) for name in ("cc", "gcc", "clang"))
+HAS_TRITON = HAS_COMPILER and importlib.util.find_spec("triton") is not None
 HALF = (torch.bfloat16, torch.float16)
 
 

@@ -144,7 +144,7 @@ def matvec(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], facto
 @triton.jit
 def _attend(
     q, k, v, bias, out, scale, queries, groups, slots, width,
-    qb, qh, qt, kb, kg, ks, vb, vg, vs, bb, bh, bt, ob, oh, ot, tokens,
+    qb, qh, qt, kb, kg, ks, vb, vg, vs, bb, bh, bt, yb, yh, yt, tokens,
     IS_MASK: tl.constexpr, QUERIES: tl.constexpr, SLOTS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """One key/value head of one row: all queries that read it, SLOTS slots at a time; hidden slots are not read."""
@@ -179,7 +179,7 @@ def _attend(
             mixed = mixed * kept[:, None] + tl.dot(weights.to(values.dtype), values, input_precision="ieee")
             highest = higher
     mixed = mixed / tl.where(total == 0.0, 1.0, total)[:, None]
-    at_o = row * ob + head[:, None] * oh + token[:, None] * ot + d[None, :]
+    at_o = row * yb + head[:, None] * yh + token[:, None] * yt + d[None, :]
     tl.store(out + at_o, mixed.to(out.dtype.element_ty), mask=in_q)
 
 
