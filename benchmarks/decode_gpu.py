@@ -73,6 +73,7 @@ def check(decodings: list[str]) -> None:
                 except Exception:
                     print(f"check {name} {kind} {decoding}: FAILED")
                     traceback.print_exc(limit=-6)
+    steps.AHEAD = AHEAD
 
 
 def check_kernels() -> None:
