@@ -50,6 +50,9 @@ def products() -> None:
         values, factors = torch.randint(-127, 128, (33, d_in), dtype=torch.int8), torch.rand(33)
         product = F.linear(x, values.float()) * factors
         assert relative_difference(programs.matvec(x, [values], [], [factors]), product) < 1e-5
+        small = normal(33, d_in).to(torch.float8_e4m3fn)
+        product = F.linear(x, small.float()) * factors
+        assert relative_difference(programs.matvec(x, [small], [], [factors]), product) < 1e-5
 
 
 def attention() -> None:
