@@ -204,8 +204,8 @@ class LoadingOptions:
         dtype: load weights as float32, bfloat16, float16 or float64; the default is the stored type, and
             float32 for a shipped model.
         device: load onto cpu, cuda, cuda:1, mps or xpu.
-        quantize: quantise the weights of linear layers to int8, for a quarter of float32's memory; decoding on a CPU is
-            two to three times faster, with small changes in the results.
+        quantize: quantise the weights of linear layers to int8 or fp8, for a quarter of float32's memory; with int8,
+            decoding on a CPU is two to three times faster, with small changes in the results. fp8 is for GPUs.
     """
 
     panel: ClassVar[str] = MODEL
@@ -296,7 +296,7 @@ GenerationKeywords = Annotated[
     TextOptions,
     Keywords(
         TextOptions,
-        (*SEARCH, "path", "chunk"),
+        (*SEARCH, "path", "chunk", "decoding"),
         {
             "max_new_tokens": LENGTH, "beam_size": "Beam search", "temperature": "Sampling",
             "repetition_penalty": "Constraints on tokens", "eos": LENGTH, "contrastive_alpha": "Contrastive search",
@@ -324,6 +324,7 @@ GenerationKeywords = Annotated[
             "logit_bias": {"help": "Add VALUE to the logit of a token. Repeatable."},
             "path": {"show_default": "sdpa"},
             "chunk": {"min": 1},
+            "decoding": {"show_default": "auto"},
         },
     ),
 ]  # fmt: skip

@@ -15,8 +15,9 @@ from glassformer.config.parts import Head
 
 F = TypeVar("F", bound=Callable[..., object])
 StrPath = str | os.PathLike[str]
-Quantization = Literal["int8"]  # what the weights of linear layers may be quantised to
+Quantization = Literal["int8", "fp8"]  # what the weights of linear layers may be quantised to
 AttentionPath = Literal["eager", "sdpa"]  # how attention is computed: by the formula, or by PyTorch's fused kernels
+Decoding = Literal["auto", "dynamic", "static", "graph", "compiled"]  # how steps are run; see ``generation.steps``
 
 
 class ModelOptions(TypedDict, total=False):
@@ -28,7 +29,8 @@ class ModelOptions(TypedDict, total=False):
         lineage: model type to assume (gpt2, bert …) if config.json has none or an unknown one.
         head: use this head instead of the model's own: lm, classify, none …
         ignore_keys: weights in the file to ignore; * matches anything.
-        quantize: quantise the weights of linear layers to int8, for a quarter of float32's memory; for inference only.
+        quantize: quantise the weights of linear layers to int8 or fp8, for a quarter of float32's memory; for inference
+            only.
         column_major: weights of the decoder and head column by column in memory: decoding in float32 on a CPU is
             faster, results change by rounding.
         fresh: parameters to initialise if the file lacks them or has them in another size, such as 'head.*'.

@@ -15,12 +15,16 @@ from jaxtyping import Bool, Integer
 from torch import Tensor, nn
 
 from glassformer.config.checks import Item, Setting, SettingError, check_choice, check_positive
+from glassformer.config.options import Decoding
 from glassformer.generation.beam import beam_search
 from glassformer.generation.contrastive import contrastive_rows
 from glassformer.generation.decoder import Decoder, check_generates
+from glassformer.generation.device_beam import beams_on_device, device_beam_search
+from glassformer.generation.device_search import chooses_on_device, device_rows
 from glassformer.generation.search import GenerationOutput, IsDone, NewToken, rectangle, search_rows
 from glassformer.generation.settings import GenerationSettings
 from glassformer.generation.speculative import Draft, speculative_rows
+from glassformer.generation.steps import choose_decoding
 from glassformer.models.transformer import Transformer, transformer_of
 from glassformer.nn.attention import PATHS, AttentionPath
 from glassformer.nn.modes import evaluation_view
@@ -44,6 +48,7 @@ def generate(
     path: AttentionPath = "sdpa",
     chunk: int | None = None,
     draft: Draft | None = None,
+    decoding: Decoding = "auto",
 ) -> list[list[GenerationOutput]]:
     """Generate token ids: for each prompt a list of its samples or best beams.
 
@@ -58,6 +63,8 @@ def generate(
         path: the attention path, ``sdpa`` or ``eager``.
         chunk: read prompts in pieces of this many tokens; None: in one piece.
         draft: proposes tokens for speculative decoding, which is faster and leaves the distribution as it is.
+        decoding: how steps are run: ``dynamic``, ``static``, ``graph``, ``compiled``, or by ``auto`` as a CUDA graph
+            wherever that is possible; see ``generation.steps``.
     """
     plain = evaluation_view(_checked_model(model, settings))
     _check_draft(draft, settings)
@@ -66,8 +73,10 @@ def generate(
         return []
     with torch.inference_mode():
         decoder, prefixes, max_new = _prepare(plain, rows, settings, start, path, chunk)
+        decoder.decoding = choose_decoding(plain, decoding, _why_dynamic(settings, is_done, draft))
         if settings.mode == "beam":
-            return beam_search(decoder, prefixes, max_new, settings, is_done)
+            search = beam_search if decoder.decoding == "dynamic" else device_beam_search
+            return search(decoder, prefixes, max_new, settings, is_done)
         return _drained(_search(decoder, rows, prefixes, max_new, settings, is_done, draft))
 
 
@@ -82,6 +91,7 @@ def generate_stream(
     path: AttentionPath = "sdpa",
     chunk: int | None = None,
     draft: Draft | None = None,
+    decoding: Decoding = "auto",
 ) -> Generator[NewToken, None, list[list[GenerationOutput]]]:
     """Like ``generate``, yielding one token at a time; not for beam search, whose tokens are final only at its end.
 
@@ -100,6 +110,7 @@ def generate_stream(
     with torch.inference_mode():  # detached: between two tokens the caller may train the model
         view = evaluation_view(plain, detached=True)
         decoder, prefixes, max_new = _prepare(view, rows, settings, start, path, chunk)
+        decoder.decoding = choose_decoding(view, decoding, _why_dynamic(settings, is_done, draft))
     return _without_gradients(_search(decoder, rows, prefixes, max_new, settings, is_done, draft))
 
 
@@ -118,7 +129,20 @@ def _search(
         return speculative_rows(decoder, draft, prefixes, max_new, settings, is_done, sources)
     if settings.mode == "contrastive":
         return contrastive_rows(decoder, prefixes, max_new, settings, is_done)
+    if decoder.decoding != "dynamic" and is_done is None and chooses_on_device(settings):
+        return device_rows(decoder, prefixes, max_new, settings)
     return search_rows(decoder, prefixes, max_new, settings, is_done)
+
+
+def _why_dynamic(settings: GenerationSettings, is_done: IsDone | None, draft: Draft | None) -> str | None:
+    """Return why a search needs a cache that grows and shrinks; None if it does not."""
+    if draft is not None:
+        return "speculative decoding takes back the tokens that it rejects"
+    if settings.mode == "contrastive":
+        return "contrastive search reads several candidates and keeps one"
+    if settings.mode == "beam" and (is_done is not None or not beams_on_device(settings)):
+        return "this beam search has groups, constraints, stop strings or a record, which are kept in Python"
+    return None
 
 
 def _nothing() -> Generator[NewToken, None, list[list[GenerationOutput]]]:

@@ -111,8 +111,13 @@ class Search:
 
 def penalised(score: float, length: int, settings: GenerationSettings) -> float:
     """Return a sum of log-probabilities, divided by the length penalty."""
+    return score / length_divisor(length, settings)
+
+
+def length_divisor(length: int, settings: GenerationSettings) -> float:
+    """Return what a text of this length has its score divided by."""
     base = length if settings.length_rule == "power" else (5 + length) / 6
-    return score / float(base) ** settings.length_penalty
+    return float(base) ** settings.length_penalty
 
 
 def beam_search(

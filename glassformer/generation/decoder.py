@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor
 
+from glassformer.config.options import Decoding
 from glassformer.models.output_heads import LMHead
 from glassformer.models.transformer import Transformer
 from glassformer.nn.attention import AttentionPath
@@ -32,6 +33,7 @@ class Decoder:
         source_mask: True at real tokens of the source.
         path: the attention path, ``sdpa`` or ``eager``.
         chunk: read prompts in pieces of this many tokens, which bounds the memory they need; None: in one piece.
+        decoding: how steps are run, not ``auto``; see ``steps``.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Decoder:
         *,
         path: AttentionPath = "sdpa",
         chunk: int | None = None,
+        decoding: Decoding = "dynamic",
     ) -> None:
         check_generates(model)
         if (source is None) != (model.encoder is None):
@@ -49,6 +52,7 @@ class Decoder:
         self.model = model
         self.path: AttentionPath = path
         self.chunk = chunk
+        self.decoding: Decoding = decoding
         self.memory_mask = source_mask
         self.memory = None if source is None else model.encode(source, source_mask, path=self.path)
         if self.memory is not None and source_mask is not None:
@@ -70,7 +74,8 @@ class Decoder:
         self, ids: Integer[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None, max_new: int, *, evicts: bool = True
     ) -> tuple[KVCache, Float[Tensor, "B T D"]]:
         """Like ``begin``, but return the hidden states of all tokens; a cache that will be cropped must not evict."""
-        length = ids.shape[1] + min(max_new, AHEAD)
+        # A static cache has its own slots for what follows.
+        length = ids.shape[1] + (min(max_new, AHEAD) if self.decoding == "dynamic" else 0)
         cache = KVCache(length, evicts=evicts)
         # Prefill chunk by chunk; the cache carries keys and values over. Each piece is (B, c, D), c tokens of T.
         size = self.chunk or ids.shape[1]

@@ -187,6 +187,13 @@ def _mark(scores: Scores, tokens: Iterable[Iterable[int]]) -> Bool[Tensor, "R V"
 # --- all together ----------------------------------------------------------------------------------------------------
 
 
+def active_processors(settings: GenerationSettings) -> set[str]:
+    """Return the names of the settings of processors that differ from their defaults."""
+    default = GenerationSettings()
+    names = {name for name in PROCESSORS if getattr(settings, name) != getattr(default, name)}
+    return names if settings.eos else names - {"min_new_tokens"}
+
+
 class Filters:
     """The processors and warpers of some ``GenerationSettings``, built once for a vocabulary and a device."""
 
@@ -217,10 +224,7 @@ class Filters:
 
     @cached_property
     def _active(self) -> set[str]:
-        """Names of the settings of processors that differ from their defaults."""
-        default = GenerationSettings()
-        names = {name for name in PROCESSORS if getattr(self.settings, name) != getattr(default, name)}
-        return names if self.settings.eos else names - {"min_new_tokens"}
+        return active_processors(self.settings)
 
     def process(self, scores: Scores, histories: Histories, step: int, *, check: bool = True) -> Scores:
         """Apply the processors, in the order in which Hugging Face applies them.

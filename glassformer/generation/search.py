@@ -12,6 +12,7 @@ Shapes: ``...`` batch axes, ``B`` prompts, ``R`` rows that are still being gener
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
@@ -25,7 +26,10 @@ from glassformer.generation import filters
 from glassformer.generation.decoder import Decoder
 from glassformer.generation.filters import Filters, check_logits
 from glassformer.generation.settings import GenerationSettings
+from glassformer.generation.steps import LogitsSteps
+from glassformer.nn import step_kernels
 from glassformer.nn.attention import softmax
+from glassformer.nn.cache import KVCache
 from glassformer.nn.norm import upcast
 
 # (index of the prompt, its new tokens) → whether a stop string was reached
@@ -168,7 +172,19 @@ def search_rows(
 
     ``max_new``: how many tokens may follow each prompt before the model's positions end.
     """
-    # Read the prompts, then repeat each of them for its samples.
+    cache, logits, rows = read_prompts(decoder, prompts, max_new, settings)
+    most = min(settings.max_new_tokens, max(max_new))
+    with closing(LogitsSteps(decoder, cache, logits, most)) as steps:
+        return (yield from _search_rows(steps, logits, rows, len(prompts), settings, is_done))
+
+
+def read_prompts(
+    decoder: Decoder,
+    prompts: Sequence[Sequence[int]],
+    max_new: Sequence[int],
+    settings: GenerationSettings,
+) -> tuple[KVCache, Float[Tensor, "R V"], list[SearchRow]]:
+    """Read the prompts, then repeat each of them for its samples: the cache, the logits, and a row for each text."""
     ids, mask = rectangle(prompts, decoder.device)  # (B, T)
     cache, logits = decoder.begin(ids, mask, min(settings.max_new_tokens, max(max_new)))  # logits (B, V)
     rows = [
@@ -179,6 +195,18 @@ def search_rows(
     if settings.samples > 1:
         decoder.select(cache, [row.prompt for row in rows])
         logits = logits.repeat_interleave(settings.samples, 0)  # (R, V)
+    return cache, logits, rows
+
+
+def _search_rows(
+    steps: LogitsSteps,
+    logits: Float[Tensor, "R V"],
+    rows: list[SearchRow],
+    prompts: int,
+    settings: GenerationSettings,
+    is_done: IsDone | None,
+) -> Generator[NewToken, None, list[list[GenerationOutput]]]:
+    """Choose the tokens of all rows in Python, until all of them have ended."""
     choose = Chooser(settings, [(row.prompt, row.sample) for row in rows], logits)
     outputs: dict[tuple[int, int], GenerationOutput] = {}
     for step in range(settings.max_new_tokens):
@@ -196,11 +224,10 @@ def search_rows(
             break
         if len(alive) < len(rows):
             rows = [rows[number] for number in alive]
-            decoder.select(cache, alive)
+            steps.select(alive)
         # Read the new tokens.
-        last = torch.tensor([[row.ids[-1]] for row in rows], device=decoder.device)  # (R, 1)
-        logits = decoder.step(last, cache)[:, -1]  # (R, V)
-    return [[outputs[number, sample] for sample in range(settings.samples)] for number in range(len(prompts))]
+        logits = steps.step([row.ids[-1] for row in rows])  # (R, V)
+    return [[outputs[number, sample] for sample in range(settings.samples)] for number in range(prompts)]
 
 
 class Chooser:
@@ -311,24 +338,33 @@ def draw(probs: Float[Tensor, "R V"], uniforms: Float64[Tensor, "R"]) -> Int[Ten
     """
     if not bool(((uniforms >= 0) & (uniforms < 1)).all()):
         raise ValueError(f"sampling needs numbers of at least 0 and below 1, got {uniforms.tolist()}.")
+    tokens, total = invert(probs, uniforms.to(probs.device))
+    if not bool((total > 0).all()):
+        raise ValueError("a row has no token with a probability above 0, or one that is not a number.")
+    return tokens
+
+
+def invert(
+    probs: Float[Tensor, "R V"], uniforms: Float64[Tensor, "R"]
+) -> tuple[Int[Tensor, "R"], Float64[Tensor, "R"]]:
+    """Return ``draw``'s tokens and the sum of each row's probabilities, unchecked: a check would wait for a GPU."""
     # A parallel sum may change in its last bit where probabilities are 0: such steps are undone.
     ends = probs.double().cumsum(-1).masked_fill(probs == 0, 0.0).cummax(-1).values
     total = ends.amax(-1, keepdim=True)
-    if not bool((total > 0).all()):
-        raise ValueError("a row has no token with a probability above 0, or one that is not a number.")
     # The largest float64 below 1 is 1 − 2⁻⁵³, whose product with the total rounds to less than the total.
-    return torch.searchsorted(ends, uniforms.to(ends.device)[:, None] * total, right=True).squeeze(-1)
+    return torch.searchsorted(ends, uniforms[:, None] * total, right=True).squeeze(-1), total.squeeze(-1)
 
 
 def largest(scores: Float[Tensor, "... V"], count: int) -> tuple[Float[Tensor, "... n"], Int[Tensor, "... n"]]:
     """Return the ``count`` largest scores (all, if there are fewer) and their tokens, the largest first.
 
-    The same as ``scores.topk``, which on a CPU sorts the whole vocabulary with one thread per row. Here the vocabulary
-    is cut into pieces; only the ``count`` pieces with the largest maxima are sorted, since no other can hold a result.
+    The same as ``scores.topk``, which on a CPU sorts the whole vocabulary with one thread per row, and on a GPU passes
+    over it many times. Here the vocabulary is cut into pieces; only the ``count`` pieces with the largest maxima are
+    sorted, since no other can hold a result. On a GPU that pays only where launches cost nothing: in a captured step.
     """
     vocabulary = scores.shape[-1]
     pieces = vocabulary // PIECE
-    if pieces <= 2 * count or scores.device.type != "cpu":
+    if pieces <= 2 * count or not (scores.device.type == "cpu" or step_kernels.captures(scores)):
         top = scores.topk(min(count, vocabulary), dim=-1)
         return top.values, top.indices
     whole = pieces * PIECE

@@ -22,7 +22,7 @@ from glassformer.config.checks import (
     check_number,
     check_positive,
 )
-from glassformer.config.options import AttentionPath, lists_options
+from glassformer.config.options import AttentionPath, Decoding, lists_options
 
 if TYPE_CHECKING:
     from glassformer.generation.speculative import Draft
@@ -176,6 +176,8 @@ class TextOptions(GenerationOptions, total=False):
         keep_special: show special tokens in the text.
         path: attention implementation: PyTorch's fused kernels (sdpa) or the plain formula (eager).
         chunk: prefill prompts in chunks of this many tokens; by default in one pass.
+        decoding: how steps are run: with a cache that grows (dynamic), one of fixed size (static), as one CUDA graph
+            (graph), compiled (compiled); auto: graph on a GPU wherever that is possible, else dynamic.
         draft: a ``ModelDraft`` or ``PromptLookup`` for speculative decoding, which is faster and leaves the text's
             distribution as it is.
         start: the ids that an encoder-decoder's text begins with; None: its start token.
@@ -187,6 +189,7 @@ class TextOptions(GenerationOptions, total=False):
     keep_special: bool
     path: AttentionPath
     chunk: int | None
+    decoding: Decoding
     draft: "Draft | None"
     start: Sequence[int] | None
     task: Mapping[str, Any] | None

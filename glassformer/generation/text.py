@@ -35,7 +35,7 @@ from glassformer.hub import Loaded
 from glassformer.text.languages import Languages, Task, find_translation, languages_of, tasks_of
 from glassformer.text.tokenizer import Tokenizer
 
-API_OPTIONS = ("path", "chunk", "draft", "start")  # passed on to ``api.generate`` as they are
+API_OPTIONS = ("path", "chunk", "decoding", "draft", "start")  # passed on to ``api.generate`` as they are
 REPLY_LENGTH = 512  # new tokens of a chat reply where neither user nor folder says how many
 Message = Mapping[str, Any]
 

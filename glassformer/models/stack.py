@@ -109,6 +109,8 @@ class Stack(nn.Module):
             rows, slots = inputs.memory_token_mask.shape
             memory_mask = resolve(padding(inputs.memory_token_mask), (rows, 1, 1, slots), x.device, keep_causal=False)
         shared = replace(shared, token_mask=token_mask, memory=inputs.memory, memory_mask=memory_mask, path=path)
+        if cache is not None and cache.is_static:
+            return self._static_contexts(x, shared, inputs.positions, key_positions)
         # The mask without a window.
         base, documents = Mask(causal=self.facts.causal, keys=token_mask), inputs.documents
         if documents is not None:
@@ -151,6 +153,26 @@ class Stack(nn.Module):
         facts = self.facts.attention
         plain = facts.score_bias is None and set(facts.windows) == {None} and self.facts.convolution is None
         return plain and has_packed_kernel(device, dtype)
+
+    def _static_contexts(
+        self, x: Float[Tensor, "B 1 D"], shared: AttentionContext, queries: Int[Tensor, "B 1"], keys: Int[Tensor, "B S"]
+    ) -> list[AttentionContext]:
+        """Return the contexts of a single token with a static cache: empty slots and those beyond a window are masked.
+
+        There is no triangle, since no slot is later than the token; and windows count positions, since slots that no
+        token will attend to any more stay where they are. On the fused path, mask and bias are one tensor from here on.
+        """
+        assert shared.token_mask is not None
+        by_window: dict[int | config.BlockSparse | None, AttentionContext] = {}
+        for window in dict.fromkeys(self.facts.attention.windows):
+            allowed = shared.token_mask
+            if isinstance(window, int):
+                allowed = allowed & (distances(queries, keys).squeeze(-2).abs() < window)
+            context = replace(shared, mask=DenseMask(allowed[:, None, None]))  # B 1 1 S
+            if shared.path != "eager" and shared.bias is None and shared.relative is None:
+                context = replace(context, bias=torch.zeros_like(allowed[:, None, None], dtype=x.dtype))
+            by_window[window] = _merge_mask_into_bias(context)
+        return [by_window[window] for window in self.layer_windows]
 
     def _layer_caches(self, cache: KVCache) -> list[LayerCache | None]:
         """Return the cache of every layer; layers with a window may evict old slots."""

@@ -288,9 +288,10 @@ class Transformer(nn.Module):
             positions = positions_from_mask(token_mask)
         else:
             positions = torch.arange(ids.shape[-1], device=ids.device)
-        # Read the positions only where they may be too large: on a GPU that waits for them.
+        # Read the positions only where they may be too large: on a GPU that waits for them. Whoever steps with a static
+        # cache counts the steps.
         length = ids.shape[-1] + (0 if cache is None else cache.length)
-        if self.max_length is not None and length > self.max_length:
+        if self.max_length is not None and length > self.max_length and not (cache is not None and cache.is_static):
             _check_length(int(positions.max()) + 1, self.max_length)
         return positions, token_mask, documents
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from glassformer.config.checks import check_choice, check_probability
 from glassformer.config.options import AttentionPath as AttentionPath
+from glassformer.nn import step_kernels
 from glassformer.nn.masks import DenseMask, Mask, as_mask
 from glassformer.nn.norm import upcast, without_autocast
 from glassformer.nn.observer import Observer, needs_formula, observe
@@ -198,6 +199,8 @@ def _fused(
     heads, groups = q.shape[1], k.shape[1]
     if isinstance(attn_mask, WindowMask):
         out = attend_in_window(q, k, v, attn_mask, scale, dropout)
+    elif attn_mask is not None and step_kernels.takes_attend(q, k, v, attn_mask):
+        out = step_kernels.attend(q, k, v, attn_mask, scale)
     elif heads == groups:
         out = F.scaled_dot_product_attention(q, k, v, attn_mask, dropout, is_causal, scale=scale)
     elif q.shape[2] > 1:

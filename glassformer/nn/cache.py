@@ -160,6 +160,8 @@ class KVCache:
         evicts: layers with a window drop slots that no later token can attend to. Padding must then be on the left.
     """
 
+    is_static = False  # True: of fixed size, with slots that are not written yet; see ``static_cache``
+
     def __init__(self, capacity: int | None = None, *, evicts: bool = False) -> None:
         if capacity is not None:
             check_positive(capacity=capacity)
@@ -178,6 +180,11 @@ class KVCache:
         if number not in self._layers:
             self._layers[number] = LayerCache(self.capacity, window if self.evicts else None)
         return self._layers[number]
+
+    @property
+    def layers(self) -> dict[int, LayerCache]:
+        """The caches of the layers, by number."""
+        return self._layers
 
     @property
     def nbytes(self) -> int:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from glassformer import config
 from glassformer.config.checks import check_choice, check_positive, check_probability
-from glassformer.nn import kernels
+from glassformer.nn import kernels, step_kernels
 from glassformer.nn.linear import Linear, joint_linear, truncated_normal_
 from glassformer.nn.modes import dropout
 from glassformer.nn.norm import make_norm, upcast
@@ -120,7 +120,7 @@ class FeedForward(nn.Module):
         # Expand to the hidden width. The gate is computed first: its pre-activation is freed before up(x) is allocated.
         if self.gate is None:
             hidden = activated(self.up(x), activation)  # ... f
-        elif torch.compiler.is_compiling():
+        elif torch.compiler.is_compiling() or step_kernels.captures(x):
             gate, up = joint_linear(x, (self.gate, self.up))
             hidden = gated(activated(gate, activation), up)  # ... f
         else:

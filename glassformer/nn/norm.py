@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from glassformer.config import Norm
 from glassformer.config.checks import check_eps, check_positive
-from glassformer.nn import kernels
+from glassformer.nn import kernels, step_kernels
 
 _NO_CONTEXT = nullcontext()
 
@@ -51,6 +51,8 @@ def loses_gradient_sums(x: Tensor, *parameters: Tensor | None) -> bool:
 
 def rms_norm(x: Float[Tensor, "... d"], weight: Float[Tensor, "d"], eps: float) -> Float[Tensor, "... d"]:
     """x / √(mean(x²) + eps) · weight."""
+    if step_kernels.captures(x):
+        return step_kernels.normalise(x, weight, None, eps, centre=False)
     return (_divide_by_rms(upcast(x), eps) * weight).to(x.dtype)
 
 
@@ -70,6 +72,8 @@ def layer_norm(
     # an account predict the memory of each.
     if fused and not (x.dtype == weight.dtype and loses_gradient_sums(x, weight, bias)):
         if x.dtype == weight.dtype and (bias is None or bias.dtype == x.dtype) and not is_autocast(x):
+            if step_kernels.captures(x):
+                return step_kernels.normalise(x, weight, bias, eps, centre=True)
             return kernels.layer_norm(x, weight.shape, weight, bias, eps)
         # Mixed dtypes: bring all tensors to one; autocast would return float32.
         wide = x if x.dtype == weight.dtype else upcast(x)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from glassformer.config import Rotary, RotaryScaling
 from glassformer.config.checks import check_choice, check_positive
 from glassformer.config.positions import Pairing
+from glassformer.nn import step_kernels
 from glassformer.nn.linear import look_up
 from glassformer.nn.norm import upcast
 from glassformer.nn.positions import align_positions, angle_dtype, check_width, frequencies
@@ -48,6 +49,8 @@ class RotaryAngles:
 
     def apply_rotary(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
         """Rotate each pair (a, b) of ``x`` to (a·cos − b·sin, a·sin + b·cos), in at least float32."""
+        if x.ndim == 4 and x.shape[1] == 1 and self.cos.ndim == 4 and step_kernels.captures(x):
+            return step_kernels.rotate(x, self.cos, self.sin, halves=self.pairing == "halves")
         # Partial rotary: only the first 2 · P dimensions rotate.
         rotary_width = 2 * self.cos.shape[-1]
         if rotary_width < x.shape[-1]:

@@ -66,7 +66,9 @@ def too_large(code: str) -> list[str]:
         if isinstance(node, ast.FunctionDef):
             lines, arguments = (node.end_lineno or 0) - node.lineno + 1, len(node.args.args) + len(node.args.kwonlyargs)
             found += [f"{node.name} has {lines} lines"] if lines > 60 else []
-            found += [f"{node.name} has {arguments} arguments"] if arguments > 10 else []
+            # Programs for a GPU get pointers, sizes and strides one by one.
+            is_program = any(ast.unparse(decorator) == "triton.jit" for decorator in node.decorator_list)
+            found += [f"{node.name} has {arguments} arguments"] if arguments > 10 and not is_program else []
     return found
 
 

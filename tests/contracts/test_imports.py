@@ -4,6 +4,7 @@ import ast
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -149,7 +150,7 @@ def test_everything_imports_in_a_fresh_interpreter() -> None:
     names = [
         ".".join(("glassformer", *m.relative_to(PACKAGE).with_suffix("").parts))
         for m in MODULES
-        if m.stem != "__main__"
+        if m.stem != "__main__" and (m.stem != "triton_programs" or find_spec("triton") is not None)
     ]
     names = [name.removesuffix(".__init__") for name in names]
     run(f"import importlib\nfor name in {json.dumps(names)}: importlib.import_module(name)")

@@ -32,6 +32,20 @@ def test_rounding_changes_a_weight_by_half_a_step_at_most(shape: tuple[int, int]
     assert not module.weight[0].any()
 
 
+def test_fp8_rounds_each_weight_by_a_sixteenth_at_most_and_survives_a_cast() -> None:
+    weight = normal(33, 64, dtype=torch.float32)
+    weight[0] = 0.0
+    module = QuantizedLinear(weight, kind="fp8")
+    assert module.values.dtype.itemsize == 1
+    smallest = weight.abs().amax(-1, keepdim=True) / 448 * 2.0**-6  # below it, e4m3 has fewer bits
+    error = (module.weight - weight).abs()
+    assert bool((error <= (weight.abs() / 16 + smallest / 8) * 1.001).all())
+    x = normal(3, 64, dtype=torch.float32)
+    assert relative_difference(module(x), x @ module.weight.T) < 1e-5
+    before = module.values.clone()
+    assert torch.equal(module.half().values, before)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("rows", [1, 3, FEW_ROWS, FEW_ROWS + 1, 70])
 @pytest.mark.parametrize(("inner", "outer", "bias"), [(96, 80, False), (64, 37, True), (12, 5, True)])
@@ -98,7 +112,7 @@ def test_a_shipped_model_loads_as_int8_and_predicts_as_before(tmp_path: Path) ->
     assert held < 0.6 * sum(parameter.nbytes for parameter in plain.model.decoder.parameters())  # stored as bfloat16
     with pytest.raises(WeightsError, match="int8 weights cannot be saved; load it again without quantize"):
         loaded.save(tmp_path / "model")
-    with types_unchecked(), pytest.raises(ValueError, match="quantize must be one of int8; got 'int3'"):
+    with types_unchecked(), pytest.raises(ValueError, match="quantize must be one of fp8, int8; got 'int3'"):
         hub.load("stories", quantize="int3")  # type: ignore[typeddict-item]
 
 

@@ -1,0 +1,206 @@
+"""A KV cache of fixed size for steps of one token: every step runs the same operations on the same memory.
+
+An ordinary ``KVCache`` grows: each step has other shapes, and Python counts its slots. Here buffers, masks and
+positions have all their slots from the start, and the next slot is a number on the device, so that a step can be
+captured once as a CUDA graph, or compiled, and repeated. Slots that were not written yet are masked out.
+
+Shapes: ``B`` rows, ``G`` key/value heads, ``C`` slots (capacity), ``K`` width of a head, ``V`` width of a value, ``M``
+tokens of the memory, ``N`` rows of the memory, ``L`` layers.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from glassformer.config.checks import check_positive
+from glassformer.nn import step_kernels
+from glassformer.nn.cache import KVCache, LayerCache
+
+
+class StaticLayerCache(LayerCache):
+    """Keys and values of one layer in buffers of fixed size, and those of the memory."""
+
+    def __init__(self, k: Float[Tensor, "B G C K"], v: Float[Tensor, "B G C V"], slot: Int[Tensor, "1"]) -> None:
+        super().__init__(k.shape[-2])
+        self._k, self._v = k, v
+        self.length = k.shape[-2]
+        self._slot = slot
+
+    def extend(
+        self, k: Float[Tensor, "B G 1 K"], v: Float[Tensor, "B G 1 V"]
+    ) -> tuple[Float[Tensor, "B G C K"], Float[Tensor, "B G C V"]]:
+        """Write the new token's keys and values into the next slot; return all slots."""
+        assert self._k is not None
+        assert self._v is not None
+        if step_kernels.captures(k):
+            step_kernels.write_slot(k, v, self._k, self._v, self._slot)
+            return self._k, self._v
+        return self._k.index_copy_(2, self._slot, k), self._v.index_copy_(2, self._slot, v)
+
+    def project_memory_once(self, project: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        """Return the keys and values of the memory, which were projected before."""
+        del project
+        assert self.memory is not None
+        return self.memory
+
+    def fill(self, other: LayerCache, rows: int) -> None:
+        """Copy the slots of another cache, whose evicted ones stay empty, and the keys and values of its memory."""
+        assert self._k is not None
+        assert self._v is not None
+        for own, kept in ((self._k, other.k), (self._v, other.v)):
+            if kept is not None:
+                own[:rows, :, other.evicted : other.evicted + other.length] = kept
+        if self.memory is not None and other.memory is not None:
+            for mine, theirs in zip(self.memory, other.memory, strict=True):
+                mine[: len(theirs), :, : theirs.shape[2]] = theirs
+
+
+class StaticCache(KVCache):
+    """The caches of all layers, of fixed size; filled from an ordinary cache after the prompt has been read.
+
+    ``decode`` may be called with one token per row, any number of times up to the capacity, and ``advance`` after it.
+    Nothing is checked on the way: the caller counts the steps.
+
+    Args:
+        like: a cache that has read a text, for the number of rows and layers and the widths of their heads.
+        capacity: slots.
+        memory_slots: tokens of the memory, at least those of ``like``; the rest is masked out by the caller.
+        max_length: positions of the model; rows that have ended, but are still read, stay at the last of them.
+    """
+
+    is_static = True
+
+    def __init__(
+        self, like: KVCache, capacity: int, memory_slots: int | None = None, *, max_length: int | None = None
+    ) -> None:
+        super().__init__(capacity)
+        self._last = None if max_length is None else max_length - 1
+        check_positive(capacity=capacity)
+        layers = like.layers
+        first = next((layer for layer in layers.values() if layer.k is not None), None)
+        if first is None or first.k is None:
+            raise ValueError("a static cache is made from a cache that has read at least one token.")
+        rows, device = len(first.k), first.k.device
+        self._slot = torch.zeros(1, dtype=torch.long, device=device)
+        self._next_position = torch.zeros(rows, 1, dtype=torch.long, device=device)
+        self._token_mask = torch.zeros(rows, capacity, dtype=torch.bool, device=device)
+        self._key_positions = torch.zeros(rows, capacity, dtype=torch.long, device=device)
+        self.length = 1  # not zero; the number of slots in use is known on the device alone
+        for number, layer in layers.items():
+            assert layer.k is not None
+            assert layer.v is not None
+            k, v = (x.new_zeros(rows, x.shape[1], capacity, x.shape[-1]) for x in (layer.k, layer.v))
+            own = self._layers[number] = StaticLayerCache(k, v, self._slot)
+            if layer.memory is not None:
+                n, slots = layer.memory[0].shape[0], memory_slots or layer.memory[0].shape[2]
+                mk, mv = (x.new_zeros(n, x.shape[1], slots, x.shape[-1]) for x in layer.memory)
+                own.memory = mk, mv
+
+    def fill(self, cache: KVCache) -> None:
+        """Continue from an ordinary cache with as many rows, or from a smaller static one."""
+        rows, capacity = self._token_mask.shape
+        used = cache.capacity if isinstance(cache, StaticCache) else cache.length
+        assert used is not None
+        if used > capacity:
+            raise ValueError(f"a static cache of {capacity} slots cannot hold the {used} slots of another cache.")
+        self._token_mask.zero_()
+        self._key_positions.zero_()
+        if isinstance(cache, StaticCache):
+            self._token_mask[:, :used] = cache._token_mask
+            self._key_positions[:, :used] = cache._key_positions
+            self._next_position.copy_(cache._next_position)
+            self._slot.copy_(cache._slot)
+        else:
+            assert cache.positions is not None
+            self._token_mask[:, :used] = True if cache.token_mask is None else cache.token_mask
+            self._key_positions[:, :used] = cache.positions
+            self._next_position.copy_(cache.next_positions(torch.Size((rows, 1)), None).expand(rows, 1))
+            self._slot.fill_(used)
+        # All buffers by one kernel: 0 · NaN of an earlier text would be NaN.
+        layers = self._layers.values()
+        torch._foreach_zero_(
+            [x for layer in layers for x in (layer._k, layer._v, *(layer.memory or ())) if x is not None]
+        )
+        for number, layer in self._layers.items():
+            assert isinstance(layer, StaticLayerCache)
+            layer.fill(cache.layers[number], rows)
+
+    def advance(self) -> None:
+        """Go on to the next slot and the next position; call it after each step."""
+        self._slot += 1
+        self._next_position += 1
+        if self._last is not None:
+            self._next_position.clamp_(max=self._last)
+
+    def reorder(self, rows: Int[Tensor, "B"], *, since: int = 0, beams: int | None = None) -> None:
+        """Make row i continue from row ``rows[i]``; they must have the same mask and positions, as beams of a prompt.
+
+        Slots before ``since`` are equal in both and stay where they are. ``beams``: how many consecutive rows are the
+        beams of one prompt.
+        """
+        for layer in self._layers.values():
+            assert layer._k is not None
+            assert layer._v is not None
+            if beams is not None and step_kernels.captures(layer._k):
+                step_kernels.reorder((layer._k, layer._v), rows, self._slot, beams, since)
+                continue
+            for buffer in (layer._k, layer._v):
+                moved = buffer[:, :, since:]
+                moved.copy_(moved.index_select(0, rows))
+
+    # ---- what a call of the model asks of a cache
+
+    def claim(self, owner: object, batch: int) -> None:
+        """Nothing to check: the caller made the cache for these rows."""
+
+    def check_memory(self, memory: Float[Tensor, "N M D"], mask: Bool[Tensor, "N M"] | None) -> None:
+        """Nothing to check: keys and values of the memory are in the cache."""
+
+    def next_positions(self, shape: torch.Size, token_mask: Bool[Tensor, "B 1"] | None) -> Int[Tensor, "B 1"]:
+        """Return the position of the next token of each row."""
+        if shape[-1] != 1 or token_mask is not None:
+            raise ValueError(f"a static cache takes one real token per row and call, got {shape[-1]}, or a mask.")
+        return self._next_position
+
+    def extend_token_mask(
+        self, token_mask: Bool[Tensor, "B 1"] | None, batch: int, new: int
+    ) -> Bool[Tensor, "B C"] | None:
+        """Mark the next slot as a token's; return which of all slots hold one."""
+        del token_mask, batch, new
+        return self._token_mask.index_fill_(1, self._slot, True)
+
+    def extend_positions(self, positions: Int[Tensor, "B 1"]) -> Int[Tensor, "B C"]:
+        """Write the positions of the next slot and return those of all."""
+        return self._key_positions.index_copy_(1, self._slot, positions.expand(len(self._key_positions), 1))
+
+    def select(self, rows: Int[Tensor, "R"], *, memory_rows: Int[Tensor, "N"] | None = None) -> None:
+        """Refused: the rows of a static cache are fixed."""
+        del rows, memory_rows
+        raise ValueError("a static cache keeps its rows; select them in the ordinary cache that it is filled from.")
+
+    def crop(self, length: int) -> None:
+        """Refused: the slots in use are counted on the device."""
+        del length
+        raise ValueError("a static cache cannot be cropped; use a KVCache.")
+
+
+def capacity_for(slots: int, least: int = 64) -> int:
+    """Return a capacity for so many slots: few sizes, so that captured steps can be used again, none much too large.
+
+    Multiples of 64 up to 512, of 128 up to 1,024, and so on: of an eighth of the next power of two.
+    """
+    unit = max(least, (1 << (slots - 1).bit_length()) // 8)
+    return -(-slots // unit) * unit
+
+
+def layer_shapes(cache: KVCache) -> Sequence[tuple[object, ...]]:
+    """Return what the buffers of a static cache depend on: head counts, widths and types, layer by layer."""
+    shapes: list[tuple[object, ...]] = []
+    for number, layer in sorted(cache.layers.items()):
+        assert layer.k is not None
+        assert layer.v is not None
+        memory = None if layer.memory is None else tuple((x.shape[1], x.shape[3], x.dtype) for x in layer.memory)
+        shapes.append((number, *((x.shape[1], x.shape[3], x.dtype) for x in (layer.k, layer.v)), memory))
+    return shapes

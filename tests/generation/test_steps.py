@@ -1,0 +1,278 @@
+"""Static caches, tokens and beams chosen on the device, compiled steps: the same texts as the dynamic steps."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from glassformer import record
+from glassformer.config import BlockSparse, Disentangled, LMHead, ModelConfig
+from glassformer.generation import steps
+from glassformer.generation.api import generate, generate_stream
+from glassformer.generation.decoder import Decoder
+from glassformer.generation.search import GenerationOutput
+from glassformer.generation.settings import GenerationSettings
+from glassformer.generation.steps import StepRunner, StepState, choose_decoding, why_not_captured, why_not_static
+from glassformer.models.transformer import Transformer
+from glassformer.nn.cache import KVCache
+from glassformer.nn.static_cache import StaticCache, capacity_for
+from tests.configs import CONFIGS, LONGEST, built, random_config, tokens
+from tests.helpers import largest_difference, randomise, some_at_once
+
+WRITERS = [name for name, facts in CONFIGS.items() if facts.decoder is not None and isinstance(facts.head, LMHead)]
+PROMPTS = [[1, 2, 3, 4, 5], [7, 8], [9, 1, 2]]
+SETTINGS: dict[str, dict[str, Any]] = {
+    "greedy": {"eos": (3,)},
+    "sample": {"temperature": 1.0, "top_k": 5, "top_p": 0.9, "min_p": 0.01, "samples": 2, "eos": (3, 5)},
+    "beam": {"beam_size": 3, "top_beams": 3, "eos": (3,)},
+    "processors": {"temperature": 0.7, "min_new_tokens": 4, "repetition_penalty": 1.3, "eos": (3, 4, 5, 6)},
+    "alternatives": {"top_alternatives": 2, "record": True, "eos": (3,)},
+}
+
+
+def start_of(model: Transformer) -> dict[str, Any]:
+    return {} if model.encoder is None else {"start": [2]}
+
+
+def assert_same(ours: list[list[GenerationOutput]], theirs: list[list[GenerationOutput]], bound: float = 1e-9) -> None:
+    for mine, other in zip(ours, theirs, strict=True):
+        for a, b in zip(mine, other, strict=True):
+            assert (a.ids, a.ended) == (b.ids, b.ended)
+            assert a.log_probs == pytest.approx(b.log_probs, abs=bound)
+            assert a.score == pytest.approx(b.score, abs=bound)
+            assert [[one.token for one in some] for some in a.alternatives] == [
+                [one.token for one in some] for some in b.alternatives
+            ]
+
+
+@pytest.mark.parametrize("kind", SETTINGS)
+@pytest.mark.parametrize("name", some_at_once(WRITERS, lambda name: name in ("gpt2", "t5", "gpt_neo", "llama")))
+def test_static_steps_generate_the_same_texts(name: str, kind: str) -> None:
+    model = built(name)
+    asked = GenerationSettings(max_new_tokens=12, **SETTINGS[kind])
+    expected = generate(model, PROMPTS, asked, **start_of(model))
+    assert_same(generate(model, PROMPTS, asked, decoding="static", **start_of(model)), expected)
+
+
+def generates(facts: ModelConfig) -> bool:
+    decoder = facts.decoder
+    if (
+        facts.vocab < 8
+        or decoder is None
+        or not decoder.causal
+        or not isinstance(facts.head, LMHead)
+        or decoder.convolution is not None
+    ):
+        return False
+    attends = decoder.attention
+    return not isinstance(attends.score_bias, Disentangled) and not any(
+        isinstance(window, BlockSparse) for window in attends.windows
+    )
+
+
+RANDOM = [seed for seed in range(200) if generates(random_config(seed))]
+
+
+@pytest.mark.parametrize("seed", some_at_once(RANDOM, lambda seed: seed in RANDOM[:12]))
+def test_random_models(seed: int) -> None:
+    facts = random_config(seed)
+    model, prompts = built(facts), [[token % facts.vocab for token in prompt] for prompt in PROMPTS]
+    assert why_not_static(model) is None
+    for kind in ("greedy", "sample", "beam"):
+        asked = GenerationSettings(max_new_tokens=8, **SETTINGS[kind])
+        expected = generate(model, prompts, asked, **start_of(model))
+        assert_same(generate(model, prompts, asked, decoding="static", **start_of(model)), expected)
+
+
+@pytest.mark.parametrize(
+    ("early", "penalty", "rule"),
+    some_at_once(
+        product((True, False, "never"), (-1.0, 0.0, 0.7, 2.0), ("power", "gnmt")),
+        lambda given: given[1] in (0.7, -1.0) and given[2] == "power",
+    ),
+)
+def test_beams_on_the_device_follow_the_same_rules(early: Any, penalty: float, rule: Any) -> None:
+    for seed, eos in product(range(4), ((3,), (0, 2), ())):
+        facts = replace(CONFIGS["gpt2"], vocab=5 + 3 * seed)
+        model = built(facts, seed=seed)
+        asked = GenerationSettings(
+            beam_size=4,
+            top_beams=4,
+            max_new_tokens=7,
+            eos=eos,
+            early_stopping=early,
+            length_penalty=penalty,
+            length_rule=rule,
+        )
+        prompts = [[1, 2, 3], [4], [0, 1, 2, 3, 4, 0, 1]]
+        assert_same(generate(model, prompts, asked, decoding="static"), generate(model, prompts, asked))
+
+
+def test_rows_that_end_with_the_positions_of_the_model() -> None:
+    """The longest prompt has room for 2 tokens; its row is read on with the others, at the last position."""
+    model = built("gpt2")
+    prompts = [[1] * (LONGEST - 2), [1, 2], [3] * (LONGEST - 9)]
+    for options in ({}, {"temperature": 1.0}, {"beam_size": 3}, {"min_new_tokens": 1, "eos": (2,)}):
+        asked = GenerationSettings(max_new_tokens=40, **options)
+        expected = generate(model, prompts, asked)
+        assert {text[0].ended for text in expected} & {"context"}
+        assert_same(generate(model, prompts, asked, decoding="static"), expected)
+
+
+@pytest.mark.parametrize("name", ["llama", "t5"])
+def test_a_static_cache_grows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From 64 to 128 slots; sampling needs a second set of 64 random numbers before."""
+    monkeypatch.setattr(steps, "AHEAD", 8)
+    model = built(name)
+    for options in ({}, {"temperature": 1.0}, {"beam_size": 2}, {"min_new_tokens": 1, "eos": (30,)}):
+        asked = GenerationSettings(max_new_tokens=70, **options)
+        expected = generate(model, PROMPTS[:2], asked, **start_of(model))
+        assert_same(generate(model, PROMPTS[:2], asked, decoding="static", **start_of(model)), expected)
+
+
+def test_a_prompt_longer_than_the_window_of_a_cache_that_evicts() -> None:
+    model = built("gpt_neo")
+    prompts, asked = [[1, 2, 3, 4, 5, 6, 7, 8, 9, 10], [4, 5, 6]], GenerationSettings(max_new_tokens=10)
+    for chunk in (None, 2):
+        expected = generate(model, prompts, asked, chunk=chunk)
+        assert_same(generate(model, prompts, asked, chunk=chunk, decoding="static"), expected)
+
+
+@pytest.mark.parametrize("path", ["eager", "sdpa"])
+def test_a_step_equals_the_whole_text(path: Any) -> None:
+    model = built("llama")
+    text = tokens(3, 9)
+    with torch.inference_mode():
+        decoder = Decoder(model, path=path, decoding="static")
+        cache, _ = decoder.begin(text[:, :5], None, 4)
+        run = StepRunner(decoder, "test", lambda like, capacity: StepState(decoder, like, 3, capacity))
+        state = run.begin(cache, 4)
+        for at in range(5, 9):
+            state.tokens.copy_(text[:, at : at + 1])
+            logits = state.read(model)
+            assert largest_difference(logits, model(text[:, : at + 1])[:, -1]) < 1e-12
+
+
+def test_streams_yield_every_token_and_can_be_closed() -> None:
+    model = built("llama")
+    asked = GenerationSettings(max_new_tokens=9)
+    whole = generate(model, [[1, 2]], asked)[0][0]
+    stream = generate_stream(model, [[1, 2]], asked, decoding="static")
+    assert [token.token for token in stream] == whole.ids
+    stream = generate_stream(model, [[1, 2]], asked, decoding="static")
+    assert next(stream).token == whole.ids[0]
+    stream.close()
+
+
+def test_damaged_weights_are_reported_as_in_dynamic_steps() -> None:
+    for options in ({}, {"temperature": 1.0}, {"beam_size": 2}):
+        model = built("gpt2")
+        with torch.no_grad():
+            model.decoder.norm.weight[0] = torch.nan
+        messages = []
+        for decoding in ("dynamic", "static"):
+            with pytest.raises(ValueError, match="hold NaN in row 0") as caught:
+                generate(model, [[1, 2]], GenerationSettings(max_new_tokens=3, **options), decoding=decoding)
+            messages.append(str(caught.value))
+        assert messages[0] == messages[1]
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def test_decodings_that_are_impossible_say_why() -> None:
+    model = built("gpt2")
+    asked = GenerationSettings(max_new_tokens=2)
+    with pytest.raises(ValueError, match="needs a GPU, and the model is on cpu"):
+        generate(model, [[1]], asked, decoding="graph")
+    with pytest.raises(ValueError, match="decoding must be"):
+        generate(model, [[1]], asked, decoding="quick")  # type: ignore[arg-type]
+    for options, why in (
+        ({"beam_size": 4, "beam_groups": 2, "diversity": 1.0}, "groups"),
+        ({"contrastive_alpha": 0.5, "top_k": 3}, "contrastive"),
+        ({"beam_size": 2, "repetition_penalty": 1.2}, "constraints"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            generate(model, [[1]], GenerationSettings(max_new_tokens=2, **options), decoding="static")
+
+
+def test_models_that_run_python_at_each_step_are_not_captured() -> None:
+    def why(model: Transformer) -> str:
+        return why_not_captured(model, "compiled") or ""
+
+    class Own(nn.Identity):
+        pass
+
+    assert why(built("gpt2")) == ""
+    hooked = built("gpt2")
+    hooked.decoder.blocks[0].register_forward_hook(lambda *_: None)
+    assert "hook" in why(hooked)
+    other = built("gpt2")
+    other.decoder.blocks[0].ffn = Own()
+    assert "Own" in why(other)
+    replaced = built("gpt2")
+    replaced.decoder.forward = lambda *_: None  # type: ignore[method-assign]
+    assert "forward" in why(replaced)
+    seen = built("gpt2")
+    with record(seen):
+        assert "observed" in why(seen)
+        assert choose_decoding(seen, "auto") == "dynamic"
+
+
+def test_block_sparse_attention_is_refused() -> None:
+    name = next((n for n in WRITERS if why_not_static(built(n)) is not None), None)
+    if name is not None:
+        with pytest.raises(ValueError, match="is not possible"):
+            generate(built(name), [[1]], GenerationSettings(max_new_tokens=2), decoding="static")
+
+
+def test_a_static_cache_refuses_what_it_cannot_do() -> None:
+    model = built("gpt2")
+    with torch.inference_mode():
+        with pytest.raises(ValueError, match="read at least one token"):
+            StaticCache(KVCache(), 8)
+        cache = KVCache()
+        model.decode(tokens(2, 5), cache=cache)
+        static = StaticCache(cache, 8)
+        with pytest.raises(ValueError, match="cannot hold the 5 slots"):
+            StaticCache(cache, 4).fill(cache)
+        static.fill(cache)
+        with pytest.raises(ValueError, match="one real token per row"):
+            model.decode(tokens(2, 2), cache=static)
+        with pytest.raises(ValueError, match="keeps its rows"):
+            static.select(torch.tensor([0]))
+        with pytest.raises(ValueError, match="cannot be cropped"):
+            static.crop(1)
+
+
+def test_capacities_are_few_and_little_more_than_needed() -> None:
+    assert [capacity_for(slots) for slots in (1, 64, 65, 128, 200, 272, 1025)] == [64, 64, 128, 128, 256, 320, 1280]
+    assert all(slots <= capacity_for(slots) <= max(64, 1.25 * slots) or slots < 256 for slots in range(1, 5000))
+
+
+# --- compiled ---------------------------------------------------------------------------------------------------------
+
+
+def compiled_steps() -> None:
+    """Every kind of step is one graph; run in a process of its own."""
+    compiler = torch.compile
+    torch.compile = lambda f, **how: compiler(f, backend="aot_eager", **how)  # type: ignore[assignment]
+    for name, kinds in (("llama", ("greedy", "processors")), ("t5", ("beam",)), ("gptj", ("sample",))):
+        model = Transformer(CONFIGS[name]).double().eval()
+        randomise(model)
+        for kind in kinds:
+            asked = GenerationSettings(max_new_tokens=6, **SETTINGS[kind])
+            expected = generate(model, PROMPTS, asked, **start_of(model))
+            assert_same(generate(model, PROMPTS, asked, decoding="compiled", **start_of(model)), expected)
+
+
+@pytest.mark.slow
+def test_compiled_steps_generate_the_same_texts() -> None:
+    """The run-time shape checks of the other tests are Python that no compiler can trace."""
+    code = "from tests.generation.test_steps import compiled_steps; compiled_steps()"
+    subprocess.run([sys.executable, "-c", code], check=True)

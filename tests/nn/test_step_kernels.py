@@ -1,0 +1,112 @@
+"""The Triton kernels of a captured step equal their formulas: by Triton's interpreter, where Triton is installed."""
+
+import os
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from glassformer.nn import step_kernels
+from glassformer.nn.rotary import RotaryAngles
+from tests.helpers import largest_difference, relative_difference
+
+normal = partial(torch.randn, dtype=torch.float32)  # the interpreter's products of bfloat16 are wrong
+
+
+def test_they_are_not_chosen_on_a_cpu_nor_outside_captured_steps() -> None:
+    x = torch.randn(1, 8)
+    with torch.inference_mode(), step_kernels.step_kernels(True):
+        assert not step_kernels.chosen(x)
+        assert not step_kernels.captures(x)
+        assert not step_kernels.takes_matvec(x.bfloat16(), x.bfloat16())
+    assert not step_kernels._THREAD.captures
+
+
+@pytest.mark.skipif(not step_kernels.HAS_TRITON, reason="Triton is not installed")
+def test_kernels_equal_formulas() -> None:
+    """In a process of its own: the interpreter is chosen when Triton is imported."""
+    code = "from tests.nn import test_step_kernels as tests; tests.all_kernels()"
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "TRITON_INTERPRET": "1"})
+
+
+def all_kernels() -> None:
+    torch.manual_seed(0)
+    for check in (products, attention, slots_of_a_cache, norms, rotations):
+        check()
+
+
+def products() -> None:
+    from glassformer.nn import triton_programs as programs
+
+    for d_in, rows in ((96, 1), (768, 3), (2048, 2), (5000, 1)):
+        x, weights = normal(rows, 1, d_in), [normal(d_out, d_in) for d_out in (33, 7, 20)]
+        biases = [normal(len(weight)) for weight in weights]
+        together = torch.cat([F.linear(x, weight, bias) for weight, bias in zip(weights, biases, strict=True)], -1)
+        assert relative_difference(programs.matvec(x, weights, biases, []), together) < 1e-5
+        assert relative_difference(programs.matvec(x, weights[:1], [], []), F.linear(x, weights[0])) < 1e-5
+        values, factors = torch.randint(-127, 128, (33, d_in), dtype=torch.int8), torch.rand(33)
+        product = F.linear(x, values.float()) * factors
+        assert relative_difference(programs.matvec(x, [values], [], [factors]), product) < 1e-5
+        small = normal(33, d_in).to(torch.float8_e4m3fn)
+        product = F.linear(x, small.float()) * factors
+        assert relative_difference(programs.matvec(x, [small], [], [factors]), product) < 1e-5
+
+
+def attention() -> None:
+    from glassformer.nn import triton_programs as programs
+
+    for heads, groups, tokens, slots, width in ((4, 4, 1, 40, 16), (4, 2, 1, 300, 64), (6, 6, 4, 70, 20)):
+        q = normal(3, tokens, heads, width).transpose(1, 2)
+        k, v = normal(3, groups, slots, width), normal(3, groups, slots, width)
+        full = [x.repeat_interleave(heads // groups, 1) for x in (k, v)]
+        mask = torch.rand(3, 1, 1, slots) < 0.6
+        mask[0, ..., : slots - 1] = False
+        bias = normal(3, heads, 1, slots).masked_fill(~mask, -torch.inf)
+        for hiding in (mask, bias):
+            expected = F.scaled_dot_product_attention(q, *full, hiding, scale=0.3)
+            assert largest_difference(programs.attend(q, k, v, hiding, 0.3), expected) < 1e-5
+        assert not programs.attend(q, k, v, torch.zeros_like(mask), 0.3).any()
+
+
+def slots_of_a_cache() -> None:
+    from glassformer.nn import triton_programs as programs
+
+    k, v = torch.zeros(2, 3, 9, 16), torch.zeros(2, 3, 9, 8)
+    new_k, new_v = normal(2, 1, 3, 16).transpose(1, 2), normal(2, 1, 3, 8).transpose(1, 2)
+    programs.write_slot(new_k, new_v, k, v, torch.tensor([4]))
+    assert torch.equal(k[:, :, 4:5], new_k)
+    assert torch.equal(v[:, :, 4:5], new_v)
+    assert not k[:, :, [0, 3, 5, 8]].any()
+    x, rows = normal(6, 2, 40, 5), torch.tensor([0, 0, 1, 5, 4, 3])
+    moved = x.clone()
+    programs.reorder([moved], rows, torch.tensor([33]), beams=3, since=8)
+    expected = x.clone()
+    expected[:, :, 8:33] = x[rows][:, :, 8:33]
+    assert torch.equal(moved, expected)
+
+
+def norms() -> None:
+    from glassformer.nn import triton_programs as programs
+
+    x, weight, bias = normal(5, 1, 100), normal(100), normal(100)
+    assert (
+        largest_difference(
+            programs.normalise(x, weight, bias, 1e-5, centre=True), F.layer_norm(x, (100,), weight, bias, 1e-5)
+        )
+        < 1e-5
+    )
+    rms = F.rms_norm(x, (100,), weight, 1e-5)
+    assert largest_difference(programs.normalise(x, weight, None, 1e-5, centre=False), rms) < 1e-5
+
+
+def rotations() -> None:
+    from glassformer.nn import triton_programs as programs
+
+    for pairs in (8, 5):
+        x, angles = normal(3, 1, 4, 16), normal(3, 1, 1, pairs)
+        for halves, pairing in ((True, "halves"), (False, "interleaved")):
+            expected = RotaryAngles(angles.cos(), angles.sin(), pairing).apply_rotary(x)  # type: ignore[arg-type]
+            assert largest_difference(programs.rotate(x, angles.cos(), angles.sin(), halves=halves), expected) < 1e-5
