@@ -32,7 +32,8 @@ def missing(pages: Iterable[Page]) -> str:
     from benchmarks.gpu.rows import all_rows
 
     known = {page["row"] for page in pages}
-    names = [f"`{name}`" for name, entry in all_rows().items() if name not in known and entry.group != "decoding"]
+    rows = sorted(name for name, entry in all_rows().items() if entry.group != "decoding")
+    names = [f"`{name}`" for name in rows if name not in known]
     return f"\nNot measured yet: {', '.join(names)}.\n" if names else ""
 
 
