@@ -14,8 +14,8 @@ A row takes one to three minutes, most of it compiling. The whole table in calls
     --check
 
 --check measures nothing: it compares every fast path with the formula on random shapes and types, forward and backward,
-and training steps as CUDA graphs and compiled whole. With --rows "TEXT;TEXT", only the checks whose names contain one of
-the texts.
+and training steps as CUDA graphs and compiled whole. With --rows "TEXT;TEXT", only the checks whose names contain one
+of the texts.
 """
 
 import argparse
