@@ -138,7 +138,7 @@ def encode_texts(setup: Setup, ceilings: Ceilings) -> Result:
 
 
 def flops_of_texts(facts: ModelConfig, lengths: Sequence[int]) -> float:
-    """Return the FLOPs of one pass over each text. They are quadratic in the length, so three accounts tell them all."""
+    """Return the FLOPs of one pass over each text. They are quadratic in the length: three accounts suffice."""
     low, middle, high = known = (8, 64, 512)
     at = {length: account(facts, context=length).flops for length in known}
     ways = ((low, middle, high), (middle, high, low), (high, low, middle))
