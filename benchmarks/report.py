@@ -27,6 +27,16 @@ our speed divided by that of the line.
 Page = Mapping[str, Any]
 
 
+def missing(pages: Iterable[Page]) -> str:
+    """Return a line with the registered rows that no page has; those of decoding come with their results."""
+    from benchmarks.gpu.rows import all_rows
+
+    known = {page["row"] for page in pages}
+    rows = sorted(name for name, entry in all_rows().items() if entry.group != "decoding")
+    names = [f"`{name}`" for name in rows if name not in known]
+    return f"\nNot measured yet: {', '.join(names)}.\n" if names else ""
+
+
 def read_results(folder: Path) -> list[Page]:
     """Return the stored rows of a folder, by group and name."""
     pages = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
@@ -83,7 +93,8 @@ def page_text(folder: Path = RESULTS) -> str:
     """Return docs/performance.md."""
     from benchmarks.gpu.timing import TIMED, UNTIMED
 
-    return HEADER.format(timed=TIMED, untimed=UNTIMED) + "\n" + table(read_results(folder))
+    pages = read_results(folder)
+    return HEADER.format(timed=TIMED, untimed=UNTIMED) + "\n" + table(pages) + missing(pages)
 
 
 def main() -> None:

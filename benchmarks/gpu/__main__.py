@@ -5,9 +5,17 @@ Usage: python -m benchmarks.gpu [--rows a,b,c] [--out FOLDER] [--peer nanogpt=FO
 FOLDER/ROW.json. At the end FOLDER/table.md has the rows of the folder as one table. ``python -m benchmarks.report``
 makes docs/performance.md from such files.
 
-The whole table in calls of less than nine minutes: see ``--list`` for the names, five groups of rows for five calls.
+A row takes one to three minutes, most of it compiling. The whole table in calls of less than nine minutes:
 
---check measures nothing: it compares every fast path with the formula on random shapes and types, forward and backward.
+    --rows train-gpt2,train-lm-bytes,train-llama --peer nanogpt=FOLDER
+    --rows train-bert,train-transformer,encode-bert
+    --rows encode-texts,long-window-256,long-window-1024
+    --rows (those of decoding: --list shows them)
+    --check
+
+--check measures nothing: it compares every fast path with the formula on random shapes and types, forward and backward,
+and training steps as CUDA graphs and compiled whole. With --rows "TEXT;TEXT", only the checks whose names contain one
+of the texts.
 """
 
 import argparse
@@ -77,7 +85,7 @@ def main() -> None:
         options.error(f"--peer takes NAME=FOLDER, got {asked.peer}.")
     if asked.check:
         print(describe())
-        sys.exit(run_checks(asked.device, quick=asked.quick))
+        sys.exit(run_checks(asked.device, quick=asked.quick, only=asked.rows or ""))
     rows = all_rows()
     if asked.list:
         print("\n".join(f"{name:24}{entry.group}" for name, entry in rows.items()))

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.gpu.check_steps import steps_checks
 from benchmarks.gpu.long_context import decoder
 from benchmarks.gpu.ours import without_dropout
 from benchmarks.gpu.timing import release
@@ -240,12 +241,21 @@ def model_checks(device: str, chance: random.Random, *, compiles: bool) -> Itera
             yield Check(f"{title}: {name}", partial(model_run, facts, objective, batch, how, device), dtypes)
 
 
-def run_checks(device: str, *, quick: bool = False, seed: int = 0) -> int:
-    """Print a line per check and type; return how many failed."""
+def all_checks(device: str, *, quick: bool, seed: int) -> list[Check]:
+    """Return every check; quick: none that compiles."""
     chance = random.Random(seed)
     checks = [*attention_checks(device, chance), *loss_checks(device, chance)]
     checks += packed_checks(device, chance) if device != "cpu" else []  # the kernel exists on GPUs alone
     checks += model_checks(device, chance, compiles=not quick)
+    for name, run in steps_checks(device, chance, compiles=not quick):
+        checks.append(Check(name, run, HALF_AND_SINGLE[:1] if "compiled" in name else HALF_AND_SINGLE))
+    return checks
+
+
+def run_checks(device: str, *, quick: bool = False, only: str = "", seed: int = 0) -> int:
+    """Print a line per check and type; return how many failed. ``only``: parts of names, separated by semicolons."""
+    parts = only.split(";")
+    checks = [c for c in all_checks(device, quick=quick, seed=seed) if any(part in c.name for part in parts)]
     failed = 0
     print(f"{'fast path beside the formula':78}{'type':>10}{'error':>10}{'bound':>10}")
     for check in checks:

@@ -88,12 +88,8 @@ def scaled_dot_product_attention(
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     empty = q.numel() == 0 or k.numel() == 0  # the formula handles empty tensors; some kernels crash
     fused = path == "sdpa" and not empty
-    mask = _resolve_window(q, k, mask, by_blocks=fused and bias is None)
-    if isinstance(mask, PackedMask):
-        if fused and bias is None and takes_packed(q, k, v, dropout):
-            return attend_packed(q, k, v, mask, scale)
-        mask = DenseMask(mask.dense((*q.shape[:-1], k.shape[-2]), q.device))
-    if isinstance(mask, WindowMask):  # the kernels compute windows by blocks
+    mask = _resolve_parts(q, k, v, mask, dropout, by_kernels=fused and bias is None)
+    if isinstance(mask, WindowMask | PackedMask):  # blocks or documents instead of all pairs
         return _fused(q, k, v, mask, False, scale, dropout)
     # A Mask becomes booleans (or the flag "causal"), and the slots that it hides from every query become zeros.
     if not isinstance(mask, DenseMask):
@@ -113,11 +109,14 @@ def scaled_dot_product_attention(
     return (out, weights) if return_weights else out
 
 
-def _resolve_window(q: Tensor, k: Tensor, mask: AnyMask | None, *, by_blocks: bool) -> AnyMask | None:
-    """Return a window and nothing else as blocks, where the kernel takes them; one of blocks as booleans elsewhere."""
-    if isinstance(mask, WindowMask):
-        return mask if by_blocks else DenseMask(mask.dense((*q.shape[:-1], k.shape[-2]), q.device))
-    if not by_blocks or not isinstance(mask, Mask) or mask.keys is not None or mask.pairs is not None:
+def _resolve_parts(
+    q: Tensor, k: Tensor, v: Tensor, mask: AnyMask | None, dropout: float, *, by_kernels: bool
+) -> AnyMask | None:
+    """Return a window and nothing else as blocks, where kernels take them; else blocks and documents as booleans."""
+    if isinstance(mask, WindowMask | PackedMask):
+        is_taken = by_kernels and (isinstance(mask, WindowMask) or takes_packed(q, k, v, dropout))
+        return mask if is_taken else DenseMask(mask.dense((*q.shape[:-1], k.shape[-2]), q.device))
+    if not by_kernels or not isinstance(mask, Mask) or mask.keys is not None or mask.pairs is not None:
         return mask
     return make_window_mask(mask, q.shape[-2], q.device) if has_blocks(mask, q.shape[-2], k.shape[-2]) else mask
 
@@ -179,7 +178,7 @@ def _fused(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    attn_mask: Tensor | WindowMask | None,
+    attn_mask: Tensor | WindowMask | PackedMask | None,
     is_causal: bool,
     scale: float,
     dropout: float,
@@ -199,6 +198,8 @@ def _fused(
     heads, groups = q.shape[1], k.shape[1]
     if isinstance(attn_mask, WindowMask):
         out = attend_in_window(q, k, v, attn_mask, scale, dropout)
+    elif isinstance(attn_mask, PackedMask):
+        out = attend_packed(q, k, v, attn_mask, scale)
     elif attn_mask is not None and step_kernels.takes_attend(q, k, v, attn_mask):
         out = step_kernels.attend(q, k, v, attn_mask, scale)
     elif heads == groups:

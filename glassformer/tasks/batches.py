@@ -12,8 +12,10 @@ Shapes: ``B`` batch, ``T`` tokens, ``U`` tokens of an encoder-decoder's decoder,
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Integer
 from tokenizers import Encoding
@@ -34,6 +36,7 @@ from glassformer.text.tokenizer import Tokenizer
 BATCH_TOKENS = 2048
 GPU_BATCH_TOKENS = 32_768  # where no logits of a vocabulary are made; fewer leave a large GPU waiting for its CPU
 PADDING_SHARE = 16  # of the tokens of a batch, one in so many is padding at most: more costs more than another batch
+PACKED_PADDING_SHARE = 2  # the same where the model computes no padding, which then takes memory alone
 MOST_SPECIAL = 4  # special tokens around a text, at most: a longer row has tokens of its own
 ENCODED_TEXTS = 1024  # texts that the tokenizer encodes at once: its own form of them takes much memory
 
@@ -321,7 +324,8 @@ def run_in_batches(
     results: dict[int, Result] = {}
     model = evaluation_view(model)
     with torch.inference_mode():
-        for numbers in plan_batches(lengths, batch_size, tokens):
+        share = PACKED_PADDING_SHARE if _packs(model) else PADDING_SHARE
+        for numbers in plan_batches(lengths, batch_size, tokens, share):
             batch = _make_batch(model, rows, numbers)
             results.update(zip(batch.numbers, run(model, batch), strict=True))
             if progress is not None:
@@ -335,12 +339,15 @@ def batch_tokens(model: nn.Module) -> int:
 
 
 def plan_batches(
-    lengths: Sequence[int], batch_size: int | None = None, tokens: int = BATCH_TOKENS
+    lengths: Sequence[int],
+    batch_size: int | None = None,
+    tokens: int = BATCH_TOKENS,
+    padding_share: int = PADDING_SHARE,
 ) -> Iterator[tuple[int, ...]]:
     """Yield the rows of each batch, by index: rows of similar length together, the longest first.
 
     A batch has ``batch_size`` rows. If that is None, it has at most ``tokens`` tokens, of which at most one in
-    ``PADDING_SHARE`` is padding, and at least one row.
+    ``padding_share`` is padding, and at least one row.
     """
     # Longest first: memory is exhausted at once, if at all.
     order = sorted(range(len(lengths)), key=lambda number: -lengths[number])
@@ -350,7 +357,7 @@ def plan_batches(
         if batch:
             longest = lengths[batch[0]]
             padding += longest - lengths[number]
-            too_large = longest * (len(batch) + 1) > tokens or padding > tokens // PADDING_SHARE
+            too_large = longest * (len(batch) + 1) > tokens or padding > tokens // padding_share
             if too_large if batch_size is None else len(batch) == batch_size:
                 yield tuple(batch)
                 batch, padding = [], 0
@@ -381,13 +388,20 @@ def encode(model: Transformer, batch: TaskBatch) -> Float[Tensor, "B T D"]:
 
     Where attention has a kernel for packed documents, padding is not computed: the tokens of all rows are one row.
     """
-    read, stack = (model.encode, model.encoder) if model.encoder is not None else (model.decode, model.decoder)
-    is_padded = min(batch.lengths) < batch.ids.shape[1]
-    weight = next(model.parameters())
-    packs = is_padded and model.family != "encoder-decoder" and not is_observed(model)
-    if not (packs and isinstance(stack, Stack) and stack.has_packed_kernel(weight.device, weight.dtype)):
-        return read(batch.ids, batch.mask if is_padded else None, segments=batch.segments)
-    return _encode_packed(read, batch)
+    read = model.decode if model.config.encoder is None else model.encode
+    if min(batch.lengths) == batch.ids.shape[1]:
+        return read(batch.ids, segments=batch.segments)
+    if _packs(model):
+        return _encode_packed(read, batch)
+    return read(batch.ids, batch.mask, segments=batch.segments)
+
+
+def _packs(model: Transformer) -> bool:
+    """Whether the model can read the rows of a batch as documents of one row, and is faster then."""
+    stack, weight = model.decoder if model.encoder is None else model.encoder, next(model.parameters())
+    if model.family == "encoder-decoder" or not isinstance(stack, Stack) or is_observed(model):
+        return False
+    return stack.has_packed_kernel(weight.device, weight.dtype)
 
 
 def _encode_packed(read: Callable[..., Tensor], batch: TaskBatch) -> Float[Tensor, "B T D"]:
@@ -418,7 +432,7 @@ def _make_batch(model: Transformer, rows: Rows, numbers: tuple[int, ...]) -> Tas
     device = next(model.parameters()).device
     ids, mask = _pad([row.ids for row in chosen], device)
     segments = None
-    if model.config.embed.segments:
+    if model.config.embed.segments and any(map(any, (row.segments for row in chosen))):  # by default they are 0
         segments, _ = _pad([row.segments for row in chosen], device)
     targets = [row.target for row in chosen if row.target is not None]
     target, target_mask = _pad(targets, device) if targets else (None, None)
@@ -430,5 +444,5 @@ def _pad(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Integer[T
     lengths = torch.tensor([len(row) for row in rows])
     mask = torch.arange(int(lengths.max())) < lengths[:, None]
     ids = torch.zeros(mask.shape, dtype=torch.long)
-    ids[mask] = torch.tensor([number for row in rows for number in row], dtype=torch.long)
+    ids[mask] = torch.from_numpy(np.fromiter(chain.from_iterable(rows), np.int64, int(lengths.sum())))
     return ids.to(device), mask.to(device)

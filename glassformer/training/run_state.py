@@ -131,13 +131,7 @@ def write_run(
     for name, extra in _checked(extras).items():
         tensors, extra_values[name] = extra.state()
         _write(inside, f"extra-{name}", tensors)
-    # Random number generators of every process.
-    random_states = all_gather(random_state(trainer.device))
-    _write(
-        inside,
-        "random",
-        {f"{rank}/{name}": state for rank, states in enumerate(random_states) for name, state in states.items()},
-    )
+    _write_random(inside, trainer.device)
     values = {
         "step": trainer.step,
         "tokens_seen": trainer.tokens_seen,
@@ -315,6 +309,12 @@ class _LazyTensors(Mapping[str, Tensor]):
 def _read(folder: Path, name: str) -> dict[str, Tensor]:
     with open_weights(folder / f"{name}.safetensors") as stored:
         return {name: stored.read(name) for name in stored.entries}
+
+
+def _write_random(inside: Path, device: torch.device) -> None:
+    """Write the states of the random number generators of every process."""
+    states = enumerate(all_gather(random_state(device)))
+    _write(inside, "random", {f"{rank}/{name}": state for rank, own in states for name, state in own.items()})
 
 
 def _restore_random(inside: Path, saved: Mapping[str, Any], device: torch.device) -> list[str]:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from benchmarks import report
-from benchmarks.gpu import check, rows, timing
+from benchmarks.gpu import check, encoding, rows, timing
+from glassformer.inspect.account import account
 
 ALWAYS = ("train-lm-bytes", "train-transformer", "long-window-256")  # the others import transformers
 CEILINGS = timing.Ceilings("a machine", 1e12, 1e11)
@@ -63,6 +64,14 @@ def test_a_ratio_is_ours_divided_by_theirs() -> None:
         "",
         "factor: 2.",
     ]
+
+
+def test_flops_of_texts_are_those_of_each_length() -> None:
+    facts = encoding.facts_of("bert", "none", num_hidden_layers=2, num_attention_heads=2, hidden_size=32)
+    lengths = [9, 9, 100, 333]
+    assert encoding.flops_of_texts(facts, lengths) == pytest.approx(
+        sum(account(facts, context=length).flops for length in lengths), rel=1e-12
+    )
 
 
 def test_the_page_is_made_from_the_stored_results() -> None:
