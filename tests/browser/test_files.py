@@ -66,6 +66,7 @@ def test_a_file_offers_nothing_that_it_cannot_answer(browser: Any, tmp_path: Pat
     page.context.close()
 
 
+@pytest.mark.slow
 def test_a_notebooks_frame_shows_tokens_as_text(browser: Any, tmp_path: Path) -> None:
     tokens = [*HOSTILE[:4], HOSTILE[8]]
     weights = torch.rand(2, 3, len(tokens), len(tokens)).softmax(-1)
