@@ -11,7 +11,7 @@ from glassformer.viewer.contents import Contents
 from glassformer.viewer.export import write_page
 from tests.browser.conftest import Problems
 from tests.browser.tools import settle
-from tests.viewer.conftest import shipped
+from tests.viewer.conftest import shipped, tiny
 from tests.viewer.test_encode import HOSTILE
 
 NO_ADDRESS = "nothing may be asked for"
@@ -66,6 +66,7 @@ def test_a_file_offers_nothing_that_it_cannot_answer(browser: Any, tmp_path: Pat
     page.context.close()
 
 
+@pytest.mark.slow
 def test_a_notebooks_frame_shows_tokens_as_text(browser: Any, tmp_path: Path) -> None:
     tokens = [*HOSTILE[:4], HOSTILE[8]]
     weights = torch.rand(2, 3, len(tokens), len(tokens)).softmax(-1)
@@ -89,11 +90,12 @@ def test_a_notebooks_frame_shows_tokens_as_text(browser: Any, tmp_path: Path) ->
 
 @pytest.mark.parametrize("lang", ["en", pytest.param("zh", marks=pytest.mark.slow)])
 def test_no_head_can_be_switched_off_in_a_file(browser: Any, tmp_path: Path, lang: str) -> None:
-    write_page(Contents([shipped("stories")], state={"text": "Once"}), tmp_path / "page.html")
+    subject = tiny("gpt2", {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64})
+    write_page(Contents([subject], state={"text": "Once"}), tmp_path / "page.html")
     state = f"view=predict&x.predict.tab=ablate&lang={lang}&ablate=decoder.attention-0-1"
     page, problems = open_file(browser, tmp_path / "page.html", state)
     heads = page.locator(".predict-head")
-    assert heads.count() == 40
+    assert heads.count() == 4
     assert heads.evaluate_all("all => all.every((one) => one.disabled)")
     said = {"en": "this file holds those of the whole model only", "zh": "此文件只含整个模型的数值"}
     assert said[lang] in page.inner_text("main")

@@ -82,6 +82,7 @@ def test_the_tour_says_that_it_follows_another_word(open_page: OpenPage) -> None
     assert "From here on the tour follows a token of the target" in page.locator("main").inner_text()
 
 
+@pytest.mark.slow
 def test_sources_are_words(visit: OpenPage) -> None:
     page = visit("en-zh", "view=heads&text=The animal didn't cross the street.")
     cells = " ".join(page.locator(".sources tbody td").all_inner_texts())

@@ -10,8 +10,8 @@ MODELS = ("stories", "en-zh", "mlm-en", "ner-en")
 HOSTILE = "\u202e😀</script><img src=x onerror=alert()>"
 
 
-def test_the_header_describes_the_model(open_page: OpenPage, served: Any) -> None:
-    page = open_page("en-zh")
+def test_the_header_describes_the_model(visit: OpenPage, served: Any) -> None:
+    page = visit("en-zh")
     facts = served("en-zh").subjects[0].facts
     assert page.locator(".model-name").inner_text() == "en-zh"
     layers = f"{facts.encoder.layers} + {facts.decoder.layers} layers"

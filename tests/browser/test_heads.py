@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.browser.tools import OpenPage, recorded, save, settle, shown, state, type_text
+from tests.browser.tools import OpenPage, address, recorded, save, settle, shown, state, type_text
 
 TEXT = "Once upon a time, there was a little dog."
 LINES = re.compile(r"M[\d.]+ [\d.]+C")
@@ -58,7 +58,7 @@ def test_pins_are_kept_in_the_address(visit: OpenPage, stories: Any) -> None:
     expected = weights(stories, 0, text=TEXT)
     values = [shown(line.split()[-1]) for line in page.locator(".tip div:not(.tip-title)").all_inner_texts()]
     assert values == pytest.approx(expected[:, 5, 1].tolist(), abs=6e-5)
-    page = visit("stories", page.url.partition("#")[2])
+    page = visit("stories", address(page))
     assert query(page, 2).get_attribute("aria-pressed") == query(page, 5).get_attribute("aria-pressed") == "true"
     assert {2, 5} == {int(one.get_attribute("data-query")) for one in page.locator(".readout").all()}
     query(page, 2).click()

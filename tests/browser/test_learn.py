@@ -158,6 +158,7 @@ def toy_page(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     assert problems.found == []
 
 
+@pytest.mark.slow
 def test_a_run_opens_learn_and_its_model_a_text_of_its_own(toy_page: Any) -> None:
     page = toy_page
     assert page.locator("nav.views [aria-current]").inner_text() == "Learn"

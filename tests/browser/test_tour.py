@@ -9,7 +9,7 @@ import torch
 
 from tests.browser.conftest import OpenPage, Problems
 from tests.browser.tiny import tiny
-from tests.browser.tools import recorded, save, settle, state, type_text
+from tests.browser.tools import address, recorded, save, settle, state, type_text
 
 TEXT = "Once upon a time, there was a"
 
@@ -46,7 +46,7 @@ def test_a_walk_with_the_models_own_numbers(visit: OpenPage, served: Any) -> Non
     assert "sum of the row 1.000" in page.locator(".arithmetic").text_content()
     # Resume from the address: the prediction.
     go(page, "next")
-    page = visit("stories", page.url.partition("#")[2])
+    page = visit("stories", address(page))
     probs = torch.softmax(recorded(subject, "head", text=TEXT)[-1], -1)
     best = int(probs.argmax())
     assert page.locator(".tour-word").text_content() == subject.token_texts([best])[0].strip()

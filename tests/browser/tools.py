@@ -32,9 +32,14 @@ def type_text(page: Any, text: str, name: str = "text") -> None:
     settle(page)
 
 
+def address(page: Any) -> str:
+    """What the address of the page says, as the page has it now: ``page.url`` learns of changes a little later."""
+    return str(page.evaluate("() => location.hash.slice(1)"))
+
+
 def state(page: Any) -> dict[str, str]:
-    """What the address of the page says."""
-    return dict(parse_qsl(page.url.partition("#")[2], keep_blank_values=True))
+    """What the address of the page says, by key."""
+    return dict(parse_qsl(address(page), keep_blank_values=True))
 
 
 def save(page: Any, kind: str, folder: Path) -> Path:
