@@ -71,7 +71,8 @@ def signed_log_bucket(distance: Int[Tensor, "..."], buckets: int, max_distance: 
     middle = buckets // 2
     magnitude = distance.abs().clamp(min=middle)
     # In float32 for the reason given in ``distance_bucket``.
-    log_range = torch.log(torch.tensor((max_distance - 1) / middle, dtype=torch.float32, device=distance.device))
+    # ``full`` computes on the device; ``tensor`` would copy to it, which a CUDA graph cannot.
+    log_range = torch.full((), (max_distance - 1) / middle, dtype=torch.float32, device=distance.device).log()
     ratio = torch.log(magnitude.float() / middle) / log_range
     far = torch.ceil(ratio * (middle - 1)).long() + middle
     return torch.where(distance.abs() <= middle, distance, far * distance.sign())

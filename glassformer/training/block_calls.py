@@ -86,6 +86,13 @@ def checkpoint_blocks(model: nn.Module) -> None:
 VERSIONS = 64
 
 
+def prepare_compiler() -> None:
+    """Raise PyTorch's limit of versions per function, for the whole process, and let einops register its types."""
+    torch._dynamo.config.recompile_limit = max(VERSIONS, torch._dynamo.config.recompile_limit)
+    for tensor in (torch.empty(1, 1), nn.Parameter(torch.empty(1, 1))):
+        rearrange(tensor, "a b -> b a")  # einops registers each type at first use, which would invalidate a graph
+
+
 def compile_model(
     model: nn.Module,
     parts: Literal["blocks", "whole"] = "blocks",
@@ -99,10 +106,8 @@ def compile_model(
     would have other sizes.
     """
     check_choice("parts", parts, ("blocks", "whole"))
-    torch._dynamo.config.recompile_limit = max(VERSIONS, torch._dynamo.config.recompile_limit)
     if parts == "whole" and any(call.recomputes for call in calls_in(model)):
         raise ValueError('one graph replaces the calls of blocks, so they would not recompute; use parts="blocks".')
-    for tensor in (torch.empty(1, 1), nn.Parameter(torch.empty(1, 1))):
-        rearrange(tensor, "a b -> b a")  # einops registers each type at first use, which would invalidate a graph
+    prepare_compiler()
     for call in block_calls(model) if parts == "blocks" else [call_of(model)]:
         call.compiled = torch.compile(call.plain, dynamic=dynamic, backend=backend)

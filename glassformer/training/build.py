@@ -20,9 +20,10 @@ from glassformer.training import parallel
 from glassformer.training.adapters import adapter_state, fingerprint
 from glassformer.training.block_calls import checkpoint_blocks, compile_model
 from glassformer.training.build_model import StartModel, check_new, make_facts, make_model, make_tokenizer, start_model
+from glassformer.training.capture import obstacles
 from glassformer.training.checkpoint import CheckpointError, check
 from glassformer.training.loop import Precision, Settings, Trainer
-from glassformer.training.objectives.base import Batch, Objective, is_traceable
+from glassformer.training.objectives.base import Batch, Objective
 from glassformer.training.objectives.job import HasLengths, Job, RunContext, job_of, without_smoothing
 from glassformer.training.optim import adamw, muon_and_adamw
 from glassformer.training.parallel import all_gather, on_rank_zero, rank_zero_first
@@ -202,7 +203,7 @@ def _trainer(
     if recipe.run.recompute:
         checkpoint_blocks(model)
     run = recipe.run
-    in_blocks = process.device.type == "cpu" or process.world > 1 or run.recompute or not is_traceable(objective)
+    in_blocks = process.device.type == "cpu" or process.world > 1 or run.recompute or bool(obstacles(model, objective))
     if run.compile and in_blocks:
         compile_model(model)
     wrap = parallel.wrap(run.parallel, model)

@@ -6,9 +6,11 @@ step with the same memory, so that every shape of a batch needs a graph of its o
 
 * the first batch of a shape is an ordinary step; the second one records the graph, and all others replay it;
 * batches of many shapes get some more padding (``Batch.enlarged``), after which few shapes are left;
-* a shape that comes after ``LIMIT`` graphs have been recorded is computed by ordinary steps.
+* a shape that comes after ``LIMIT`` graphs have been recorded is computed by ordinary steps;
+* so are steps that a graph cannot repeat: a model with windows reads values of masks, and hooks and observers are to see
+  every step.
 
-Nothing in a step may depend on values that the CPU reads; see ``objectives.base.is_traceable``.
+Nothing else in a step may depend on values that the CPU reads; see ``obstacles``.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,28 +18,48 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from glassformer.training.objectives.base import Batch, Count
+from glassformer.config import BlockSparse
+from glassformer.models.stack import Stack
+from glassformer.models.transformer import Transformer
+from glassformer.nn.observer import thread_watches
+from glassformer.training.objectives.base import Batch, Count, Objective, is_traceable
 
 FEW_SHAPES = 4  # more shapes than these are made fewer by padding
 LIMIT = 128  # graphs
+REMEDY = "set run.capture=false (from Python: Trainer(…, capture=False)) for ordinary steps"
 Step = Callable[[Sequence[Batch], Mapping[str, Count]], tuple[Any, Tensor]]  # what it returns is tensors of the device
 Shapes = tuple[tuple[str, torch.Size, torch.dtype], ...]
 
 
+def obstacles(model: nn.Module, objective: Objective[Any]) -> list[str]:
+    """Return what keeps the loss from being one graph: code that depends on values of tensors. Empty: nothing does."""
+    found = [] if is_traceable(objective) else [f"the loss of {type(objective).__name__} reads values of tensors"]
+    sparse = any(isinstance(window, BlockSparse) for window in _windows(model))
+    return [*found, *(["block-sparse attention reads the lengths of rows"] if sparse else [])]
+
+
+def _windows(model: nn.Module) -> set[int | BlockSparse | None]:
+    return {window for part in model.modules() if isinstance(part, Stack) for window in part.facts.attention.windows}
+
+
 class CapturedSteps:
-    """Calls a step on the device, from the third batch of each shape on as a CUDA graph.
+    """Calls a step on the device, from the second batch of each shape on as a CUDA graph.
 
     Args:
         step: everything that a step does, from batches on the device on.
-        optimizers: whose learning rates may change from step to step.
+        model: which the step trains.
+        optimizers: whose learning rates may change from step to step, and nothing else of their settings.
         device: a GPU.
     """
 
-    def __init__(self, step: Step, optimizers: Sequence[Optimizer], device: torch.device) -> None:
-        self._step, self._optimizers, self._device = step, list(optimizers), device
+    def __init__(self, step: Step, model: nn.Module, optimizers: Sequence[Optimizer], device: torch.device) -> None:
+        self._step, self._model, self._optimizers, self._device = step, model, list(optimizers), device
+        self._has_windows = any(window is not None for window in _windows(model))
+        lengths = [part.max_length for part in model.modules() if isinstance(part, Transformer)]
+        self._longest = min((length for length in lengths if length is not None), default=None)
         self._graphs: dict[Shapes, _Graph] = {}
         self._seen: set[Shapes] = set()
         self._pool: Any = None
@@ -47,11 +69,14 @@ class CapturedSteps:
     def __call__(self, batches: Sequence[Batch], counts: Mapping[str, Count]) -> tuple[Any, Tensor]:
         """Make one step with batches that are on the CPU; ``counts`` are those of the whole step."""
         if self._enlarges:
-            batches = [batch.enlarged() for batch in batches]
+            larger = [batch.enlarged(self._longest) for batch in batches]
+            batches = batches if any(map(self._reads, larger)) else larger
         moved = [batch.to(self._device, non_blocking=True) for batch in batches]
         self._forget_moved_weights()
         shapes = tuple((name, x.shape, x.dtype) for batch in moved for name, x in batch.tensors.items())
         numbers = _Numbers(batches, counts, self._device)
+        if _is_watched(self._model) or any(map(self._reads, batches)):
+            return self._step(*numbers.attached(moved))
         graph = self._graphs.get(shapes)
         if graph is None and (shapes not in self._seen or len(self._graphs) >= LIMIT):
             self._seen.add(shapes)
@@ -63,6 +88,13 @@ class CapturedSteps:
             graph = self._graphs[shapes] = _Graph(self._step, moved, numbers, self._optimizers, self._pool)
         return graph.replay(moved, numbers)
 
+    def _reads(self, batch: Batch) -> bool:
+        """Whether the model reads values: masks, for windows, and positions, in rows longer than it has those."""
+        is_masked = any(name in batch.inputs for name in ("mask", "target_mask"))
+        lengths = [batch.inputs[name].shape[-1] for name in ("ids", "target") if name in batch.inputs]
+        is_long = self._longest is not None and max(lengths, default=0) > self._longest
+        return is_long or (is_masked and self._has_windows)
+
     def _forget_moved_weights(self) -> None:
         """Drop all graphs if a weight or a state of an optimizer is no longer where they read it."""
         tensors = [p for o in self._optimizers for group in o.param_groups for p in group["params"]]
@@ -70,7 +102,21 @@ class CapturedSteps:
         memory = tuple(x.data_ptr() for x in tensors if isinstance(x, Tensor))
         if memory != self._memory:
             self._memory = memory
+            if self._graphs:  # after an ordinary step of each shape, which makes states that an optimizer lacks
+                self._seen.clear()
             self._graphs.clear()
+            self._pool = None  # the memory of graphs that are gone cannot be shared
+
+
+def _is_watched(model: nn.Module) -> bool:
+    """Whether Python code is called in a step besides the model's own, which a graph would not call."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    on_weights = ("_backward_hooks", "_post_accumulate_grad_hooks")
+    return (
+        bool(thread_watches())
+        or any(getattr(part, name) for part in model.modules() for name in hooks)
+        or any(getattr(weight, name) for weight in model.parameters() for name in on_weights)
+    )
 
 
 class _Numbers:
@@ -102,8 +148,11 @@ class _Graph:
         self._graph = torch.cuda.CUDAGraph()
         arguments = numbers.attached(self._batches)
         # The data loader has threads of its own, which may call CUDA meanwhile.
-        with self._recordable(), torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
-            self._losses, self._values = step(*arguments)
+        try:
+            with self._recordable(), torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
+                self._losses, self._values = step(*arguments)
+        except RuntimeError as error:
+            raise RuntimeError(f"this step cannot be recorded as a CUDA graph; {REMEDY}.") from error
 
     @contextmanager
     def _recordable(self) -> Iterator[None]:

@@ -18,10 +18,10 @@ from torch.optim import AdamW, Optimizer
 
 from glassformer.config.checks import check_choice, check_number, check_positive
 from glassformer.nn.modes import Evaluating
-from glassformer.training.block_calls import calls_in
-from glassformer.training.capture import CapturedSteps
+from glassformer.training.block_calls import calls_in, prepare_compiler
+from glassformer.training.capture import CapturedSteps, obstacles
 from glassformer.training.losses import LossAccumulator, Means
-from glassformer.training.objectives.base import Batch, Count, Loss, LossTerm, Objective, count_tensors, is_traceable
+from glassformer.training.objectives.base import Batch, Count, Loss, LossTerm, Objective, count_tensors
 from glassformer.training.parallel import all_gather, full_tensor, gathered_weights, world_size
 from glassformer.training.schedules import Schedule, warmup_cosine
 
@@ -105,9 +105,9 @@ class TrainModule(nn.Module):
 
     def compile_whole(self, **options: Any) -> None:
         """Compile model and loss as one graph, with the options of ``torch.compile``; at the first call."""
-        if not is_traceable(self.objective):
-            name = type(self.objective).__name__
-            raise ValueError(f"{name} reads values of tensors, so its loss is not one graph; compile the blocks alone.")
+        if reasons := obstacles(self.model, self.objective):
+            raise ValueError(f"model and loss are not one graph: {'; '.join(reasons)}. Compile the blocks alone.")
+        prepare_compiler()
         self._compiled = torch.compile(self._sums, fullgraph=True, **options)
 
     def forward(self, batch: Batch, counts: Mapping[str, Count]) -> tuple[Tensor, Loss]:
@@ -194,12 +194,12 @@ class Trainer:
         # Whether a step leaves it to the device to skip an update that is not finite.
         reasons = self._reasons_to_wait()
         self._failed = None if reasons else torch.zeros((), dtype=torch.bool, device=self.device)
-        reasons += [] if is_traceable(objective) else [f"the loss of {type(objective).__name__} reads values"]
+        reasons += obstacles(model, objective)
         reasons += ["run.recompute saves random states"] if any(c.recomputes for c in calls_in(model)) else []
         if capture and reasons:
             raise ValueError(f"run.capture=true is not possible: {'; '.join(reasons)}. Leave it out.")
         captures = not reasons and capture is not False
-        self.captured = CapturedSteps(self._step_on_device, self.optimizers, self.device) if captures else None
+        self.captured = CapturedSteps(self._step_on_device, model, self.optimizers, self.device) if captures else None
 
     def _reasons_to_wait(self) -> list[str]:
         """Return why each step must be read by the CPU before the weights change; empty: the device can decide."""
@@ -208,7 +208,7 @@ class Trainer:
             "several processes train": self._processes > 1,
             "float16 adapts the scale of the loss to each step": self.scaler.is_enabled(),
             "not all optimizers are fused AdamW": not all(
-                isinstance(o, AdamW) and all(group["fused"] for group in o.param_groups) for o in self.optimizers
+                type(o) is AdamW and all(group["fused"] for group in o.param_groups) for o in self.optimizers
             ),
         }
         return [reason for reason, holds in reasons.items() if holds]

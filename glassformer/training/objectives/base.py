@@ -42,6 +42,7 @@ class Batch:
     tokens: int  # real tokens that the model reads
     seed: int = 0  # of random numbers drawn while the loss is computed
     counted: dict[str, Tensor] = field(default_factory=dict)  # per label: positions to compute (``counted_positions``)
+    per_token: bool = True  # labels belong to tokens; else to rows, whatever their shape
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
         """Return the same batch on another device; on a GPU with the positions that are counted in the loss.
@@ -80,27 +81,29 @@ class Batch:
         groups = {"inputs": self.inputs, "labels": self.labels, "counted": self.counted}
         return {f"{group}.{name}": tensors[name] for group, tensors in groups.items() for name in sorted(tensors)}
 
-    def enlarged(self) -> "Batch":
+    def enlarged(self, longest: int | None = None) -> "Batch":
         """Return the same rows with more padding, on the right and in rows of padding alone, so that few shapes occur.
 
-        Sizes are rounded up in steps of at most an eighth (rows) and a quarter (lengths, from 32 tokens on). Batches
-        whose labels are not one per token of the ids or of the target are returned as they are.
+        Sizes are rounded up in steps of at most an eighth (rows) and a quarter (lengths, from 32 tokens on, but not
+        beyond ``longest``). Batches with inputs or labels that are not one per token of the ids or of the target are
+        returned as they are.
         """
         sides = [(ids, mask) for ids, mask in (("ids", "mask"), ("target", "target_mask")) if ids in self.inputs]
         shapes = {self.inputs[ids].shape for ids, _ in sides}
-        if not all(labels.shape in shapes for labels in self.labels.values()):
+        if not self.per_token or not all(x.shape in shapes for x in (*self.inputs.values(), *self.labels.values())):
             return self
         inputs = dict(self.inputs)
         for ids, mask in sides:
             inputs.setdefault(mask, torch.ones_like(inputs[ids], dtype=torch.bool))
-        inputs = {name: _enlarge(tensor, 0) for name, tensor in inputs.items()}
-        labels = {name: _enlarge(tensor, IGNORE) for name, tensor in self.labels.items()}
-        return replace(self, inputs=inputs, labels=labels)
+        inputs = {name: _enlarge(tensor, 0, longest) for name, tensor in inputs.items()}
+        labels = {name: _enlarge(tensor, IGNORE, longest) for name, tensor in self.labels.items()}
+        return replace(self, inputs=inputs, labels=labels, counted={})  # other positions now, which ``to`` finds
 
 
-def _enlarge(x: Tensor, fill: int) -> Tensor:
+def _enlarge(x: Tensor, fill: int, longest: int | None) -> Tensor:
     rows, length = x.shape
-    new = x.new_full((round_up(rows, 8), round_up(length, 4)), fill)  # False in a mask
+    wider = round_up(length, 4) if longest is None else max(length, min(longest, round_up(length, 4)))
+    new = x.new_full((round_up(rows, 8), wider), fill)  # False in a mask
     new[:rows, :length] = x
     return new
 

@@ -98,6 +98,7 @@ class Classification:
             labels={"label": labels},
             counts={"label": labels.numel()},
             tokens=sum(len(text.ids) for text in texts),
+            per_token=False,
         )
 
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
