@@ -181,16 +181,12 @@ def add_times(estimate: CostEstimate, run: Run, process: Process) -> CostEstimat
             seconds = _step_seconds(run, process, estimate.steps) * run.trainer.settings.accumulate
             passes = _validation_batches(run)
             validation = passes * _forward_seconds(run, process.device) / process.world if passes else 0.0
+            can_compile = run.trainer.captured is not None and _has_one_shape(run, process)
     except Exception as error:
         if process.world > 1:  # the others wait for this process
             raise
         return replace(estimate, reasons=(*estimate.reasons, f"time is not estimated: {_first_line(error)}"))
-    return replace(
-        estimate,
-        step_seconds=seconds,
-        validation_seconds=validation,
-        can_compile=run.trainer.captured is not None and _has_one_shape(run, process),
-    )
+    return replace(estimate, step_seconds=seconds, validation_seconds=validation, can_compile=can_compile)
 
 
 def fastest_threads(estimate: CostEstimate, run: Run, process: Process) -> str | None:
@@ -380,7 +376,8 @@ def _backward(run: Run, module: nn.Module, batch: Batch) -> None:
 def _has_one_shape(run: Run, process: Process) -> bool:
     """Whether the first batches have the same shapes, with which compiled code is made once."""
     batches = _first_batches(run, process, 1 + TIMED_STEPS)
-    return len({tuple(x.shape for x in batch.tensors.values()) for batch in batches}) == 1
+    on_device = (batch.to(process.device) for batch in batches)  # with the positions that are counted in the loss
+    return len({tuple((name, x.shape) for name, x in batch.tensors.items()) for batch in on_device}) == 1
 
 
 def _validation_batches(run: Run) -> int:
