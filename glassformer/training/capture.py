@@ -7,8 +7,8 @@ step with the same memory, so that every shape of a batch needs a graph of its o
 * the first batch of a shape is an ordinary step; the second one records the graph, and all others replay it;
 * batches of many shapes get some more padding (``Batch.enlarged``), after which few shapes are left;
 * a shape that comes after ``LIMIT`` graphs have been recorded is computed by ordinary steps;
-* so are steps that a graph cannot repeat: a model with windows reads values of masks, and hooks and observers are to see
-  every step.
+* so are steps that a graph cannot repeat: a model with windows reads the values of masks, and hooks and observers are
+  to see every step.
 
 Nothing else in a step may depend on values that the CPU reads; see ``obstacles``.
 """

@@ -140,10 +140,10 @@ class QueuedStep:
     """A step whose work was given to the device, and which may not be finished yet."""
 
     step: int
+    began: float  # when its batches were asked for
     lr: float
     tokens: int
     tokens_seen: int
-    fraction: float
     losses: LossAccumulator
     numbers: Tensor  # the gradient norm, then ``losses.stacked()``; on the CPU once ``ready``
     ready: torch.cuda.Event | None = None
@@ -224,7 +224,7 @@ class Trainer:
 
     def __iter__(self) -> Iterator[StepReport]:
         """Make all remaining steps. When it ends, the optimizers have their initial learning rates again."""
-        self._start = self._last_read = time.perf_counter()
+        self._start = time.perf_counter()
         queued: QueuedStep | None = None
         try:
             while self._fraction(self.step) < 1:
@@ -256,7 +256,7 @@ class Trainer:
 
     def _queue(self) -> QueuedStep:
         """Give the next step to the device."""
-        settings = self.settings
+        began, settings = time.perf_counter(), self.settings
         self.model.train()
         self._scale_lr(settings.schedule(self._fraction(self.step + 1)))
 
@@ -277,10 +277,10 @@ class Trainer:
         self.tokens_seen += tokens
         return QueuedStep(
             step=self.step,
+            began=began,
             lr=self.optimizers[0].param_groups[0]["lr"],
             tokens=tokens,
             tokens_seen=self.tokens_seen,
-            fraction=self._fraction(self.step),
             **result,
         )
 
@@ -309,8 +309,8 @@ class Trainer:
         grad_norm, means = float(norm), losses.means()
 
         # Step, unless float16 overflowed. The scaler alone would skip only the optimizers whose own gradients did.
-        overflowed = not math.isfinite(grad_norm)
-        if overflowed and not (self.scaler.is_enabled() and math.isfinite(means.loss)):
+        overflowed = self.scaler.is_enabled() and not math.isfinite(grad_norm)
+        if not math.isfinite(means.loss) or not (overflowed or math.isfinite(grad_norm)):
             raise _not_finite(means.loss, grad_norm, self.step + 1)
         for optimizer in self.optimizers:
             if not overflowed:
@@ -339,12 +339,12 @@ class Trainer:
     def _step_on_device(self, batches: Sequence[Batch], counts: Mapping[str, Count]) -> tuple[LossAccumulator, Tensor]:
         """Make a step of which the CPU reads nothing: return losses, and the gradient norm followed by their numbers.
 
-        A norm or loss that is not finite changes no weight, neither in this step nor in a later one.
+        A norm or loss that is not finite changes no weight, neither in this step nor in those queued after it.
         """
         losses, norm = self._gradients(batches, counts)
         values = torch.cat((norm.detach().double().reshape(1), losses.stacked()))
         assert self._failed is not None
-        self._failed.logical_or_(~values.isfinite().all())
+        self._failed.logical_or_(~(norm.isfinite() & losses.is_finite()))
         for optimizer in self.optimizers:
             optimizer.found_inf = self._failed.float()  # type: ignore[attr-defined]  # as GradScaler tells it
             optimizer.step()
@@ -358,9 +358,11 @@ class Trainer:
             queued.ready.synchronize()
         grad_norm, *stacked = queued.numbers.tolist()
         means = queued.losses.means(stacked)
-        if not math.isfinite(grad_norm) and not queued.skipped:
+        if not queued.skipped and not (math.isfinite(grad_norm) and math.isfinite(means.loss)):
+            self._forget(queued)
             raise _not_finite(means.loss, grad_norm, queued.step)
-        before, self._last_read = self._last_read, time.perf_counter()
+        # Steps overlap: one lasts from the end of the step before, or from its own beginning if that was later.
+        began, self._last_read = max(queued.began, self._last_read), time.perf_counter()
         return StepReport(
             step=queued.step,
             **means._asdict(),
@@ -368,10 +370,16 @@ class Trainer:
             grad_norm=grad_norm,
             tokens=queued.tokens,
             tokens_seen=queued.tokens_seen,
-            seconds=self._last_read - before,
-            fraction=queued.fraction,
+            seconds=self._last_read - began,
+            fraction=self._fraction(queued.step),
             skipped=queued.skipped,
         )
+
+    def _forget(self, failed: QueuedStep) -> None:
+        """Count neither a step that failed nor one that was queued after it, and let later ones change weights."""
+        self.step, self.tokens_seen = failed.step - 1, failed.tokens_seen - failed.tokens
+        if self._failed is not None:
+            self._failed.zero_()
 
     def _no_sync(self) -> AbstractContextManager[Any]:
         """Backward passes inside keep their gradients to this process."""

@@ -41,8 +41,13 @@ class LossAccumulator:
     def stacked(self) -> Tensor:
         """Return all totals and then all counts as one tensor, which can be read from a GPU at once."""
         totals = list(self.totals.values())
-        counts = [n.double() if isinstance(n, Tensor) else totals[0].new_full((), n) for n in self.counts.values()]
-        return torch.stack([*totals, *counts])
+        counts = [n if isinstance(n, Tensor) else totals[0].new_full((), n) for n in self.counts.values()]
+        return torch.stack([x.to(totals[0]) for x in (*totals, *counts)])  # a metric may be elsewhere than the loss
+
+    def is_finite(self) -> Tensor:
+        """Return whether all terms are finite, as a scalar on their device; metrics may be anything."""
+        terms = [total for (kind, _), total in self.totals.items() if kind == "term"]
+        return torch.stack(terms).isfinite().all()
 
     def means(self, stacked: Sequence[float] | None = None) -> Means:
         """Return means over all batches of all processes, each of which must call this; one may have added no batch.

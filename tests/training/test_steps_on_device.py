@@ -3,8 +3,10 @@
 CUDA graphs themselves need a GPU: ``python -m benchmarks.gpu --check`` compares steps with and without them.
 """
 
+import math
 import subprocess
 import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from glassformer.training.block_calls import VERSIONS
 from glassformer.training.loop import Settings, Trainer, TrainModule
-from glassformer.training.objectives.base import IGNORE, Batch, counted_positions, is_traceable, round_up
+from glassformer.training.objectives.base import (
+    IGNORE,
+    Batch,
+    Loss,
+    LossTerm,
+    counted_positions,
+    is_traceable,
+    round_up,
+)
 from glassformer.training.objectives.causal_lm import NextToken
+from glassformer.training.objectives.classification import Classification, ClassificationExample
 from glassformer.training.optim import adamw, muon_and_adamw
 from tests.helpers import largest_difference
 from tests.training.objectives.models import seeded
@@ -74,8 +86,58 @@ def test_a_step_that_is_not_finite_and_those_after_it_change_nothing() -> None:
     with pytest.raises(FloatingPointError, match=r"at step 5; no weight was changed"):
         seen.extend(report.step for report in run)
     assert seen == [1, 2, 3, 4]
-    assert run.step == 6
+    assert (run.step, run.tokens_seen) == (4, 4 * 32)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    # Once the cause is removed, steps count and change weights again.
+    run.after_update.clear()
+    with torch.no_grad():
+        model.decoder.blocks[0].attention.q.weight[0, 0] = 0.0
+    assert run.advance().step == 5
+    assert not torch.equal(before[-1], list(model.parameters())[-1])
+
+
+@dataclass(frozen=True)
+class Odd(NextToken):
+    """A loss that is infinite where its gradient is finite, or a metric that is not a number."""
+
+    loss_plus: float = 0.0
+    metric: float = 0.0
+
+    def loss(self, model: Any, batch: Batch) -> Loss:
+        loss = super().loss(model, batch)
+        term = loss.terms["next"]
+        odd = torch.tensor(self.metric)
+        return Loss({"next": LossTerm(term.total + self.loss_plus, term.count)}, {"odd": (odd, 1)})
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_an_infinite_loss_ends_a_run_and_an_odd_metric_does_not(is_late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Trainer, "_reasons_to_wait", lambda _: [] if is_late else ["it is slow"])
+    for objective, is_wrong in ((Odd(loss_plus=math.inf), True), (Odd(metric=math.nan), False)):
+        model = small_model()
+        batches = trainer(small_model(), steps=3).batches
+        run = Trainer(model, objective, batches, [adamw(model, 1e-2)], Settings(steps=3), capture=False)
+        before = [p.clone() for p in model.parameters()]
+        if is_wrong:
+            with pytest.raises(FloatingPointError, match="the loss became inf at step 1; no weight was changed"):
+                run.advance()
+        else:
+            assert math.isnan(run.advance().metrics["odd"])
+        assert is_wrong == all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_a_step_lasts_no_longer_because_of_what_happens_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for reasons in ([], ["it is slow"]):
+        monkeypatch.setattr(Trainer, "_reasons_to_wait", lambda _, reasons=reasons: list(reasons))
+        now = [0.0]
+        monkeypatch.setattr("glassformer.training.loop.time.perf_counter", lambda now=now: now[0])
+        run = late_trainer(small_model(), steps=3)
+        run.after_update.append(lambda now=now: now.append(now.pop() + 1.0))  # the time that a step takes
+        seconds = []
+        for report in run:
+            seconds.append(report.seconds)
+            now[0] += 100.0  # an evaluation
+        assert seconds == [1.0, 1.0, 1.0]
 
 
 def test_where_steps_can_be_captured_and_where_they_are_refused() -> None:
@@ -163,6 +225,20 @@ def test_labels_of_whole_texts_are_not_enlarged() -> None:
     objective, examples, *_ = OBJECTIVES["classify"]
     batch = objective.prepare(examples, seeded())
     assert batch.enlarged() is batch
+    # As many classes as tokens.
+    several = Classification(kind="several").prepare([ClassificationExample([5, 6, 7], [1.0, 0.0, 1.0])], seeded())
+    assert several.labels["label"].shape == several.inputs["ids"].shape
+    assert several.enlarged() is several
+
+
+def test_enlarged_batches_forget_positions_in_the_smaller_ones() -> None:
+    objective, examples, *_ = OBJECTIVES["masked"]
+    batch = objective.prepare(examples, seeded())
+    found = counted_positions(batch.labels["masked"])
+    assert found is not None
+    assert replace(batch, counted={"masked": found}).enlarged().counted == {}
+    images = replace(batch, inputs={**batch.inputs, "images": torch.zeros(len(examples), 3, 8, 8)})
+    assert images.enlarged() is images
 
 
 # ---- whole steps as one graph: in a process of its own, without run-time shape checks
@@ -202,5 +278,12 @@ def test_the_whole_step_is_one_graph(name: str) -> None:
 
 def test_a_loss_that_reads_values_is_not_compiled_whole() -> None:
     objective, _, make, _ = OBJECTIVES["replaced"]
-    with pytest.raises(ValueError, match="ReplacedTokens reads values of tensors"):
+    with pytest.raises(ValueError, match="the loss of ReplacedTokens reads values of tensors"):
         TrainModule(make(), objective).compile_whole()
+
+
+def test_batches_of_many_shapes_do_not_reach_the_compiler_s_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)
+    objective, _, make, _ = OBJECTIVES["masked"]
+    TrainModule(make(), objective).compile_whole(backend="eager")
+    assert torch._dynamo.config.recompile_limit >= VERSIONS
