@@ -26,6 +26,7 @@ IGNORE = -100  # the label of a position that is not counted in the loss
 # By default logits are made for as many rows as give these many logits, but for no fewer rows than the second number,
 # because each time all rows of W's gradient are added to. Few on a CPU, whose caches may hold them.
 CPU_CHUNK, CHUNK = (2**24, 256), (2**27, 2048)
+PARTS = 8  # of W's gradient, whose sum with that of a further chunk is made one by one
 COMPILED_CHUNK = (2**30, 2048)  # compiled code holds a chunk's logits and their gradients, but no float32 copy of them
 
 
@@ -133,7 +134,8 @@ class _Sums:
         # The same memory for every chunk: fresh memory is slow to touch. A compiler plans the memory itself.
         is_compiled = torch.compiler.is_compiling()
         same = self.wide == self.x.dtype and not is_compiled
-        logits_memory = None if is_compiled else self.x.new_empty(chunk, vocab)
+        makes_memory = is_compiled or kernels.takes_onednn(vectors[:chunk], self.weight)
+        logits_memory = None if makes_memory else self.x.new_empty(chunk, vocab)
         probs_memory = self.x.new_empty(chunk, vocab) if same else None
         total, correct = self.x.new_zeros((), dtype=self.wide), labels.new_zeros(())
         for start in range(0, count, max(1, chunk)):
@@ -149,6 +151,7 @@ class _Sums:
             correct = correct + _correct(logits, targets, ties=ties)
             if self.needs_x or self.needs_weight or self.needs_bias:
                 self.add_gradients(log_probs, x, targets, counted[rows], rows, smoothing)
+            del logits  # before those of the next chunk are made
         return TokenLoss(total, correct)
 
     def add_gradients(
@@ -159,7 +162,7 @@ class _Sums:
         vocab, label = log_probs.shape[-1], targets.clamp(min=0).unsqueeze(-1)  # n 1, any where IGNORE
         if torch.compiler.is_compiling():  # element by element, in the pass that computes the softmax
             is_label = torch.arange(vocab, device=label.device) == label
-            grad = log_probs.exp() - is_label * (1 - smoothing) - smoothing / vocab  # n V
+            grad = log_probs.exp() - is_label.to(log_probs.dtype) * (1 - smoothing) - smoothing / vocab  # n V
         else:
             grad = log_probs.exp_().sub_(smoothing / vocab) if smoothing > 0 else log_probs.exp_()
             grad.scatter_(-1, label, grad.gather(-1, label) - (1 - smoothing))
@@ -173,7 +176,9 @@ class _Sums:
         elif self.weight_grad is not None and x.dtype == self.wide and not kernels.takes_onednn(grad.mT, x.mT):
             self.weight_grad.addmm_(grad.mT, x)
         elif self.weight_grad is not None:
-            self.weight_grad.add_(kernels.product(grad.mT, x.mT))
+            # A part of the vocabulary at a time, so that the product to be added takes little memory.
+            for part, some in zip(self.weight_grad.chunk(PARTS), grad.mT.chunk(PARTS), strict=True):
+                part.add_(kernels.product(some, x.mT))
         if self.x_grad is not None:
             self.x_grad[rows] = kernels.product(grad, self.weight.mT).masked_fill_(~counted, 0.0)
 
@@ -181,9 +186,7 @@ class _Sums:
 def _logits(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None) -> Float[Tensor, "n V"]:
     """W x (+ b), in memory that is there, if ``out`` is."""
     if out is None:
-        return kernels.linear(x, weight, bias)
-    if kernels.takes_onednn(x, weight):
-        return kernels.onednn_linear(x, weight, bias)
+        return (kernels.onednn_linear if kernels.takes_onednn(x, weight) else kernels.linear)(x, weight, bias)
     return torch.mm(x, weight.mT, out=out) if bias is None else torch.addmm(bias, x, weight.mT, out=out)
 
 

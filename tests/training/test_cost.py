@@ -18,6 +18,7 @@ from glassformer.training.recipe import Recipe
 from glassformer.training.recipe_files import recipe_names
 from glassformer.training.session import Session
 from tests.helpers import some_at_once
+from tests.inspect.levels import peak
 from tests.training.several import together
 from tests.training.small_sessions import HERE, TAUGHT, Listens, losses, small, trained
 
@@ -147,18 +148,8 @@ def memory_of_steps(recipe: Recipe, folder: Path) -> tuple[int, int]:
 
 
 def peak_of_steps(step: Callable[[], object]) -> int:
-    """Bytes that steps allocate at their highest, by torch's own record of allocations."""
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
-        step()
-        step()
-    level = peak = 0
-    events = [event for event in record.profiler.kineto_results.events() if event.name() == "[memory]"]
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        level += event.nbytes()
-        peak = max(peak, level)
-    return peak
+    """Bytes that two steps allocate at their highest, without what kernels need for themselves."""
+    return peak(lambda: (step(), step()))
 
 
 def test_a_run_that_does_not_fit_warns_and_times_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
