@@ -3,11 +3,12 @@
 Usage: python -m benchmarks.generate [--rounds N] [--tokens N] [--threads N] [--only greedy|beam] [--profile]. Two cases
 on the CPU in float32, random weights, the same in both libraries: greedy search of one text with a decoder in GPT-2's
 shape (124M parameters), and beam search of 16 texts with 4 beams each with an encoder-decoder of 6 + 6 layers and width
-512. Glassformer loads the weights as stored, column by column (``column_major``), which is the measure of the ratios,
-and as int8. "Bare products" are the matrix products of one step and nothing else. All take turns in changing order, so
-that a busy machine slows all of them; reported are medians over the rounds, and ratios within them. Times are CPU times
-of the process, which others on the machine hardly change: of all threads together, so by default there is one. Memory
-is the peak of a process that loads the model and generates, measured in a process of its own.
+512. Glassformer runs with float32 weights, which is the measure of the ratios, and with int8 weights. "Bare products"
+are the matrix products of one step and nothing else, by the kernels Glassformer uses and by ``F.linear``. All take
+turns in changing order, so that a busy machine slows all of them; reported are medians over the rounds, and ratios
+within them. Times are CPU times of the process, which others on the machine hardly change: of all threads together, so
+by default there is one. Memory is the peak of a process that loads the model and generates, measured in a process of
+its own.
 """
 
 import argparse
@@ -28,6 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.hardware import describe
+from glassformer.nn import kernels
 
 BATCH, BEAMS, SOURCE, PROMPT = 16, 4, 24, 8
 CASES = {
@@ -87,14 +89,16 @@ def ours(case: str, folder: Path, tokens: int, **options: Any) -> Callable[[], l
     return lambda: [texts[0].ids for texts in generate(model, ids, settings)]
 
 
-def bare(case: str, folder: Path, tokens: int, **options: Any) -> Callable[[], None]:
+def bare(
+    case: str, folder: Path, tokens: int, product: Callable[[Tensor, Tensor], Tensor] = kernels.product
+) -> Callable[[], None]:
     """The products of all steps: every matrix of the decoder and the head, but for the keys and values of a memory.
 
     The first step reads the prompt, and its head one token of it.
     """
     from glassformer import load
 
-    model = load(folder, **options).model
+    model = load(folder).model
     names = {name: weight for name, weight in model.named_parameters() if name.startswith("decoder.blocks")}
     skipped = ("cross.k.weight", "cross.v.weight")
     weights = [w for name, w in names.items() if w.ndim == 2 and not name.endswith(skipped)]
@@ -103,7 +107,7 @@ def bare(case: str, folder: Path, tokens: int, **options: Any) -> Callable[[], N
 
     def step(rows: int) -> None:
         for weight in weights:
-            F.linear(vectors[weight.shape[1]][:rows], weight)
+            product(vectors[weight.shape[1]][:rows], weight)
 
     vectors = {width: torch.randn(max(first, rows), width) for width in {w.shape[1] for w in (*weights, head)}}
 
@@ -111,18 +115,17 @@ def bare(case: str, folder: Path, tokens: int, **options: Any) -> Callable[[], N
         with torch.inference_mode():
             for number in range(tokens):
                 step(rows if number else first)
-                F.linear(vectors[head.shape[1]][:rows], head)
+                product(vectors[head.shape[1]][:rows], head)
 
     return run
 
 
 WHO: dict[str, Callable[[str, Path, int], Callable[[], Any]]] = {
-    "glassformer": partial(ours, column_major=True),
-    "glassformer, as stored": ours,
+    "glassformer": ours,
     "glassformer, int8": partial(ours, quantize="int8"),
     "transformers": theirs,
-    "bare products": partial(bare, column_major=True),
-    "bare products, as stored": bare,
+    "bare products": bare,
+    "bare products, F.linear": partial(bare, product=F.linear),
 }
 
 
@@ -175,7 +178,7 @@ def show_profile(case: str, folder: Path, tokens: int) -> None:
     """Where the time goes, by operator."""
     from torch.profiler import ProfilerActivity, profile
 
-    run = ours(case, folder, tokens, column_major=True)
+    run = ours(case, folder, tokens)
     run()
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         run()

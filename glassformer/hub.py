@@ -22,7 +22,6 @@ from glassformer.config.options import ModelOptions, StrPath
 from glassformer.families import lineage_of, lineages
 from glassformer.loaded import Loaded as Loaded
 from glassformer.loaded import LoadReport as LoadReport
-from glassformer.models.column_major import to_column_major
 from glassformer.models.initialise import initialise
 from glassformer.models.quantize import is_quantized, quantize
 from glassformer.models.transformer import Transformer, transformer_of
@@ -104,8 +103,6 @@ def load(
         initialise(model, facts, planned.fresh)  # a bias missing beside a filled weight stays zero
         if options.get("quantize") is not None:
             quantize(model, options["quantize"])
-        if options.get("column_major", False):
-            to_column_major(model)
         loaded = Loaded(model.eval(), facts, lineage, report, source.path, source.metadata)
         loaded.tokenizer_kind = options.get("tokenizer_kind")
         if options.get("tokenizer") is not None:

@@ -76,7 +76,7 @@ def chat(
 
     if sys.stdin is None:
         raise InputError("standard input is closed, so there is no line to reply to.")
-    loaded = loading.load_to_generate(model)
+    loaded = loading.load(model)
     if loaded.tokenizer.chat_template is None:
         raise ValueError(
             f"{model} has no chat template, so it is no chat model; continue texts with glassformer generate."

@@ -99,7 +99,7 @@ class GenerateOptions:
             check_writable(self.output.record, "--record")
         if self.output.beam_tree and (self.output.stream or self.output.as_json):
             raise InputError("--beam-tree prints a whole search as text; leave out --stream and --json.")
-        return self.loading.load_to_generate(model)
+        return self.loading.load(model)
 
     def generate(
         self,

@@ -226,15 +226,6 @@ class LoadingOptions:
         options = {**self.start, **{name: value for name, value in own.items() if value is not None}}
         return hub.load(model, dtype=self.dtype, device=self.device, **cast(ModelOptions, {**options, **checks}))
 
-    def load_to_generate(self, model: str) -> "Loaded":
-        """Load a model, with its weights column by column in memory if that makes decoding faster."""
-        from glassformer.models.column_major import decodes_faster_column_major, to_column_major
-
-        loaded = self.load(model)
-        if decodes_faster_column_major(loaded.model):
-            to_column_major(loaded.model)
-        return loaded
-
 
 @dataclass(frozen=True, kw_only=True)
 class InputOptions:
@@ -351,7 +342,7 @@ class ComputeOptions:
 
         if self.draft == "lookup":
             return {"draft": PromptLookup()}
-        return {"draft": ModelDraft(loading.load_to_generate(self.draft).model)}
+        return {"draft": ModelDraft(loading.load(self.draft).model)}
 
 
 # ---- commands

@@ -31,8 +31,6 @@ class ModelOptions(TypedDict, total=False):
         ignore_keys: weights in the file to ignore; * matches anything.
         quantize: quantise the weights of linear layers to int8 or fp8, for a quarter of float32's memory; for inference
             only.
-        column_major: weights of the decoder and head column by column in memory: decoding in float32 on a CPU is
-            faster, results change by rounding.
         fresh: parameters to initialise if the file lacks them or has them in another size, such as 'head.*'.
         strict: refuse keys of config.json that the lineage does not define.
         allow_pickle: open .bin, .pt and .pth files; only tensors are read from them.
@@ -48,7 +46,6 @@ class ModelOptions(TypedDict, total=False):
     head: str | Head | None
     ignore_keys: Iterable[str]
     quantize: Quantization
-    column_major: bool
     fresh: Iterable[str]
     strict: bool
     allow_pickle: bool

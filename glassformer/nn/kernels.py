@@ -9,6 +9,7 @@ Attention has a choice of its own, the argument ``path`` of ``attention.scaled_d
 
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from typing import Any
 
 import torch
@@ -18,9 +19,11 @@ from torch.autograd import forward_ad
 
 linear = F.linear  # (x, weight, bias): W x (+ b)
 FEW_ROWS = 16  # rows up to which a product with int8 weights is faster than one with the weights as floats
-MANY_ROWS = 64  # rows from which oneDNN's product is faster than that of F.linear for every width, where it is at all
-LEAST_PRODUCT = 2**22  # multiplications from which oneDNN's product pays for the Python around its gradients
-HAS_ONEDNN: bool = torch._C._has_mkldnn and torch.backends.cpu.get_cpu_capability() == "AVX512"
+LEAST_PRODUCT = 2**19  # multiplications from which oneDNN's product is faster than that of F.linear
+LEAST_PRODUCT_WITH_GRADIENTS = 2**22  # the same, with the Python around its gradients
+MOST_ROWS = {"AVX512": inf, "AVX2": 1}  # rows up to which it is faster, by the instructions of the processor
+CAPABILITY = torch.backends.cpu.get_cpu_capability()
+HAS_ONEDNN: bool = torch._C._has_mkldnn and CAPABILITY in MOST_ROWS
 layer_norm = torch.layer_norm  # (x, shape, weight, bias, eps): all tensors of one dtype
 embedding = F.embedding  # (ids, table): rows; repeated rows get their gradients summed in a fixed order
 
@@ -54,20 +57,21 @@ def int8_product(x: Tensor, values: Tensor) -> Tensor:
 
 
 def takes_onednn(x: Tensor, weight: Tensor) -> bool:
-    """Whether ``onednn_linear`` is the faster way to multiply these vectors: many of them, in float32, on AVX-512.
+    """Whether ``onednn_linear`` is the faster way to multiply these vectors: a large product in float32.
 
-    ``F.linear`` calls MKL for float32, which on an AMD processor reached half of oneDNN's speed (benchmarks/LOG.md);
-    Intel's were not measured. But autocast does not know oneDNN's operator. Traced and fake tensors, which are not
-    plain ones, stay with ``F.linear``: compilers, accounts and the transforms of ``torch.func`` have rules for it.
+    ``F.linear`` calls MKL for float32, which on an AMD processor was slower by half for one vector as for many, unless
+    the processor has AVX2 only and there are several (benchmarks/LOG.md); Intel's were not measured. But autocast does
+    not know oneDNN's operator. Traced and fake tensors, which are not plain ones, stay with ``F.linear``: compilers,
+    accounts and the transforms of ``torch.func`` have rules for it.
     """
-    least = LEAST_PRODUCT if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad) else 0
+    has_gradients = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
     return (
         HAS_ONEDNN
         and type(x) is Tensor
         and x.dtype == weight.dtype == torch.float32
         and x.is_cpu
-        and x.numel() >= MANY_ROWS * x.shape[-1]
-        and x.numel() * weight.shape[0] >= least
+        and x.numel() * weight.shape[0] >= (LEAST_PRODUCT_WITH_GRADIENTS if has_gradients else LEAST_PRODUCT)
+        and x.numel() <= MOST_ROWS[CAPABILITY] * x.shape[-1]
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
         and not torch._C._are_functorch_transforms_active()

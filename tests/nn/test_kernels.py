@@ -60,19 +60,21 @@ def test_linear_maps(bias, dtype):
     check_equal(lambda *x, fused: linear(*x, *(() if bias else (None,)), fused=fused), *inputs[: 2 + bias], dtype=dtype)
 
 
-needs_onednn = pytest.mark.skipif(not kernels.HAS_ONEDNN, reason="this processor or torch has no AVX-512 or no oneDNN")
+needs_onednn = pytest.mark.skipif(
+    not kernels.HAS_ONEDNN or kernels.CAPABILITY != "AVX512",
+    reason="this processor or torch has no AVX-512 or no oneDNN",
+)
 
 
 @needs_onednn
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("seed", range(12))
-def test_products_of_many_rows_without_gradients(seed, bias):
+def test_products_without_gradients(seed, bias):
     """oneDNN's, for vectors and weights of any shape and order in memory, beside the product in float64."""
     draw = torch.Generator().manual_seed(seed)
-    rows, inner, outer = (int(torch.randint(least, 200, (), generator=draw)) for least in (kernels.MANY_ROWS, 1, 1))
+    rows, inner = (int(torch.randint(1, 200, (), generator=draw)) for _ in range(2))
     x = normal(inner, 2, rows, seed=seed, dtype=torch.float32).movedim(0, -1)[:, :: 1 + seed % 2]  # strided
-    if x.shape[1] * 2 < kernels.MANY_ROWS:
-        x = x.expand(2, *x.shape)
+    outer = kernels.LEAST_PRODUCT // x.numel() + int(torch.randint(1, 200, (), generator=draw))
     weight = normal(outer, inner, seed=seed + 1, dtype=torch.float32)
     weight = weight.t().contiguous().t() if seed % 3 == 0 else weight
     shift = normal(outer, seed=2, dtype=torch.float32) if bias else None
@@ -128,9 +130,9 @@ def test_large_products_are_trained_by_onednn_but_not_where_it_has_no_rule():
 
 
 @needs_onednn
-def test_only_many_plain_vectors_in_float32_go_to_onednn():
-    """Its operator has no gradient, autocast does not see it, and for a few rows it is slower."""
-    x, weight = normal(kernels.MANY_ROWS, 8, dtype=torch.float32), normal(5, 8, dtype=torch.float32).requires_grad_()
+def test_only_large_plain_products_in_float32_go_to_onednn():
+    """Its operator has no gradient, autocast does not see it, and for small products it is slower."""
+    x, weight = normal(64, 64, dtype=torch.float32), normal(128, 64, dtype=torch.float32).requires_grad_()
     linear(x, weight, None, fused=True).sum().backward()
     assert weight.grad is not None
     with torch.no_grad():
@@ -144,7 +146,16 @@ def test_only_many_plain_vectors_in_float32_go_to_onednn():
         with torch.autocast("cpu", torch.bfloat16):
             assert not kernels.takes_onednn(x, weight)
             assert linear(x, weight, None, fused=True).dtype == torch.bfloat16
-    assert not kernels.takes_onednn(x, weight)
+    assert not kernels.takes_onednn(x, weight)  # with gradients, only larger ones
+
+
+@pytest.mark.parametrize(("capability", "most"), kernels.MOST_ROWS.items())
+def test_several_rows_go_to_onednn_only_where_it_is_faster(capability, most, monkeypatch):
+    monkeypatch.setattr(kernels, "CAPABILITY", capability)
+    monkeypatch.setattr(kernels, "HAS_ONEDNN", True)
+    x, weight = normal(2, 1024, dtype=torch.float32), normal(1024, 1024, dtype=torch.float32)
+    assert kernels.takes_onednn(x[:1], weight)
+    assert kernels.takes_onednn(x, weight) == (most >= 2)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
