@@ -78,7 +78,7 @@ def check(decodings: list[str]) -> None:
 
 def check_kernels() -> None:
     """Every kernel of a captured step equals its formula, in bfloat16 and float32."""
-    from glassformer.nn import triton_programs as programs
+    from glassformer.nn.kernels import triton_programs as programs
 
     torch.manual_seed(0)
     for dtype in (torch.bfloat16, torch.float32):

@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.hardware import describe
-from glassformer.nn import kernels
+from glassformer.nn.kernels import operators
 
 BATCH, BEAMS, SOURCE, PROMPT = 16, 4, 24, 8
 CASES = {
@@ -90,7 +90,7 @@ def ours(case: str, folder: Path, tokens: int, **options: Any) -> Callable[[], l
 
 
 def bare(
-    case: str, folder: Path, tokens: int, product: Callable[[Tensor, Tensor], Tensor] = kernels.product
+    case: str, folder: Path, tokens: int, product: Callable[[Tensor, Tensor], Tensor] = operators.product
 ) -> Callable[[], None]:
     """The products of all steps: every matrix of the decoder and the head, but for the keys and values of a memory.
 

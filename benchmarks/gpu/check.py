@@ -25,9 +25,9 @@ from glassformer.config import ModelConfig, change
 from glassformer.families import preset
 from glassformer.models.transformer import Transformer
 from glassformer.nn.attention import scaled_dot_product_attention
-from glassformer.nn.cross_entropy import IGNORE, linear_cross_entropy
+from glassformer.nn.kernels.cross_entropy import IGNORE, linear_cross_entropy
+from glassformer.nn.kernels.packed import has_packed_kernel, make_packed_mask
 from glassformer.nn.masks import Mask
-from glassformer.nn.packed import has_packed_kernel, make_packed_mask
 from glassformer.training.block_calls import compile_model
 from glassformer.training.objectives.base import Batch, Objective
 from glassformer.training.objectives.causal_lm import NextToken

@@ -27,9 +27,9 @@ from glassformer.generation.decoder import Decoder
 from glassformer.generation.filters import Filters, check_logits
 from glassformer.generation.settings import GenerationSettings
 from glassformer.generation.steps import LogitsSteps
-from glassformer.nn import step_kernels
 from glassformer.nn.attention import softmax
 from glassformer.nn.cache import KVCache
+from glassformer.nn.kernels import step_kernels
 from glassformer.nn.norm import upcast
 
 # (index of the prompt, its new tokens) → whether a stop string was reached

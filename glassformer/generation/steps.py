@@ -1,8 +1,8 @@
 """How decoding steps are run: each from Python, or all of them as one CUDA graph.
 
 A step of a small model takes a GPU less time than it takes Python to launch its few hundred kernels. With a static
-cache (``nn.static_cache``) every step launches the same kernels on the same memory, so they can be recorded once and
-then be launched together. ``Decoding`` names the ways:
+cache (``nn.kernels.static_cache``) every step launches the same kernels on the same memory, so they can be recorded
+once and then be launched together. ``Decoding`` names the ways:
 
 * ``dynamic``: a cache that grows; kernels launched one by one. Works for every model and every search.
 * ``static``: a cache of fixed size, and tokens chosen on the device; kernels launched one by one.
@@ -32,9 +32,9 @@ from glassformer.generation.decoder import AHEAD, Decoder
 from glassformer.models.transformer import Transformer
 from glassformer.nn.attention import AttentionPath
 from glassformer.nn.cache import KVCache
+from glassformer.nn.kernels.static_cache import StaticCache, capacity_for, layer_shapes
+from glassformer.nn.kernels.step_kernels import step_kernels
 from glassformer.nn.observer import ModelKey, is_observed
-from glassformer.nn.static_cache import StaticCache, capacity_for, layer_shapes
-from glassformer.nn.step_kernels import step_kernels
 
 DECODINGS = get_args(Decoding)
 MOST_KEPT = 4  # captured steps that are kept per model; each holds a cache

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from glassformer import config
 from glassformer.config.checks import check_choice
-from glassformer.nn import kernels
-from glassformer.nn.cross_entropy import TokenLoss, linear_cross_entropy, product_dtype
 from glassformer.nn.feedforward import ACTIVATIONS
-from glassformer.nn.linear import Embedding, Linear, QuantizedLinear, linear
+from glassformer.nn.kernels import operators
+from glassformer.nn.kernels.cross_entropy import TokenLoss, linear_cross_entropy, product_dtype
+from glassformer.nn.kernels.quantized import QuantizedLinear
+from glassformer.nn.linear import Embedding, Linear, linear
 from glassformer.nn.norm import make_norm, upcast
 
 
@@ -81,7 +82,7 @@ class LMHead(nn.Module):
         del token_mask  # every token gets its own logits
         # Linear layer, activation, norm: B T E.
         if self.transform is not None and self.norm is not None:
-            activation = (kernels.ACTIVATIONS if self.fused else ACTIVATIONS)[self.facts.transform or ""]
+            activation = (operators.ACTIVATIONS if self.fused else ACTIVATIONS)[self.facts.transform or ""]
             x = self.norm(activation(self.transform(x)))
         if self.facts.scale != 1.0:
             x = x * self.facts.scale
@@ -121,7 +122,7 @@ class TaskHead(nn.Module):
         # Linear layer and activation.
         if self.hidden is not None:
             x = self.hidden(F.dropout(x, self.facts.input_dropout, self.training))
-            x = (kernels.ACTIVATIONS if self.fused else ACTIVATIONS)[self.facts.hidden or ""](x)
+            x = (operators.ACTIVATIONS if self.fused else ACTIVATIONS)[self.facts.hidden or ""](x)
         if self.out is None:
             return x
         # Scores of the labels.

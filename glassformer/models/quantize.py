@@ -8,7 +8,8 @@ from glassformer.config.checks import check_choice
 from glassformer.config.options import Quantization
 from glassformer.models.output_heads import LMHead
 from glassformer.models.transformer import Transformer
-from glassformer.nn.linear import Linear, QuantizedLinear
+from glassformer.nn.kernels.quantized import QuantizedLinear
+from glassformer.nn.linear import Linear
 
 
 def quantize(model: Transformer, kind: Quantization = "int8") -> None:

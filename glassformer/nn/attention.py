@@ -19,12 +19,12 @@ from torch import Tensor
 
 from glassformer.config.checks import check_choice, check_probability
 from glassformer.config.options import AttentionPath as AttentionPath
-from glassformer.nn import step_kernels
+from glassformer.nn.kernels import step_kernels
+from glassformer.nn.kernels.packed import PackedMask, attend_packed, takes_packed
+from glassformer.nn.kernels.windows import WindowMask, attend_in_window, has_blocks, make_window_mask
 from glassformer.nn.masks import DenseMask, Mask, as_mask
 from glassformer.nn.norm import upcast, without_autocast
 from glassformer.nn.observer import Observer, needs_formula, observe
-from glassformer.nn.packed import PackedMask, attend_packed, takes_packed
-from glassformer.nn.windows import WindowMask, attend_in_window, has_blocks, make_window_mask
 
 PATHS = get_args(AttentionPath)
 CAUSAL_PATHS = {"sdpa"}  # paths whose kernel has a flag for causal masks and needs no tensor for them

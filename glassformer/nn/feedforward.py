@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from glassformer import config
 from glassformer.config.checks import check_choice, check_positive, check_probability
-from glassformer.nn import kernels, step_kernels
-from glassformer.nn.linear import Linear, joint_linear, truncated_normal_
+from glassformer.nn.kernels import operators, step_kernels
+from glassformer.nn.kernels.joint import joint_linear
+from glassformer.nn.linear import Linear, truncated_normal_
 from glassformer.nn.modes import dropout
 from glassformer.nn.norm import make_norm, upcast
 from glassformer.nn.observer import Observer, observe
@@ -116,7 +117,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Float[Tensor, "... d"], observer: Observer | None = None) -> Float[Tensor, "... d"]:
         """Transform every vector of ``x`` independently. An ``observer`` sees the ``hidden`` vectors."""
-        activation = (kernels.ACTIVATIONS if self.fused else ACTIVATIONS)[self.activation]
+        activation = (operators.ACTIVATIONS if self.fused else ACTIVATIONS)[self.activation]
         # Expand to the hidden width. The gate is computed first: its pre-activation is freed before up(x) is allocated.
         if self.gate is None:
             hidden = activated(self.up(x), activation)  # ... f
@@ -155,7 +156,7 @@ class SwiGLU(nn.Module):
 
     def forward(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
         """Transform every vector of ``x`` independently."""
-        gate = activated(self.w1(x), kernels.ACTIVATIONS["silu"] if self.fused else silu)  # ... f
+        gate = activated(self.w1(x), operators.ACTIVATIONS["silu"] if self.fused else silu)  # ... f
         return self.w2(gated(gate, self.w3(x)))
 
 
@@ -206,6 +207,6 @@ class Convolution(nn.Module):
         weight = rearrange(self.weight, "(g o) c n -> g (c n) o", g=self.groups)
         convolved = torch.einsum("btgi,gio->btgo", neighbours, weight)
         convolved = rearrange(convolved, "b t g o -> b t (g o)") + self.bias  # B T D
-        activation = (kernels.ACTIVATIONS if self.fused else ACTIVATIONS)[self.activation]
+        activation = (operators.ACTIVATIONS if self.fused else ACTIVATIONS)[self.activation]
         convolved = activation(dropout(convolved, self.dropout, self.training))
         return self.norm(y + observe(observer, "output", convolved))

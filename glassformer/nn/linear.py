@@ -6,7 +6,6 @@ for the standard deviations.
 """
 
 import math
-from collections.abc import Sequence
 
 import torch
 from einops import rearrange
@@ -14,8 +13,7 @@ from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
 from glassformer.config.checks import check_positive
-from glassformer.config.options import Quantization
-from glassformer.nn import kernels, step_kernels
+from glassformer.nn.kernels import operators, step_kernels
 from glassformer.nn.norm import loses_gradient_sums
 
 
@@ -39,7 +37,7 @@ def linear(
             return step_kernels.matvec(x, [weight], [] if bias is None else [bias], [])
         if step_kernels.takes_transposed(x, weight):
             return step_kernels.transposed_linear(x, weight, bias)
-        product = kernels.onednn_linear if kernels.takes_onednn(x, weight) else kernels.linear
+        product = operators.onednn_linear if operators.takes_onednn(x, weight) else operators.linear
         return product(x, weight, bias)
     # The same as einsum(x, W, "... d_in, d_out d_in -> ... d_out"), written as one matrix product because its
     # backward then yields W's gradient in W's own memory order, without a transposing copy.
@@ -93,106 +91,6 @@ class Linear(nn.Module):
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
 
 
-def joint_linear(x: Float[Tensor, "... d_in"], layers: Sequence[nn.Module]) -> tuple[Float[Tensor, "... _"], ...]:
-    """Return the outputs of several layers for the same vectors; one product in compiled training and decoding steps.
-
-    The compiler copies the matrices side by side in the pass that casts them for autocast anyway; without it, the copy
-    would cost more than the product saves. The kernel of a decoding step reads them where they are. What is not a plain
-    ``Linear``, an adapter for one, is called as it is.
-    """
-    if (joined := _joint_matvec(x, layers)) is not None:
-        return joined
-    plain = [layer for layer in layers if isinstance(layer, Linear) and type(layer) is Linear and layer.fused]
-    if len(plain) < len(layers):
-        return tuple(layer(x) for layer in layers)
-    if not torch.compiler.is_compiling() or not torch.is_grad_enabled():
-        return tuple(layer(x) for layer in layers)
-    weight = torch.cat([layer.weight for layer in plain])  # (Σ d_out, d_in)
-    bias = None
-    if any(layer.bias is not None for layer in plain):
-        zeros = (weight.new_zeros(layer.out_features) for layer in plain)
-        bias = torch.cat([zero if layer.bias is None else layer.bias for layer, zero in zip(plain, zeros, strict=True)])
-    return torch.split(linear(x, weight, bias, fused=True), [layer.out_features for layer in plain], dim=-1)
-
-
-def _joint_matvec(
-    x: Float[Tensor, "... d_in"], layers: Sequence[nn.Module]
-) -> tuple[Float[Tensor, "... _"], ...] | None:
-    """Return the outputs of layers of one kind by one kernel of a decoding step; None where it does not apply."""
-    kind = type(layers[0])
-    if kind not in (Linear, QuantizedLinear) or not step_kernels.chosen(x):
-        return None
-    same = [layer for layer in layers if type(layer) is kind and isinstance(layer, Linear | QuantizedLinear)]
-    matrices = [layer.weight if isinstance(layer, Linear) else layer.stored for layer in same if layer.fused]
-    factors = [layer.factors for layer in same if isinstance(layer, QuantizedLinear)]
-    biases = [layer.bias for layer in same if layer.bias is not None]
-    is_whole = len(matrices) == len(layers) and len(biases) in (0, len(layers))
-    if not is_whole or len({matrix.dtype for matrix in matrices}) > 1 or not step_kernels.takes_matvec(x, *matrices):
-        return None
-    y = step_kernels.matvec(x, matrices, biases, factors)
-    return torch.split(y, [len(matrix) for matrix in matrices], dim=-1)
-
-
-class QuantizedLinear(nn.Module):
-    """y = W x (+ b) for inference, with W in one byte a number, and a factor for each row of W.
-
-    ``int8``: integers from −127 to 127; rounding changes each weight by at most half of its row's factor. ``fp8``:
-    floats with three bits of mantissa (e4m3, up to 448), each rounded by at most a sixteenth of itself. A quarter of
-    the memory of float32, and of the time to read it, which a decoding step waits for; fp8 is fast on a GPU alone.
-
-    Args:
-        weight: W, ``(out_features, in_features)``.
-        bias: b.
-        kind: ``int8`` or ``fp8``.
-    """
-
-    fused = False
-
-    def __init__(
-        self,
-        weight: Float[Tensor, "d_out d_in"],
-        bias: Float[Tensor, "d_out"] | None = None,
-        kind: Quantization = "int8",
-    ) -> None:
-        super().__init__()
-        self.out_features, self.in_features = weight.shape
-        self.kind: Quantization = kind
-        wide = weight.detach().float()
-        factors = wide.abs().amax(-1) / (127 if kind == "int8" else 448)  # d_out
-        factors = factors.where(factors > 0, 1.0)  # a row of zeros
-        scaled = wide / factors.unsqueeze(-1)
-        # As bytes, fp8 stays what it is where a model is cast to another type.
-        values = scaled.round().to(torch.int8) if kind == "int8" else scaled.to(torch.float8_e4m3fn).view(torch.uint8)
-        self.values = nn.Parameter(values, requires_grad=False)  # d_out d_in
-        self.factors = nn.Parameter(factors, requires_grad=False)
-        self.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
-
-    @property
-    def weight(self) -> Float[Tensor, "d_out d_in"]:
-        """W as floats, computed anew at each access."""
-        return self.stored.float() * self.factors.unsqueeze(-1)
-
-    @property
-    def stored(self) -> Tensor:
-        """W as it is stored, to be multiplied by the factors."""
-        return self.values if self.kind == "int8" else self.values.view(torch.float8_e4m3fn)
-
-    def forward(self, x: Float[Tensor, "... d_in"]) -> Float[Tensor, "... d_out"]:
-        """Apply the layer to the last axis of ``x``; the factors multiply the products, not the weights."""
-        if self.fused and step_kernels.takes_matvec(x, self.values):
-            return step_kernels.matvec(x, [self.stored], [] if self.bias is None else [self.bias], [self.factors])
-        if self.fused and self.kind == "int8" and kernels.takes_int8(x):
-            y = kernels.int8_product(x, self.values)  # ... d_out
-        else:
-            y = linear(x, self.stored.to(x.dtype), None, fused=self.fused)
-        y = y * self.factors.to(y.dtype)
-        return y if self.bias is None else y + self.bias.to(y.dtype)
-
-    def extra_repr(self) -> str:
-        """Return what ``print(model)`` shows in parentheses."""
-        return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}, {self.kind}"
-
-
 class Embedding(nn.Module):
     """A table of ``num_embeddings`` vectors, looked up by id. Starts from N(0, 1) truncated at ±3."""
 
@@ -240,7 +138,7 @@ def look_up(
     flat = flat if flat.dtype in (torch.int32, torch.int64) else flat.long()
     fused = fused and not (table.is_cpu and loses_gradient_sums(table))
     try:
-        rows = kernels.embedding(flat, table) if fused else table.index_select(0, flat)  # N d
+        rows = operators.embedding(flat, table) if fused else table.index_select(0, flat)  # N d
     except IndexError:
         lowest, highest = int(flat.min()), int(flat.max())
         wrong = lowest if lowest < 0 else highest

@@ -24,7 +24,8 @@ from glassformer import config
 from glassformer.config import BlockSparse
 from glassformer.nn.attention import AnyMask, AttentionOutput, AttentionPath, batch_axes, scaled_dot_product_attention
 from glassformer.nn.cache import LayerCache
-from glassformer.nn.linear import Linear, joint_linear
+from glassformer.nn.kernels.joint import joint_linear
+from glassformer.nn.linear import Linear
 from glassformer.nn.masks import DenseMask, Mask, as_mask
 from glassformer.nn.norm import make_norm
 from glassformer.nn.observer import Observer, observe

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from glassformer.config import Norm
 from glassformer.config.checks import check_eps, check_positive
-from glassformer.nn import kernels, step_kernels
+from glassformer.nn.kernels import operators, step_kernels
 
 _NO_CONTEXT = nullcontext()
 
@@ -74,12 +74,12 @@ def layer_norm(
         if x.dtype == weight.dtype and (bias is None or bias.dtype == x.dtype) and not is_autocast(x):
             if step_kernels.captures(x):
                 return step_kernels.normalise(x, weight, bias, eps, centre=True)
-            return kernels.layer_norm(x, weight.shape, weight, bias, eps)
+            return operators.layer_norm(x, weight.shape, weight, bias, eps)
         # Mixed dtypes: bring all tensors to one; autocast would return float32.
         wide = x if x.dtype == weight.dtype else upcast(x)
         weight, bias = weight.to(wide.dtype), None if bias is None else bias.to(wide.dtype)
         with without_autocast(x):
-            return kernels.layer_norm(wide, weight.shape, weight, bias, eps).to(x.dtype)
+            return operators.layer_norm(wide, weight.shape, weight, bias, eps).to(x.dtype)
     # By formula: after centring, the root mean square is the standard deviation.
     wide = upcast(x)
     centred = wide - wide.mean(-1, keepdim=True)

@@ -7,10 +7,7 @@ import pytest
 
 from tests.contracts.rules import PACKAGE, offenders, source
 
-KERNELS = (
-    PACKAGE / "nn" / "kernels.py"
-)  # PyTorch's, for whoever asks for them; without being asked nn computes formulas
-MATHEMATICS = sorted({*(PACKAGE / "nn").glob("*.py")} - {KERNELS})
+MATHEMATICS = sorted((PACKAGE / "nn").glob("*.py"))  # not nn/kernels: without being asked, nn computes formulas
 GENERAL = [
     p for package in ("nn", "models", "generation", "training") for p in sorted((PACKAGE / package).rglob("*.py"))
 ]

@@ -20,7 +20,7 @@ from glassformer.generation.settings import GenerationSettings
 from glassformer.generation.steps import StepRunner, StepState, choose_decoding, why_not_captured, why_not_static
 from glassformer.models.transformer import Transformer
 from glassformer.nn.cache import KVCache
-from glassformer.nn.static_cache import StaticCache, capacity_for
+from glassformer.nn.kernels.static_cache import StaticCache, capacity_for
 from tests.configs import CONFIGS, LONGEST, built, random_config, tokens
 from tests.helpers import largest_difference, randomise, some_at_once
 

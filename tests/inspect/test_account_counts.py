@@ -19,8 +19,8 @@ from glassformer.inspect.account.counts import AttentionShape
 from glassformer.inspect.parameters import num_parameters
 from glassformer.models.transformer import Transformer
 from glassformer.nn.cache import KVCache
+from glassformer.nn.kernels.windows import has_blocks, window_block, window_blocks
 from glassformer.nn.masks import Mask
-from glassformer.nn.windows import has_blocks, window_block, window_blocks
 from tests.configs import CONFIGS, encoder_decoder, model, random_config, stack
 from tests.configs import attention as attention_facts
 from tests.helpers import some_at_once

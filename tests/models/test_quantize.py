@@ -11,8 +11,9 @@ from glassformer.generation.api import generate
 from glassformer.generation.settings import GenerationSettings
 from glassformer.models.quantize import is_quantized, quantize
 from glassformer.models.transformer import Transformer
-from glassformer.nn.kernels import FEW_ROWS
-from glassformer.nn.linear import Linear, QuantizedLinear
+from glassformer.nn.kernels.operators import FEW_ROWS
+from glassformer.nn.kernels.quantized import QuantizedLinear
+from glassformer.nn.linear import Linear
 from glassformer.weights.files import WeightsError
 from tests.configs import CONFIGS
 from tests.helpers import normal, randomise, relative_difference, types_unchecked

@@ -271,7 +271,7 @@ def _grid(window: int | BlockSparse, causal: bool) -> Grid:
     """Return the blocks of longer sequences."""
     if isinstance(window, BlockSparse):
         return Grid(window.block, 1 - window.block)  # the last one may be partial
-    from glassformer.nn.windows import window_block
+    from glassformer.nn.kernels.windows import window_block
 
     return Grid(window_block(window), _last_full(window, causal))
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from glassformer.nn import step_kernels
+from glassformer.nn.kernels import step_kernels
 from glassformer.nn.rotary import RotaryAngles
 from tests.helpers import largest_difference, relative_difference
 
@@ -28,7 +28,7 @@ def test_they_are_not_chosen_on_a_cpu_nor_outside_captured_steps() -> None:
 @pytest.mark.skipif(not step_kernels.HAS_TRITON, reason="Triton is not installed")
 def test_kernels_equal_formulas() -> None:
     """In a process of its own: the interpreter is chosen when Triton is imported."""
-    code = "from tests.nn import test_step_kernels as tests; tests.all_kernels()"
+    code = "from tests.nn.kernels import test_step_kernels as tests; tests.all_kernels()"
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "TRITON_INTERPRET": "1"})
 
 
@@ -39,7 +39,7 @@ def all_kernels() -> None:
 
 
 def products() -> None:
-    from glassformer.nn import triton_programs as programs
+    from glassformer.nn.kernels import triton_programs as programs
 
     for d_in, rows in ((96, 1), (768, 3), (2048, 2), (5000, 1)):
         x, weights = normal(rows, 1, d_in), [normal(d_out, d_in) for d_out in (33, 7, 20)]
@@ -56,7 +56,7 @@ def products() -> None:
 
 
 def attention() -> None:
-    from glassformer.nn import triton_programs as programs
+    from glassformer.nn.kernels import triton_programs as programs
 
     for heads, groups, tokens, slots, width in ((4, 4, 1, 40, 16), (4, 2, 1, 300, 64), (6, 6, 4, 70, 20)):
         q = normal(3, tokens, heads, width).transpose(1, 2)
@@ -72,7 +72,7 @@ def attention() -> None:
 
 
 def slots_of_a_cache() -> None:
-    from glassformer.nn import triton_programs as programs
+    from glassformer.nn.kernels import triton_programs as programs
 
     k, v = torch.zeros(2, 3, 9, 16), torch.zeros(2, 3, 9, 8)
     new_k, new_v = normal(2, 1, 3, 16).transpose(1, 2), normal(2, 1, 3, 8).transpose(1, 2)
@@ -89,7 +89,7 @@ def slots_of_a_cache() -> None:
 
 
 def norms() -> None:
-    from glassformer.nn import triton_programs as programs
+    from glassformer.nn.kernels import triton_programs as programs
 
     x, weight, bias = normal(5, 1, 100), normal(100), normal(100)
     assert (
@@ -103,7 +103,7 @@ def norms() -> None:
 
 
 def rotations() -> None:
-    from glassformer.nn import triton_programs as programs
+    from glassformer.nn.kernels import triton_programs as programs
 
     for pairs in (8, 5):
         x, angles = normal(3, 1, 4, 16), normal(3, 1, 1, pairs)

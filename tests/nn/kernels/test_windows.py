@@ -5,8 +5,8 @@ import torch
 
 from glassformer.nn import masks
 from glassformer.nn.attention import scaled_dot_product_attention as attend
+from glassformer.nn.kernels.windows import attend_in_window, has_blocks, make_window_mask, window_block, window_blocks
 from glassformer.nn.masks import Mask
-from glassformer.nn.windows import attend_in_window, has_blocks, make_window_mask, window_block, window_blocks
 from tests.helpers import FLOATS, largest_difference, normal
 
 BATCH, HEADS, WIDTH, VALUES, SCALE = 3, 4, 8, 6, 0.3

@@ -1,9 +1,10 @@
 """Triton kernels of a decoding step: a few vectors per call, where a GPU waits for memory and for launches.
 
-``kernels`` has PyTorch's own, which are made for many vectors: for one they read weights at two thirds of the speed of
-memory, and take several launches where one is enough. These run where ``chosen`` says so: in a step that is captured
-as a CUDA graph (launched from Python, they take longer to launch than to run), or in compiled code without gradients.
-Each is tested equal to its formula, by Triton's interpreter on a CPU and by ``benchmarks.decode_gpu`` on a GPU.
+``operators`` has PyTorch's own, which are made for many vectors: for one they read weights at two thirds of the speed
+of memory, and take several launches where one is enough. These run where ``chosen`` says so: in a step that is
+captured as a CUDA graph (launched from Python, they take longer to launch than to run), or in compiled code without
+gradients. Each is tested equal to its formula, by Triton's interpreter on a CPU and by ``benchmarks.decode_gpu`` on a
+GPU.
 
 Shapes: ``r`` vectors, ``d_in`` and ``d_out`` widths, ``B`` rows, ``H`` heads, ``G`` key/value heads, ``T`` queries,
 ``S`` slots, ``K`` width of a head.
@@ -69,7 +70,7 @@ def takes_matvec(x: Tensor, *weights: Tensor) -> bool:
 @torch.library.custom_op("glassformer::matvec", mutates_args=())
 def matvec(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], factors: Sequence[Tensor]) -> Tensor:
     """W x (+ b) of up to three matrices side by side, their rows multiplied by factors if there are any."""
-    from glassformer.nn import triton_programs
+    from glassformer.nn.kernels import triton_programs
 
     return triton_programs.matvec(x, weights, biases, factors)
 
@@ -111,7 +112,7 @@ def takes_attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
 @torch.library.custom_op("glassformer::attend", mutates_args=())
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
     """Attention with a mask or a bias ``(B, H, T, S)``, axes of size 1 included; slots that it hides are not read."""
-    from glassformer.nn import triton_programs
+    from glassformer.nn.kernels import triton_programs
 
     return triton_programs.attend(q, k, v, mask, scale)
 
@@ -128,27 +129,27 @@ def _(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
 
 def normalise(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, *, centre: bool) -> Tensor:
     """LayerNorm (``centre``) or RMSNorm."""
-    from glassformer.nn import triton_programs
+    from glassformer.nn.kernels import triton_programs
 
     return triton_programs.normalise(x, weight, bias, eps, centre=centre)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, halves: bool) -> Tensor:
     """Rotate the pairs of vectors ``(B, 1, H, K)`` by angles of ``(B or 1, 1, 1, P)``."""
-    from glassformer.nn import triton_programs
+    from glassformer.nn.kernels import triton_programs
 
     return triton_programs.rotate(x, cos, sin, halves=halves)
 
 
 def write_slot(k_new: Tensor, v_new: Tensor, k: Tensor, v: Tensor, slot: Tensor) -> None:
     """Write keys and values ``(B, G, 1, K)`` into a slot of their buffers."""
-    from glassformer.nn import triton_programs
+    from glassformer.nn.kernels import triton_programs
 
     triton_programs.write_slot(k_new, v_new, k, v, slot)
 
 
 def reorder(buffers: Sequence[Tensor], rows: Tensor, slot: Tensor, beams: int, since: int) -> None:
     """Let row i of the buffers continue from row ``rows[i]``, a beam of the same prompt; slots since ``since`` move."""
-    from glassformer.nn import triton_programs
+    from glassformer.nn.kernels import triton_programs
 
     triton_programs.reorder(buffers, rows, slot, beams, since)

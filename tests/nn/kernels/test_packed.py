@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from glassformer.nn import packed
 from glassformer.nn.attention import scaled_dot_product_attention
-from glassformer.nn.packed import PackedMask, has_packed_kernel, make_packed_mask
+from glassformer.nn.kernels import packed
+from glassformer.nn.kernels.packed import PackedMask, has_packed_kernel, make_packed_mask
 from tests.configs import attention, built, model, stack
 
 ROWS = torch.tensor([[1, 1, 1, 2, 3, 3, 0, 0], [0, 4, 4, 4, 4, 7, 7, 0]])
@@ -36,7 +36,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             out[start:end] = attended.transpose(0, 1)
         return out
 
-    for module in ("glassformer.nn.packed", "glassformer.models.stack"):
+    for module in ("glassformer.nn.kernels.packed", "glassformer.models.stack"):
         monkeypatch.setattr(f"{module}.has_packed_kernel", lambda *_: not torch.is_grad_enabled())
     monkeypatch.setattr(packed, "_kernel", lambda: kernel)
     return found

@@ -9,8 +9,8 @@ import torch
 from glassformer.inspect.account.trace import trace_module
 from glassformer.models.output_heads import Targets
 from glassformer.models.transformer import Transformer
-from glassformer.nn import cross_entropy
-from glassformer.nn.cross_entropy import IGNORE, linear_cross_entropy
+from glassformer.nn.kernels import cross_entropy
+from glassformer.nn.kernels.cross_entropy import IGNORE, linear_cross_entropy
 from glassformer.training.adapters import add_adapters
 from tests.configs import CONFIGS
 from tests.helpers import normal, randomise, relative_difference, types_unchecked
@@ -165,7 +165,7 @@ def test_wrong_labels_and_options_are_refused():
 
 COMPILED = """
 import torch
-from glassformer.nn.cross_entropy import linear_cross_entropy
+from glassformer.nn.kernels.cross_entropy import linear_cross_entropy
 leaves = [torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in ((11, 6), (17, 6), (17,))]
 labels = torch.randint(17, (11,))
 labels[3] = -100

@@ -1,11 +1,4 @@
-"""PyTorch's fused kernels for everything except attention (see ``attention``): the same values in one pass.
-
-By default ``nn`` computes its formulas. A module with ``fused = True`` (``Linear``, ``Embedding``, ``LayerNorm``,
-``FeedForward``, … and the modules of ``models`` around them) calls these kernels instead. Which of the two a module
-uses is a plain attribute: it is the same for every call, in any thread, and for a block that is recomputed in the
-backward pass. A ``Transformer`` sets it for all of its modules: ``model.fused = False`` computes everything by formula.
-Attention has a choice of its own, the argument ``path`` of ``attention.scaled_dot_product_attention``.
-"""
+"""PyTorch's fused operators for everything except attention (see ``attention``): the same values in one pass."""
 
 from collections.abc import Callable
 from functools import partial

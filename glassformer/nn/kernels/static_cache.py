@@ -15,8 +15,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from glassformer.config.checks import check_positive
-from glassformer.nn import step_kernels
 from glassformer.nn.cache import KVCache, LayerCache
+from glassformer.nn.kernels import step_kernels
 
 
 class StaticLayerCache(LayerCache):

@@ -7,8 +7,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import glassformer as gf
 from glassformer.models.output_heads import LMHead
 from glassformer.models.transformer import Transformer
-from glassformer.nn import kernels
 from glassformer.nn.feedforward import ACTIVATIONS
+from glassformer.nn.kernels import operators
 from glassformer.nn.linear import linear, look_up
 from glassformer.nn.norm import LayerNorm, layer_norm
 from glassformer.training.block_calls import checkpoint_blocks
@@ -44,13 +44,13 @@ def check_equal(call, *inputs, dtype):
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations(name, dtype):
     def call(x, *, fused):
-        return (kernels.ACTIVATIONS if fused else ACTIVATIONS)[name](x)
+        return (operators.ACTIVATIONS if fused else ACTIVATIONS)[name](x)
 
     check_equal(call, normal(3, 50, dtype=dtype) * 3, dtype=dtype)
 
 
 def test_every_activation_has_a_kernel():
-    assert kernels.ACTIVATIONS.keys() == ACTIVATIONS.keys()
+    assert operators.ACTIVATIONS.keys() == ACTIVATIONS.keys()
 
 
 @each_type
@@ -61,7 +61,7 @@ def test_linear_maps(bias, dtype):
 
 
 needs_onednn = pytest.mark.skipif(
-    not kernels.HAS_ONEDNN or kernels.CAPABILITY != "AVX512",
+    not operators.HAS_ONEDNN or operators.CAPABILITY != "AVX512",
     reason="this processor or torch has no AVX-512 or no oneDNN",
 )
 
@@ -74,12 +74,12 @@ def test_products_without_gradients(seed, bias):
     draw = torch.Generator().manual_seed(seed)
     rows, inner = (int(torch.randint(1, 200, (), generator=draw)) for _ in range(2))
     x = normal(inner, 2, rows, seed=seed, dtype=torch.float32).movedim(0, -1)[:, :: 1 + seed % 2]  # strided
-    outer = kernels.LEAST_PRODUCT // x.numel() + int(torch.randint(1, 200, (), generator=draw))
+    outer = operators.LEAST_PRODUCT // x.numel() + int(torch.randint(1, 200, (), generator=draw))
     weight = normal(outer, inner, seed=seed + 1, dtype=torch.float32)
     weight = weight.t().contiguous().t() if seed % 3 == 0 else weight
     shift = normal(outer, seed=2, dtype=torch.float32) if bias else None
     with torch.inference_mode():
-        assert kernels.takes_onednn(x, weight)
+        assert operators.takes_onednn(x, weight)
         ours = linear(x, weight, shift, fused=True)
         exact = linear(x.double(), weight.double(), None if shift is None else shift.double())
     assert ours.dtype == torch.float32
@@ -95,7 +95,7 @@ def test_gradients_of_products_of_many_rows(bias, frozen):
     inputs = [normal(4, 96, 160), normal(200, 160, seed=1), *([normal(200, seed=2)] if bias else [])]
     inputs = [x.float().requires_grad_(number != frozen) for number, x in enumerate(inputs)]
     exact = [x.detach().double().requires_grad_(x.requires_grad) for x in inputs]
-    ours = kernels.onednn_linear(*inputs[:2], inputs[2] if bias else None)
+    ours = operators.onednn_linear(*inputs[:2], inputs[2] if bias else None)
     reference = linear(*exact[:2], exact[2] if bias else None)
     grad = normal(*ours.shape, seed=3)
     ours.backward(grad.float())
@@ -110,7 +110,7 @@ def test_gradients_of_products_of_many_rows(bias, frozen):
 @needs_onednn
 def test_products_of_onednn_have_gradients_of_gradients():
     x, weight = (normal(*shape).float().requires_grad_() for shape in ((64, 6), (5, 6)))
-    (first,) = torch.autograd.grad(kernels.onednn_linear(x, weight, None).pow(3).sum(), x, create_graph=True)
+    (first,) = torch.autograd.grad(operators.onednn_linear(x, weight, None).pow(3).sum(), x, create_graph=True)
     (second,) = torch.autograd.grad(first.pow(2).sum(), weight)
     wide, matrix = (y.detach().double().requires_grad_() for y in (x, weight))
     (first,) = torch.autograd.grad(linear(wide, matrix, None).pow(3).sum(), wide, create_graph=True)
@@ -121,12 +121,12 @@ def test_products_of_onednn_have_gradients_of_gradients():
 @needs_onednn
 def test_large_products_are_trained_by_onednn_but_not_where_it_has_no_rule():
     x, weight = normal(256, 128, dtype=torch.float32).requires_grad_(), normal(128, 128, dtype=torch.float32)
-    assert kernels.takes_onednn(x, weight)
-    assert not kernels.takes_onednn(x[:128], weight)  # too small to pay for the Python around it
+    assert operators.takes_onednn(x, weight)
+    assert not operators.takes_onednn(x[:128], weight)  # too small to pay for the Python around it
     expected = torch.autograd.grad(torch.nn.functional.linear(x, weight).sum(), x)[0]
     assert relative_difference(torch.func.grad(lambda y: linear(y, weight, None, fused=True).sum())(x), expected) < 1e-5
     with torch.autograd.forward_ad.dual_level():
-        assert not kernels.takes_onednn(x, weight)
+        assert not operators.takes_onednn(x, weight)
 
 
 @needs_onednn
@@ -136,26 +136,26 @@ def test_only_large_plain_products_in_float32_go_to_onednn():
     linear(x, weight, None, fused=True).sum().backward()
     assert weight.grad is not None
     with torch.no_grad():
-        assert kernels.takes_onednn(x, weight)
-        assert not kernels.takes_onednn(x[1:], weight)
-        assert not kernels.takes_onednn(x.double(), weight)
-        assert not kernels.takes_onednn(x.bfloat16(), weight.bfloat16())
-        assert not kernels.takes_onednn(x.to("meta"), weight)
+        assert operators.takes_onednn(x, weight)
+        assert not operators.takes_onednn(x[1:], weight)
+        assert not operators.takes_onednn(x.double(), weight)
+        assert not operators.takes_onednn(x.bfloat16(), weight.bfloat16())
+        assert not operators.takes_onednn(x.to("meta"), weight)
         with FakeTensorMode(allow_non_fake_inputs=True) as fake:
-            assert not kernels.takes_onednn(fake.from_tensor(x), weight)
+            assert not operators.takes_onednn(fake.from_tensor(x), weight)
         with torch.autocast("cpu", torch.bfloat16):
-            assert not kernels.takes_onednn(x, weight)
+            assert not operators.takes_onednn(x, weight)
             assert linear(x, weight, None, fused=True).dtype == torch.bfloat16
-    assert not kernels.takes_onednn(x, weight)  # with gradients, only larger ones
+    assert not operators.takes_onednn(x, weight)  # with gradients, only larger ones
 
 
-@pytest.mark.parametrize(("capability", "most"), kernels.MOST_ROWS.items())
+@pytest.mark.parametrize(("capability", "most"), operators.MOST_ROWS.items())
 def test_several_rows_go_to_onednn_only_where_it_is_faster(capability, most, monkeypatch):
-    monkeypatch.setattr(kernels, "CAPABILITY", capability)
-    monkeypatch.setattr(kernels, "HAS_ONEDNN", True)
+    monkeypatch.setattr(operators, "CAPABILITY", capability)
+    monkeypatch.setattr(operators, "HAS_ONEDNN", True)
     x, weight = normal(2, 1024, dtype=torch.float32), normal(1024, 1024, dtype=torch.float32)
-    assert kernels.takes_onednn(x[:1], weight)
-    assert kernels.takes_onednn(x, weight) == (most >= 2)
+    assert operators.takes_onednn(x[:1], weight)
+    assert operators.takes_onednn(x, weight) == (most >= 2)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -273,16 +273,16 @@ def kernels_called(monkeypatch, call):
     counts = dict.fromkeys(("layer_norm", "linear", "gelu", "embedding"), 0)
     with monkeypatch.context() as patch:
         for name in counts:
-            plain = kernels.ACTIVATIONS[name] if name == "gelu" else getattr(kernels, name)
+            plain = operators.ACTIVATIONS[name] if name == "gelu" else getattr(operators, name)
 
             def counted(*args, name=name, plain=plain, **kwargs):
                 counts[name] += 1
                 return plain(*args, **kwargs)
 
             if name == "gelu":
-                patch.setitem(kernels.ACTIVATIONS, name, counted)
+                patch.setitem(operators.ACTIVATIONS, name, counted)
             else:
-                patch.setattr(kernels, name, counted)
+                patch.setattr(operators, name, counted)
         call()
     return counts
 

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from glassformer.config.checks import check_positive, check_probability
-from glassformer.nn import kernels
+from glassformer.nn.kernels import operators
 from glassformer.nn.linear import linear
 from glassformer.nn.norm import upcast
 
@@ -134,7 +134,7 @@ class _Sums:
         # The same memory for every chunk: fresh memory is slow to touch. A compiler plans the memory itself.
         is_compiled = torch.compiler.is_compiling()
         same = self.wide == self.x.dtype and not is_compiled
-        makes_memory = is_compiled or kernels.takes_onednn(vectors[:chunk], self.weight)
+        makes_memory = is_compiled or operators.takes_onednn(vectors[:chunk], self.weight)
         logits_memory = None if makes_memory else self.x.new_empty(chunk, vocab)
         probs_memory = self.x.new_empty(chunk, vocab) if same else None
         total, correct = self.x.new_zeros((), dtype=self.wide), labels.new_zeros(())
@@ -172,21 +172,21 @@ class _Sums:
             bias_grad = (grad.mT @ counted.to(grad.dtype)).squeeze(-1).to(self.wide)  # V
             self.bias_grad = bias_grad if self.bias_grad is None else self.bias_grad.add_(bias_grad)
         if self.needs_weight and self.weight_grad is None:
-            self.weight_grad = kernels.product(grad.mT, x.mT).to(self.wide)  # V D
-        elif self.weight_grad is not None and x.dtype == self.wide and not kernels.takes_onednn(grad.mT, x.mT):
+            self.weight_grad = operators.product(grad.mT, x.mT).to(self.wide)  # V D
+        elif self.weight_grad is not None and x.dtype == self.wide and not operators.takes_onednn(grad.mT, x.mT):
             self.weight_grad.addmm_(grad.mT, x)
         elif self.weight_grad is not None:
             # A part of the vocabulary at a time, so that the product to be added takes little memory.
             for part, some in zip(self.weight_grad.chunk(PARTS), grad.mT.chunk(PARTS), strict=True):
-                part.add_(kernels.product(some, x.mT))
+                part.add_(operators.product(some, x.mT))
         if self.x_grad is not None:
-            self.x_grad[rows] = kernels.product(grad, self.weight.mT).masked_fill_(~counted, 0.0)
+            self.x_grad[rows] = operators.product(grad, self.weight.mT).masked_fill_(~counted, 0.0)
 
 
 def _logits(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None) -> Float[Tensor, "n V"]:
     """W x (+ b), in memory that is there, if ``out`` is."""
     if out is None:
-        return (kernels.onednn_linear if kernels.takes_onednn(x, weight) else kernels.linear)(x, weight, bias)
+        return (operators.onednn_linear if operators.takes_onednn(x, weight) else operators.linear)(x, weight, bias)
     return torch.mm(x, weight.mT, out=out) if bias is None else torch.addmm(bias, x, weight.mT, out=out)
 
 

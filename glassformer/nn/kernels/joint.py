@@ -1,0 +1,54 @@
+"""Linear layers that read the same vectors, such as those of queries, keys and values, as one product.
+
+Shapes: ``...`` any leading axes, ``d_in`` and ``d_out`` vector widths.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from glassformer.nn.kernels import step_kernels
+from glassformer.nn.kernels.quantized import QuantizedLinear
+from glassformer.nn.linear import Linear, linear
+
+
+def joint_linear(x: Float[Tensor, "... d_in"], layers: Sequence[nn.Module]) -> tuple[Float[Tensor, "... _"], ...]:
+    """Return the outputs of several layers for the same vectors; one product in compiled training and decoding steps.
+
+    The compiler copies the matrices side by side in the pass that casts them for autocast anyway; without it, the copy
+    would cost more than the product saves. The kernel of a decoding step reads them where they are. What is not a plain
+    ``Linear``, an adapter for one, is called as it is.
+    """
+    if (joined := _joint_matvec(x, layers)) is not None:
+        return joined
+    plain = [layer for layer in layers if isinstance(layer, Linear) and type(layer) is Linear and layer.fused]
+    if len(plain) < len(layers):
+        return tuple(layer(x) for layer in layers)
+    if not torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return tuple(layer(x) for layer in layers)
+    weight = torch.cat([layer.weight for layer in plain])  # (Σ d_out, d_in)
+    bias = None
+    if any(layer.bias is not None for layer in plain):
+        zeros = (weight.new_zeros(layer.out_features) for layer in plain)
+        bias = torch.cat([zero if layer.bias is None else layer.bias for layer, zero in zip(plain, zeros, strict=True)])
+    return torch.split(linear(x, weight, bias, fused=True), [layer.out_features for layer in plain], dim=-1)
+
+
+def _joint_matvec(
+    x: Float[Tensor, "... d_in"], layers: Sequence[nn.Module]
+) -> tuple[Float[Tensor, "... _"], ...] | None:
+    """Return the outputs of layers of one kind by one kernel of a decoding step; None where it does not apply."""
+    kind = type(layers[0])
+    if kind not in (Linear, QuantizedLinear) or not step_kernels.chosen(x):
+        return None
+    same = [layer for layer in layers if type(layer) is kind and isinstance(layer, Linear | QuantizedLinear)]
+    matrices = [layer.weight if isinstance(layer, Linear) else layer.stored for layer in same if layer.fused]
+    factors = [layer.factors for layer in same if isinstance(layer, QuantizedLinear)]
+    biases = [layer.bias for layer in same if layer.bias is not None]
+    is_whole = len(matrices) == len(layers) and len(biases) in (0, len(layers))
+    if not is_whole or len({matrix.dtype for matrix in matrices}) > 1 or not step_kernels.takes_matvec(x, *matrices):
+        return None
+    y = step_kernels.matvec(x, matrices, biases, factors)
+    return torch.split(y, [len(matrix) for matrix in matrices], dim=-1)
