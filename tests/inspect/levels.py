@@ -87,7 +87,7 @@ def peak(run: Callable[[], Any]) -> int:
 
 
 if __name__ == "__main__":
-    operators.HAS_ONEDNN = False  # accounts are of the operators that every processor has
+    operators.PREFERS_ONEDNN = False  # accounts are of the operators that every processor has
     paths = ("sdpa", "eager")
     peaks = {
         name: {path: [highest(*case(name), path), accounted(*case(name), path)] for path in paths}

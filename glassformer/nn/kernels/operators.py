@@ -1,8 +1,10 @@
 """PyTorch's fused operators for everything except attention (see ``attention``): the same values in one pass."""
 
+import platform
 from collections.abc import Callable
 from functools import partial
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,9 +16,20 @@ linear = F.linear  # (x, weight, bias): W x (+ b)
 FEW_ROWS = 16  # rows up to which a product with int8 weights is faster than one with the weights as floats
 LEAST_PRODUCT = 2**19  # multiplications from which oneDNN's product is faster than that of F.linear
 LEAST_PRODUCT_WITH_GRADIENTS = 2**22  # the same, with the Python around its gradients
-MOST_ROWS = {"AVX512": inf, "AVX2": 1}  # rows up to which it is faster, by the instructions of the processor
+MOST_ROWS = {"AVX512": inf, "AVX2": 1}  # rows up to which it is, by the processor's instructions
 CAPABILITY = torch.backends.cpu.get_cpu_capability()
-HAS_ONEDNN: bool = torch._C._has_mkldnn and CAPABILITY in MOST_ROWS
+
+
+def processor_vendor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Return text that names the maker of this processor, such as "AuthenticAMD" (in a file on Linux)."""
+    try:
+        with cpuinfo.open(encoding="utf-8", errors="replace") as file:
+            return file.read(1024)  # it is the second line
+    except OSError:
+        return platform.processor()
+
+
+PREFERS_ONEDNN: bool = torch._C._has_mkldnn and CAPABILITY in MOST_ROWS and "AuthenticAMD" in processor_vendor()
 layer_norm = torch.layer_norm  # (x, shape, weight, bias, eps): all tensors of one dtype
 embedding = F.embedding  # (ids, table): rows; repeated rows get their gradients summed in a fixed order
 
@@ -52,14 +65,14 @@ def int8_product(x: Tensor, values: Tensor) -> Tensor:
 def takes_onednn(x: Tensor, weight: Tensor) -> bool:
     """Whether ``onednn_linear`` is the faster way to multiply these vectors: a large product in float32.
 
-    ``F.linear`` calls MKL for float32, which on an AMD processor was slower by half for one vector as for many, unless
-    the processor has AVX2 only and there are several (benchmarks/LOG.md); Intel's were not measured. But autocast does
-    not know oneDNN's operator. Traced and fake tensors, which are not plain ones, stay with ``F.linear``: compilers,
-    accounts and the transforms of ``torch.func`` have rules for it.
+    ``F.linear`` calls MKL for float32. On AMD processors oneDNN is up to twice as fast, for one vector as for many,
+    unless the processor has AVX2 only and there are several; on Intel's MKL is the faster one (benchmarks/LOG.md).
+    Autocast does not know oneDNN's operator. Traced and fake tensors, which are not plain ones, stay with ``F.linear``:
+    compilers, accounts and the transforms of ``torch.func`` have rules for it.
     """
     has_gradients = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
     return (
-        HAS_ONEDNN
+        PREFERS_ONEDNN
         and type(x) is Tensor
         and x.dtype == weight.dtype == torch.float32
         and x.is_cpu

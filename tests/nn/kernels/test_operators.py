@@ -60,13 +60,28 @@ def test_linear_maps(bias, dtype):
     check_equal(lambda *x, fused: linear(*x, *(() if bias else (None,)), fused=fused), *inputs[: 2 + bias], dtype=dtype)
 
 
-needs_onednn = pytest.mark.skipif(
-    not operators.HAS_ONEDNN or operators.CAPABILITY != "AVX512",
-    reason="this processor or torch has no AVX-512 or no oneDNN",
-)
+@pytest.fixture
+def amd(monkeypatch):
+    """As on an AMD processor with AVX-512, whose large products go to oneDNN; others compute the same more slowly."""
+    if not torch._C._has_mkldnn:
+        pytest.skip("this build of torch has no oneDNN")
+    monkeypatch.setattr(operators, "CAPABILITY", "AVX512")
+    monkeypatch.setattr(operators, "PREFERS_ONEDNN", True)
 
 
-@needs_onednn
+on_amd = pytest.mark.usefixtures("amd")
+
+
+def test_only_processors_of_amd_prefer_onednn(tmp_path, monkeypatch):
+    (tmp_path / "cpuinfo").write_text("processor : 0\nvendor_id : AuthenticAMD\n")
+    assert "AuthenticAMD" in operators.processor_vendor(tmp_path / "cpuinfo")
+    monkeypatch.setattr("platform.processor", lambda: "Intel64 Family 6 Model 167 Stepping 1, GenuineIntel")
+    assert operators.processor_vendor(tmp_path / "missing").endswith("GenuineIntel")
+    if "AuthenticAMD" not in operators.processor_vendor():
+        assert not operators.PREFERS_ONEDNN
+
+
+@on_amd
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("seed", range(12))
 def test_products_without_gradients(seed, bias):
@@ -87,7 +102,7 @@ def test_products_without_gradients(seed, bias):
     assert relative_difference(ours.double(), exact) < BOUNDS[torch.float32]
 
 
-@needs_onednn
+@on_amd
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("frozen", [None, 0, 1])
 def test_gradients_of_products_of_many_rows(bias, frozen):
@@ -107,7 +122,7 @@ def test_gradients_of_products_of_many_rows(bias, frozen):
             assert relative_difference(mine.grad.double(), other.grad) < BOUNDS[torch.float32]
 
 
-@needs_onednn
+@on_amd
 def test_products_of_onednn_have_gradients_of_gradients():
     x, weight = (normal(*shape).float().requires_grad_() for shape in ((64, 6), (5, 6)))
     (first,) = torch.autograd.grad(operators.onednn_linear(x, weight, None).pow(3).sum(), x, create_graph=True)
@@ -118,7 +133,7 @@ def test_products_of_onednn_have_gradients_of_gradients():
     assert relative_difference(second.double(), expected) < BOUNDS[torch.float32]
 
 
-@needs_onednn
+@on_amd
 def test_large_products_are_trained_by_onednn_but_not_where_it_has_no_rule():
     x, weight = normal(256, 128, dtype=torch.float32).requires_grad_(), normal(128, 128, dtype=torch.float32)
     assert operators.takes_onednn(x, weight)
@@ -129,7 +144,7 @@ def test_large_products_are_trained_by_onednn_but_not_where_it_has_no_rule():
         assert not operators.takes_onednn(x, weight)
 
 
-@needs_onednn
+@on_amd
 def test_only_large_plain_products_in_float32_go_to_onednn():
     """Its operator has no gradient, autocast does not see it, and for small products it is slower."""
     x, weight = normal(64, 64, dtype=torch.float32), normal(128, 64, dtype=torch.float32).requires_grad_()
@@ -149,10 +164,10 @@ def test_only_large_plain_products_in_float32_go_to_onednn():
     assert not operators.takes_onednn(x, weight)  # with gradients, only larger ones
 
 
+@on_amd
 @pytest.mark.parametrize(("capability", "most"), operators.MOST_ROWS.items())
 def test_several_rows_go_to_onednn_only_where_it_is_faster(capability, most, monkeypatch):
     monkeypatch.setattr(operators, "CAPABILITY", capability)
-    monkeypatch.setattr(operators, "HAS_ONEDNN", True)
     x, weight = normal(2, 1024, dtype=torch.float32), normal(1024, 1024, dtype=torch.float32)
     assert operators.takes_onednn(x[:1], weight)
     assert operators.takes_onednn(x, weight) == (most >= 2)
