@@ -298,7 +298,7 @@ def _hf_config(lineage: Lineage, model: Transformer) -> dict[str, Any]:
 def _checked_weights(model: Transformer) -> dict[str, torch.Tensor]:
     """Return the weights under plain names, on the CPU; raise unless names and shapes are those of the facts."""
     if is_quantized(model):
-        raise WeightsError("a model with int8 weights cannot be saved; load it again without {}.", Setting("quantize"))
+        raise WeightsError("a quantised model cannot be saved; load it again without {}.", Setting("quantize"))
     # Names and shapes as in the config, and values.
     state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     weights = {short: state[name] for short, name in plain_names(state).items()}

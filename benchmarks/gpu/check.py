@@ -25,7 +25,8 @@ from glassformer.config import ModelConfig, change
 from glassformer.families import preset
 from glassformer.models.transformer import Transformer
 from glassformer.nn.attention import scaled_dot_product_attention
-from glassformer.nn.kernels.cross_entropy import IGNORE, linear_cross_entropy
+from glassformer.nn.cross_entropy import IGNORE
+from glassformer.nn.kernels.cross_entropy import linear_cross_entropy
 from glassformer.nn.kernels.packed import has_packed_kernel, make_packed_mask
 from glassformer.nn.masks import Mask
 from glassformer.training.block_calls import compile_model

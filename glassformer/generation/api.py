@@ -24,7 +24,7 @@ from glassformer.generation.device_search import chooses_on_device, device_rows
 from glassformer.generation.search import GenerationOutput, IsDone, NewToken, rectangle, search_rows
 from glassformer.generation.settings import GenerationSettings
 from glassformer.generation.speculative import Draft, speculative_rows
-from glassformer.generation.steps import choose_decoding
+from glassformer.generation.steps import DECODINGS, choose_decoding
 from glassformer.models.transformer import Transformer, transformer_of
 from glassformer.nn.attention import PATHS, AttentionPath
 from glassformer.nn.modes import evaluation_view
@@ -68,6 +68,7 @@ def generate(
     """
     plain = evaluation_view(_checked_model(model, settings))
     _check_draft(draft, settings)
+    _check_options(path, chunk, decoding)
     rows = _rows(prompts, mask)
     if not rows:
         return []
@@ -104,6 +105,7 @@ def generate_stream(
             Setting("beam_size"),
         )
     _check_draft(draft, settings)
+    _check_options(path, chunk, decoding)
     rows = _rows(prompts, mask)
     if not rows:
         return _nothing()
@@ -167,6 +169,14 @@ def _without_gradients(
             yield token
 
 
+def _check_options(path: AttentionPath, chunk: int | None, decoding: Decoding) -> None:
+    """Raise for options that do not exist, whatever the prompts."""
+    check_choice("path", path, PATHS)
+    check_choice("decoding", decoding, DECODINGS)
+    if chunk is not None:
+        check_positive(chunk=chunk)
+
+
 def _prepare(
     model: Transformer,
     rows: list[list[int]],
@@ -176,9 +186,6 @@ def _prepare(
     chunk: int | None,
 ) -> tuple[Decoder, list[list[int]], list[int]]:
     """Return the decoder, the ids that it reads first for each text, and how many tokens fit after them."""
-    check_choice("path", path, PATHS)
-    if chunk is not None:
-        check_positive(chunk=chunk)
     if isinstance(settings.seed, tuple) and len(settings.seed) != len(rows):
         raise ValueError(f"got {len(settings.seed)} seeds for {len(rows)} prompts; pass one for all, or one for each.")
     # Check every prompt before the first is read.

@@ -23,7 +23,7 @@ from glassformer.generation.device_search import Pending, chooses_on_device
 from glassformer.generation.filters import Filters, NothingLeftError, check_logits
 from glassformer.generation.search import Alternative, GenerationOutput, IsDone, ending, largest, rectangle
 from glassformer.generation.settings import GenerationSettings
-from glassformer.generation.steps import StepRunner, StepState
+from glassformer.generation.steps import WARM_UP, StepRunner, StepState
 from glassformer.models.transformer import Transformer
 from glassformer.nn.cache import KVCache
 from glassformer.nn.norm import upcast
@@ -46,7 +46,8 @@ class BeamState(StepState):
         size = settings.beam_size
         super().__init__(decoder, cache, prompts * size, capacity)
         self.prompts, self.size, self.settings, self.since = prompts, size, settings, since
-        device, shape, steps = decoder.device, (prompts, size), settings.max_new_tokens
+        device, shape = decoder.device, (prompts, size)
+        steps = max(settings.max_new_tokens, WARM_UP)  # those before a capture, too, write into history
         longs: dict[str, Any] = {"dtype": torch.long, "device": device}
         doubles: dict[str, Any] = {"dtype": torch.float64, "device": device}
         self.eos = torch.tensor(settings.eos, **longs)

@@ -18,7 +18,8 @@ Shapes: ``B`` rows, ``V`` vocabulary, ``M`` tokens of the memory, ``N`` rows of 
 
 import threading
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any, Generic, TypeVar, get_args
+from dataclasses import is_dataclass
+from typing import Generic, TypeVar, get_args
 from weakref import WeakKeyDictionary
 
 import torch
@@ -32,6 +33,8 @@ from glassformer.generation.decoder import AHEAD, Decoder
 from glassformer.models.transformer import Transformer
 from glassformer.nn.attention import AttentionPath
 from glassformer.nn.cache import KVCache
+from glassformer.nn.kernels.compiler import prepare_compiler
+from glassformer.nn.kernels.plain import calls_only_itself
 from glassformer.nn.kernels.static_cache import StaticCache, capacity_for, layer_shapes
 from glassformer.nn.kernels.step_kernels import step_kernels
 from glassformer.nn.observer import ModelKey, is_observed
@@ -40,7 +43,6 @@ DECODINGS = get_args(Decoding)
 MOST_KEPT = 4  # captured steps that are kept per model; each holds a cache
 MEMORY_SLOTS = 32  # the memory's tokens are padded to a multiple of this
 WARM_UP = 2  # steps before the capture, in which libraries allocate what they need
-VERSIONS = 64  # of one function that torch.compile may compile
 
 
 class StepState:
@@ -164,7 +166,7 @@ class StepRunner(Generic[S]):
 
 def compiled(state: StepState) -> Callable[[Transformer], None]:
     """Return the step of a state as one compiled function, which is compiled at its first call."""
-    torch._dynamo.config.recompile_limit = max(VERSIONS, torch._dynamo.config.recompile_limit)
+    prepare_compiler()
 
     def step(model: Transformer) -> None:
         state.step(model)
@@ -237,13 +239,15 @@ def release(model: Transformer) -> None:
 
 
 def _fingerprint(model: Transformer) -> Hashable:
-    """Return what the kernels of a step depend on: where the weights are, and the plain attributes of all modules."""
+    """Return what the kernels of a step depend on: where the weights are, facts and plain attributes of all modules."""
     parts: list[Hashable] = []
     for module in model.modules():
         parts.append(id(type(module)))
         for name, value in vars(module).items():
-            if type(value) in (bool, int, float, str) and name not in ("training", "_is_full_backward_hook"):
-                parts.append((name, value))
+            # In lists are the windows of the layers.
+            is_plain = type(value) in (bool, int, float, str, list, tuple) or is_dataclass(value)
+            if is_plain and name not in ("training", "_is_full_backward_hook"):
+                parts.append((name, repr(value)))
         parts += [_place(x) for x in (*module._parameters.values(), *module._buffers.values()) if x is not None]
     return tuple(parts)
 
@@ -308,15 +312,10 @@ def why_not_captured(model: Transformer, decoding: Decoding) -> str | None:
 
 def _python_in(modules: Iterable[nn.Module]) -> str | None:
     """Return what would run in Python at every step: hooks, modules of others, replaced methods."""
-    shared: Any = nn.modules.module
-    if shared._global_forward_hooks or shared._global_forward_pre_hooks:
-        return "a global hook is called at each step"
     for module in modules:
         what = type(module).__name__
-        if module._forward_hooks or module._forward_pre_hooks:
-            return f"a hook of a {what} is called at each step"
-        if "forward" in vars(module) or module._compiled_call_impl is not None:
-            return f"the forward method of a {what} was replaced"
+        if not calls_only_itself(module) or module._compiled_call_impl is not None:
+            return f"a call of a {what} runs a hook, or a forward method that was replaced"
         if not type(module).__module__.startswith(("glassformer.", "torch.nn.modules.")):
             return f"a {what} is not one of the library's modules, and may do anything in Python"
     return None

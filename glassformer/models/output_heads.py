@@ -13,12 +13,14 @@ from torch import Tensor, nn
 
 from glassformer import config
 from glassformer.config.checks import check_choice
+from glassformer.nn.cross_entropy import TokenLoss, token_cross_entropy
 from glassformer.nn.feedforward import ACTIVATIONS
 from glassformer.nn.kernels import operators
-from glassformer.nn.kernels.cross_entropy import TokenLoss, linear_cross_entropy, product_dtype
+from glassformer.nn.kernels.cross_entropy import linear_cross_entropy
+from glassformer.nn.kernels.plain import calls_only_itself
 from glassformer.nn.kernels.quantized import QuantizedLinear
 from glassformer.nn.linear import Embedding, Linear, linear
-from glassformer.nn.norm import make_norm, upcast
+from glassformer.nn.norm import make_norm, product_dtype, upcast
 
 
 class Targets(NamedTuple):
@@ -64,12 +66,11 @@ class LMHead(nn.Module):
         """Whether this head can return the loss of such vectors without holding all logits.
 
         It must be fused. It holds the logits where something else reads or changes them: a hook on their way, another
-        module in the place of its matrix (an adapter, int8 weights), or the scaled gradients of float16.
+        ``forward`` or another module in the place of its matrix (an adapter, int8 weights), or the scaled gradients of
+        float16.
         """
-        parts = [self] if self.out is None else [self, self.out]
-        hooks = [(part._forward_hooks, part._backward_hooks, part._backward_pre_hooks) for part in parts]
-        is_plain = self.out is None or (type(self.out) is Linear and not self.out._forward_pre_hooks)
-        return self.fused and is_plain and not any(map(any, hooks)) and product_dtype(x) != torch.float16
+        is_plain = self.out is None or (type(self.out) is Linear and calls_only_itself(self.out))
+        return self.fused and is_plain and calls_only_itself(self) and product_dtype(x) != torch.float16
 
     def forward(
         self,
@@ -86,14 +87,17 @@ class LMHead(nn.Module):
             x = self.norm(activation(self.transform(x)))
         if self.facts.scale != 1.0:
             x = x * self.facts.scale
-        # Cross-entropy of the logits, without holding all of them.
+        # Cross-entropy, without holding all logits where that is possible.
         if targets is not None:
-            matrix = table if self.out is None else self.out.weight
             labels, smoothing, chunk = targets
-            return linear_cross_entropy(
-                x, matrix, self.bias, labels, smoothing=smoothing, fused=self.fused, chunk=chunk
-            )
-        # One logit per row of the embedding table, or of the head's own matrix.
+            if not self.fuses_loss(x):
+                return token_cross_entropy(self._logits(x, table), labels, smoothing)
+            matrix = table if self.out is None else self.out.weight
+            return linear_cross_entropy(x, matrix, self.bias, labels, smoothing=smoothing, fused=True, chunk=chunk)
+        return self._logits(x, table)
+
+    def _logits(self, x: Float[Tensor, "B T E"], table: Float[Tensor, "V E"]) -> Float[Tensor, "B T V"]:
+        """Return one logit per row of the embedding table, or of the head's own matrix."""
         if self.out is None:
             return linear(x, table, self.bias, fused=self.fused)
         logits = self.out(x)

@@ -19,14 +19,13 @@ from glassformer.nn.attention import CAUSAL_PATHS, AttentionPath, merge_mask
 from glassformer.nn.block import Block
 from glassformer.nn.cache import KVCache, LayerCache
 from glassformer.nn.feedforward import Convolution, FeedForward
-from glassformer.nn.kernels.cross_entropy import product_dtype
 from glassformer.nn.kernels.packed import has_packed_kernel, make_packed_mask
 from glassformer.nn.kernels.windows import has_blocks, make_window_mask
 from glassformer.nn.linear import Embedding
 from glassformer.nn.masks import DenseMask, Mask, padding, resolve
 from glassformer.nn.modes import dropout
 from glassformer.nn.multi_head import Attention, AttentionContext
-from glassformer.nn.norm import make_norm
+from glassformer.nn.norm import make_norm, product_dtype
 from glassformer.nn.observer import Observer, observe
 from glassformer.nn.relative import alibi_bias, bucket_bias, distances, relative_rows
 from glassformer.nn.rotary import rotary_angles

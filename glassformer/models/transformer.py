@@ -21,7 +21,7 @@ from glassformer.models.output_heads import LMHead, PretrainingHead, Targets, ma
 from glassformer.models.stack import Stack, StackInput
 from glassformer.nn.attention import AttentionPath
 from glassformer.nn.cache import KVCache
-from glassformer.nn.kernels.cross_entropy import TokenLoss
+from glassformer.nn.cross_entropy import TokenLoss
 from glassformer.nn.kernels.operators import set_fused
 from glassformer.nn.linear import look_up
 from glassformer.nn.masks import fits

@@ -38,6 +38,11 @@ def without_autocast(x: Tensor) -> AbstractContextManager[None]:
     return torch.autocast(x.device.type, enabled=False) if is_autocast(x) else _NO_CONTEXT
 
 
+def product_dtype(x: Tensor) -> torch.dtype:
+    """Return the dtype in which vectors are multiplied: their own, or that of autocast."""
+    return x.dtype if x.dtype == torch.float64 or not is_autocast(x) else torch.get_autocast_dtype(x.device.type)
+
+
 def loses_gradient_sums(x: Tensor, *parameters: Tensor | None) -> bool:
     """Whether a fused kernel would sum the gradients of these parameters, or of ``x``, in half precision.
 

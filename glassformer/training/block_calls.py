@@ -22,12 +22,12 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
-from einops import rearrange
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from glassformer.config.checks import check_choice
 from glassformer.nn.block import Block
+from glassformer.nn.kernels.compiler import prepare_compiler
 from glassformer.nn.layers import TransformerBlock
 
 
@@ -79,18 +79,6 @@ def checkpoint_blocks(model: nn.Module) -> None:
         raise ValueError("the whole model is compiled as one graph; compile its blocks to recompute them.")
     for call in block_calls(model):
         call.recomputes = True
-
-
-# All blocks of all models in a process count as one function, of which PyTorch compiles 8 versions and no more: too few
-# for encoder and decoder, with and without gradients, of any size.
-VERSIONS = 64
-
-
-def prepare_compiler() -> None:
-    """Raise PyTorch's limit of versions per function, for the whole process, and let einops register its types."""
-    torch._dynamo.config.recompile_limit = max(VERSIONS, torch._dynamo.config.recompile_limit)
-    for tensor in (torch.empty(1, 1), nn.Parameter(torch.empty(1, 1))):
-        rearrange(tensor, "a b -> b a")  # einops registers each type at first use, which would invalidate a graph
 
 
 def compile_model(

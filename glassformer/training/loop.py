@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from glassformer.config.checks import check_choice, check_number, check_positive
+from glassformer.nn.kernels.compiler import prepare_compiler
 from glassformer.nn.modes import Evaluating
-from glassformer.training.block_calls import calls_in, prepare_compiler
+from glassformer.training.block_calls import calls_in
 from glassformer.training.capture import CapturedSteps, obstacles
 from glassformer.training.losses import LossAccumulator, Means
 from glassformer.training.objectives.base import Batch, Count, Loss, LossTerm, Objective, count_tensors

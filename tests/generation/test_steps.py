@@ -15,6 +15,7 @@ from glassformer.config import BlockSparse, Disentangled, LMHead, ModelConfig
 from glassformer.generation import steps
 from glassformer.generation.api import generate, generate_stream
 from glassformer.generation.decoder import Decoder
+from glassformer.generation.device_beam import BeamState
 from glassformer.generation.search import GenerationOutput
 from glassformer.generation.settings import GenerationSettings
 from glassformer.generation.steps import StepRunner, StepState, choose_decoding, why_not_captured, why_not_static
@@ -22,7 +23,7 @@ from glassformer.models.transformer import Transformer
 from glassformer.nn.cache import KVCache
 from glassformer.nn.kernels.static_cache import StaticCache, capacity_for
 from tests.configs import CONFIGS, LONGEST, built, random_config, tokens
-from tests.helpers import largest_difference, randomise, some_at_once
+from tests.helpers import largest_difference, randomise, some_at_once, types_unchecked
 
 WRITERS = [name for name, facts in CONFIGS.items() if facts.decoder is not None and isinstance(facts.head, LMHead)]
 PROMPTS = [[1, 2, 3, 4, 5], [7, 8], [9, 1, 2]]
@@ -222,6 +223,36 @@ def test_models_that_run_python_at_each_step_are_not_captured() -> None:
     with record(seen):
         assert "observed" in why(seen)
         assert choose_decoding(seen, "auto") == "dynamic"
+
+
+def test_a_changed_config_value_is_another_step() -> None:
+    """Captured steps are kept by a fingerprint of the model, which facts and lists of windows are part of."""
+    model = built("llama")
+    decoder = model.decoder
+    assert decoder is not None
+    fingerprints = [steps._fingerprint(model)]
+    for change in ({"facts": replace(decoder.facts, causal=False)}, {"layer_windows": [2, 3]}):
+        vars(decoder).update(change)
+        fingerprints.append(steps._fingerprint(model))
+    assert len(set(fingerprints)) == 3
+
+
+def test_the_steps_before_a_capture_have_room_for_their_beams() -> None:
+    model, asked = built("gpt2"), GenerationSettings(max_new_tokens=1, beam_size=2)
+    with torch.inference_mode():
+        decoder = Decoder(model, decoding="static")
+        cache, _ = decoder.begin(torch.tensor([[1, 2, 3]] * 2), None, 1)
+        state = BeamState(decoder, cache, 1, 64, asked, 0)
+        for _ in range(steps.WARM_UP):
+            state.step(model)
+    assert int(state.length) == steps.WARM_UP
+
+
+def test_options_are_checked_without_prompts() -> None:
+    wrong: Any = {"decoding": "quick"}
+    for call in (generate, generate_stream):
+        with types_unchecked(), pytest.raises(ValueError, match="decoding must be one of"):
+            call(built("gpt2"), [], **wrong)
 
 
 def test_block_sparse_attention_is_refused() -> None:

@@ -1,5 +1,6 @@
 """Weights as int8: what rounding may change, that the kernel computes the formula, and what is refused."""
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -7,13 +8,16 @@ import torch
 
 import glassformer
 from glassformer import account, hub
+from glassformer.config.options import Quantization
 from glassformer.generation.api import generate
 from glassformer.generation.settings import GenerationSettings
+from glassformer.models.output_heads import Targets
 from glassformer.models.quantize import is_quantized, quantize
 from glassformer.models.transformer import Transformer
 from glassformer.nn.kernels.operators import FEW_ROWS
 from glassformer.nn.kernels.quantized import QuantizedLinear
 from glassformer.nn.linear import Linear
+from glassformer.training.adapters import add_adapters
 from glassformer.weights.files import WeightsError
 from tests.configs import CONFIGS
 from tests.helpers import normal, randomise, relative_difference, types_unchecked
@@ -64,6 +68,56 @@ def test_the_kernel_computes_the_formula(rows: int, dtype: torch.dtype, inner: i
     assert relative_difference(module(x), expected) < max(bound, 4 * HALF)
 
 
+@pytest.mark.parametrize("kind", ["int8", "fp8"])
+def test_a_large_activation_does_not_overflow_float16(kind: Quantization) -> None:
+    module, x = QuantizedLinear(normal(8, 3072, dtype=torch.float32) * 0.02, kind=kind), normal(4, 3072).half()
+    x[:, 7] = 600.0
+    exact = x.double() @ module.weight.double().T
+    for module.fused in (True, False):
+        assert relative_difference(module.half()(x).double(), exact) < 2e-3
+
+
+def test_gradients_of_vectors_and_autocast_do_not_depend_on_the_number_of_rows() -> None:
+    module = QuantizedLinear(normal(8, 64, dtype=torch.float32))
+    module.fused = True
+    for rows in (2, FEW_ROWS + 4):
+        x = normal(rows, 64, dtype=torch.float32).requires_grad_()
+        module(x).sum().backward()
+        assert x.grad is not None
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            assert module(x).dtype == torch.bfloat16
+    assert module(normal(64, 4).bfloat16().T).shape == (4, 8)  # strided
+    with pytest.raises(ValueError, match=r"QuantizedLinear\(64, 8\) needs vectors of width 64"):
+        module(normal(2, 63, dtype=torch.float32))
+
+
+def test_what_would_be_lost_is_refused() -> None:
+    model = Transformer(CONFIGS["llama"]).eval()
+    with pytest.raises(ValueError, match="row 1 of a"):
+        QuantizedLinear(torch.tensor([[1.0], [torch.nan]]))
+    adapted = copy.deepcopy(model)
+    add_adapters(adapted)
+    with pytest.raises(ValueError, match=r"decoder.blocks.0.attention.q is not a plain Linear.*AdaptedLinear.*Merge"):
+        quantize(adapted)
+    hooked = copy.deepcopy(model)
+    hooked.get_submodule("head.out").register_forward_hook(lambda *_: None)
+    with pytest.raises(ValueError, match=r"head.out is not a plain Linear"):
+        quantize(hooked)
+    quantize(model)
+    assert not any(module.training for module in model.modules())
+    with pytest.raises(ValueError, match="quantised already"):
+        quantize(model, "fp8")
+
+
+def test_a_quantised_head_has_a_loss_in_every_type() -> None:
+    model = Transformer(CONFIGS["llama"]).eval()
+    quantize(model)
+    model.bfloat16()
+    hidden = normal(1, 3, model.config.width).bfloat16()
+    for model.fused in (True, False):
+        assert model.token_loss(hidden, Targets(torch.tensor([[1, 2, 3]]))).total.isfinite()
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_model_keeps_its_answers(name: str) -> None:
     """Against the same model with the rounded weights as floats: only the rounding of vectors is left."""
@@ -111,7 +165,7 @@ def test_a_shipped_model_loads_as_int8_and_predicts_as_before(tmp_path: Path) ->
     assert now.total.perplexity == pytest.approx(before.total.perplexity, rel=0.05)
     held = sum(parameter.nbytes for parameter in loaded.model.decoder.parameters())
     assert held < 0.6 * sum(parameter.nbytes for parameter in plain.model.decoder.parameters())  # stored as bfloat16
-    with pytest.raises(WeightsError, match="int8 weights cannot be saved; load it again without quantize"):
+    with pytest.raises(WeightsError, match="a quantised model cannot be saved; load it again without quantize"):
         loaded.save(tmp_path / "model")
     with types_unchecked(), pytest.raises(ValueError, match="quantize must be one of fp8, int8; got 'int3'"):
         hub.load("stories", quantize="int3")  # type: ignore[typeddict-item]

@@ -19,8 +19,8 @@ import torch._dynamo
 from glassformer import hub
 from glassformer.models.transformer import Transformer
 from glassformer.nn.cache import KVCache
+from glassformer.nn.kernels.compiler import VERSIONS
 from glassformer.training.block_calls import (
-    VERSIONS,
     Call,
     checkpoint_blocks,
     compile_model,

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from glassformer.training.block_calls import VERSIONS
+from glassformer.nn.kernels.compiler import VERSIONS
 from glassformer.training.loop import Settings, Trainer, TrainModule
 from glassformer.training.objectives.base import (
     IGNORE,

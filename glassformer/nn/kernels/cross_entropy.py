@@ -1,7 +1,4 @@
-"""Cross-entropy of tokens: of logits, by the formula; and of the vectors before the head, without holding all logits.
-
-Label smoothing (Szegedy et al., 2016, section 7) gives the label the probability 1 − ε and spreads ε evenly over the
-whole vocabulary, the label included. A position whose label is ``IGNORE`` adds exactly 0.
+"""Cross-entropy of the vectors before the head, without holding all logits; see ``nn.cross_entropy`` for the formula.
 
 The logits of a language model are its largest values: N · V numbers, several times in a training step. With ``fused``,
 ``linear_cross_entropy`` computes logits, loss and gradients of a chunk of rows before it goes on to the next chunk.
@@ -10,7 +7,7 @@ d total / d logits is softmax − target, so all that is left for the backward p
 Shapes: ``...`` any axes, ``N`` positions, ``D`` width, ``V`` vocabulary.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,44 +15,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from glassformer.config.checks import check_positive, check_probability
+from glassformer.nn.cross_entropy import IGNORE, TokenLoss, correct_predictions, token_cross_entropy
 from glassformer.nn.kernels import operators
 from glassformer.nn.linear import linear
-from glassformer.nn.norm import upcast
+from glassformer.nn.norm import product_dtype, without_autocast
 
-IGNORE = -100  # the label of a position that is not counted in the loss
 # By default logits are made for as many rows as give these many logits, but for no fewer rows than the second number,
 # because each time all rows of W's gradient are added to. Few on a CPU, whose caches may hold them.
 CPU_CHUNK, CHUNK = (2**24, 256), (2**27, 2048)
 PARTS = 8  # of W's gradient, whose sum with that of a further chunk is made one by one
 COMPILED_CHUNK = (2**30, 2048)  # compiled code holds a chunk's logits and their gradients, but no float32 copy of them
-
-
-class TokenLoss(NamedTuple):
-    """Sums over the positions that are counted in the loss."""
-
-    total: Float[Tensor, ""]  # cross-entropy in nats
-    correct: Int[Tensor, ""]  # the number of correct predictions; during training a tie counts as correct
-
-
-def token_cross_entropy(
-    logits: Float[Tensor, "... V"], labels: Int[Tensor, "..."], smoothing: float = 0.0
-) -> TokenLoss:
-    """Return cross-entropy and correct predictions, summed; positions with the label ``IGNORE`` add exactly 0."""
-    if not 0.0 <= smoothing < 1.0:
-        check_probability(smoothing=smoothing)
-    rows, flat = upcast(logits).reshape(-1, logits.shape[-1]), labels.reshape(-1)  # (positions, V), (positions,)
-    total = F.cross_entropy(rows, flat, ignore_index=IGNORE, reduction="sum", label_smoothing=smoothing)
-    return TokenLoss(total, _correct(logits.detach(), labels, ties=torch.is_grad_enabled()))
-
-
-def _correct(logits: Float[Tensor, "... V"], labels: Int[Tensor, "..."], *, ties: bool) -> Int[Tensor, ""]:
-    """Return the number of correct predictions. In training this runs every step, and amax is faster than argmax."""
-    if ties:
-        label_logits = logits.gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)  # any where IGNORE
-        is_correct = label_logits >= logits.amax(-1)
-    else:
-        is_correct = logits.argmax(-1) == labels
-    return (is_correct & (labels != IGNORE)).sum()
 
 
 def linear_cross_entropy(
@@ -77,10 +46,10 @@ def linear_cross_entropy(
         labels: the target at each position, or ``IGNORE``.
         smoothing: label smoothing.
         fused: make the logits of a few rows at a time, and the gradients in the forward pass. Not for float16, whose
-            gradients must be scaled before they are rounded.
+            gradients must be scaled before they are rounded. Transforms of ``torch.func`` are given the formula.
         chunk: positions at a time; by default as many as are fast.
     """
-    if not fused:
+    if not fused or (not torch.compiler.is_compiling() and operators.has_transforms()):
         return token_cross_entropy(linear(x, weight, bias), labels, smoothing)
     if not 0.0 <= smoothing < 1.0:
         check_probability(smoothing=smoothing)
@@ -91,19 +60,11 @@ def linear_cross_entropy(
     chunk = max(rows, logits // weight.shape[0]) if chunk is None else chunk
     check_positive(chunk=chunk)
     flat, targets = x.reshape(-1, x.shape[-1]), labels.reshape(-1)  # N D, N
-    with torch.autocast(x.device.type, enabled=False):
+    with without_autocast(x):
         if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
             sums = _LinearCrossEntropy.apply(flat, weight, bias, targets, smoothing, chunk, dtype)  # type: ignore[no-untyped-call]
             return TokenLoss(*sums)
         return _Sums(flat, weight, bias, dtype).add_all(targets, smoothing, chunk, ties=torch.is_grad_enabled())
-
-
-def product_dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype in which vectors are multiplied: their own, or that of autocast."""
-    device = x.device.type
-    if x.dtype == torch.float64 or not torch.is_autocast_enabled(device):
-        return x.dtype
-    return torch.get_autocast_dtype(device)
 
 
 class _Sums:
@@ -134,7 +95,7 @@ class _Sums:
         # The same memory for every chunk: fresh memory is slow to touch. A compiler plans the memory itself.
         is_compiled = torch.compiler.is_compiling()
         same = self.wide == self.x.dtype and not is_compiled
-        makes_memory = is_compiled or operators.takes_onednn(vectors[:chunk], self.weight)
+        makes_memory = is_compiled or operators.takes_onednn(vectors[:chunk], self.weight, self.bias)
         logits_memory = None if makes_memory else self.x.new_empty(chunk, vocab)
         probs_memory = self.x.new_empty(chunk, vocab) if same else None
         total, correct = self.x.new_zeros((), dtype=self.wide), labels.new_zeros(())
@@ -148,10 +109,14 @@ class _Sums:
             else:
                 log_probs = torch.log_softmax(logits, -1, dtype=self.wide)
             total = total + _total(log_probs, targets, counted[rows], smoothing)
-            correct = correct + _correct(logits, targets, ties=ties)
+            correct = correct + correct_predictions(logits, targets, ties=ties)
             if self.needs_x or self.needs_weight or self.needs_bias:
                 self.add_gradients(log_probs, x, targets, counted[rows], rows, smoothing)
-            del logits  # before those of the next chunk are made
+            del logits, log_probs  # before those of the next chunk are made
+        if self.needs_weight and self.weight_grad is None:  # there are no rows
+            self.weight_grad = torch.zeros_like(self.weight, dtype=self.wide)
+        if self.needs_bias and self.bias_grad is None and self.bias is not None:
+            self.bias_grad = torch.zeros_like(self.bias, dtype=self.wide)
         return TokenLoss(total, correct)
 
     def add_gradients(
@@ -186,7 +151,8 @@ class _Sums:
 def _logits(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None) -> Float[Tensor, "n V"]:
     """W x (+ b), in memory that is there, if ``out`` is."""
     if out is None:
-        return (operators.onednn_linear if operators.takes_onednn(x, weight) else operators.linear)(x, weight, bias)
+        takes_onednn = operators.takes_onednn(x, weight, bias)
+        return (operators.onednn_linear if takes_onednn else operators.linear)(x, weight, bias)
     return torch.mm(x, weight.mT, out=out) if bias is None else torch.addmm(bias, x, weight.mT, out=out)
 
 

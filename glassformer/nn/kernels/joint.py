@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from glassformer.nn.kernels import step_kernels
+from glassformer.nn.kernels.plain import calls_only_itself
 from glassformer.nn.kernels.quantized import QuantizedLinear
 from glassformer.nn.linear import Linear, linear
 
@@ -19,15 +20,22 @@ def joint_linear(x: Float[Tensor, "... d_in"], layers: Sequence[nn.Module]) -> t
 
     The compiler copies the matrices side by side in the pass that casts them for autocast anyway; without it, the copy
     would cost more than the product saves. The kernel of a decoding step reads them where they are. What is not a plain
-    ``Linear``, an adapter for one, is called as it is.
+    ``Linear`` (an adapter, say), has hooks or another ``forward`` is called as it is.
     """
-    if (joined := _joint_matvec(x, layers)) is not None:
-        return joined
+    trains_compiled = torch.compiler.is_compiling() and torch.is_grad_enabled()
+    joined = None
+    if (trains_compiled or step_kernels.chosen(x)) and all(map(calls_only_itself, layers)):
+        joined = _joint_product(x, layers) if trains_compiled else _joint_matvec(x, layers)
+    return tuple(layer(x) for layer in layers) if joined is None else joined
+
+
+def _joint_product(
+    x: Float[Tensor, "... d_in"], layers: Sequence[nn.Module]
+) -> tuple[Float[Tensor, "... _"], ...] | None:
+    """Return the outputs of plain linear layers by one product; None for others."""
     plain = [layer for layer in layers if isinstance(layer, Linear) and type(layer) is Linear and layer.fused]
-    if len(plain) < len(layers):
-        return tuple(layer(x) for layer in layers)
-    if not torch.compiler.is_compiling() or not torch.is_grad_enabled():
-        return tuple(layer(x) for layer in layers)
+    if len(plain) < len(layers) or any(layer.in_features != x.shape[-1] for layer in plain):
+        return None
     weight = torch.cat([layer.weight for layer in plain])  # (Σ d_out, d_in)
     bias = None
     if any(layer.bias is not None for layer in plain):
@@ -41,7 +49,7 @@ def _joint_matvec(
 ) -> tuple[Float[Tensor, "... _"], ...] | None:
     """Return the outputs of layers of one kind by one kernel of a decoding step; None where it does not apply."""
     kind = type(layers[0])
-    if kind not in (Linear, QuantizedLinear) or not step_kernels.chosen(x):
+    if kind not in (Linear, QuantizedLinear):
         return None
     same = [layer for layer in layers if type(layer) is kind and isinstance(layer, Linear | QuantizedLinear)]
     matrices = [layer.weight if isinstance(layer, Linear) else layer.stored for layer in same if layer.fused]

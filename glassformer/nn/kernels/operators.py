@@ -43,13 +43,14 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def takes_int8(x: Tensor) -> bool:
-    """Whether ``int8_product`` is the faster way to multiply these vectors: a few of them, on a CPU.
+    """Whether ``int8_product`` is the faster way to multiply these vectors: a few of them, on a CPU, without gradients.
 
     The kernel reads up to 16 numbers at a time from aligned addresses, beyond the end of a vector whose width is not a
     multiple of that; multiples of 32 leave a margin.
     """
     width = x.shape[-1]
-    return x.is_cpu and width % 32 == 0 and x.numel() <= FEW_ROWS * width
+    is_plain = not (x.requires_grad and torch.is_grad_enabled()) and not torch.is_autocast_enabled("cpu")
+    return x.is_cpu and is_plain and width % 32 == 0 and x.numel() <= FEW_ROWS * width
 
 
 def int8_product(x: Tensor, values: Tensor) -> Tensor:
@@ -58,31 +59,50 @@ def int8_product(x: Tensor, values: Tensor) -> Tensor:
     The vectors are rounded to bfloat16: the kernel for float32 is slower than a product with floats.
     """
     rows, ones = x.reshape(-1, x.shape[-1]), torch.ones(len(values), dtype=torch.bfloat16, device=x.device)
-    y = torch._weight_int8pack_mm(rows.bfloat16(), values, ones)
+    y = torch._weight_int8pack_mm(rows.bfloat16().contiguous(), values, ones)
     return y.to(x.dtype).reshape(*x.shape[:-1], len(values))
 
 
-def takes_onednn(x: Tensor, weight: Tensor) -> bool:
+def takes_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
     """Whether ``onednn_linear`` is the faster way to multiply these vectors: a large product in float32.
 
     ``F.linear`` calls MKL for float32. On AMD processors oneDNN is up to twice as fast, for one vector as for many,
     unless the processor has AVX2 only and there are several; on Intel's MKL is the faster one (benchmarks/LOG.md).
-    Autocast does not know oneDNN's operator. Traced and fake tensors, which are not plain ones, stay with ``F.linear``:
-    compilers, accounts and the transforms of ``torch.func`` have rules for it.
+    Autocast does not know oneDNN's operator. Whatever looks at operators (tracers, compilers, dispatch modes such as
+    those that count FLOPs, the transforms of ``torch.func``) has rules for ``F.linear``.
     """
     has_gradients = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
     return (
         PREFERS_ONEDNN
         and type(x) is Tensor
+        and type(weight) in (Tensor, nn.Parameter)
         and x.dtype == weight.dtype == torch.float32
         and x.is_cpu
+        and weight.is_cpu
+        and x.layout == weight.layout == torch.strided
         and x.numel() * weight.shape[0] >= (LEAST_PRODUCT_WITH_GRADIENTS if has_gradients else LEAST_PRODUCT)
         and x.numel() <= MOST_ROWS[CAPABILITY] * x.shape[-1]
+        # The operator reads a bias as consecutive numbers.
+        and (bias is None or (bias.shape == weight.shape[:1] and bias.is_contiguous()))
+        and torch.backends.mkldnn.enabled
         and not torch.is_autocast_enabled("cpu")
-        and not torch.compiler.is_compiling()
-        and not torch._C._are_functorch_transforms_active()
-        and forward_ad._current_level < 0
+        and not is_transformed()
     )
+
+
+def is_transformed() -> bool:
+    """Whether something sees each operator: a tracer, a compiler, a dispatch mode, a transform of ``torch.func``."""
+    return (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or has_transforms()
+    )
+
+
+def has_transforms() -> bool:
+    """Whether a transform of ``torch.func``, or forward-mode differentiation, is active."""
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -109,21 +129,21 @@ class _OneDNNLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.has_bias = bias is not None
+        needs_x, needs_weight, _ = ctx.needs_input_grad
+        ctx.save_for_backward(x if needs_weight else None, weight if needs_x else None)
+        ctx.shape = x.shape
         return _onednn(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
-        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
         # y = x Wᵀ, so dx = g W and dW = gᵀ x. Gradients of gradients go through operators that have them.
         multiply = (lambda a, b: a @ b.mT) if torch.is_grad_enabled() else _onednn
-        rows, vectors = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])  # (N, d_out), (N, d_in)
+        rows = grad.reshape(-1, grad.shape[-1])  # N d_out
         return (
-            multiply(rows, weight.mT).view_as(x) if needs_x else None,
-            multiply(rows.mT, vectors.mT) if needs_weight else None,
-            rows.sum(0) if needs_bias and ctx.has_bias else None,
+            None if weight is None else multiply(rows, weight.mT).view(ctx.shape),
+            None if x is None else multiply(rows.mT, x.reshape(-1, x.shape[-1]).mT),
+            rows.sum(0) if ctx.needs_input_grad[2] else None,
         )
 
 

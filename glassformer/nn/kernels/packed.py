@@ -41,7 +41,9 @@ class PackedMask:
 
 
 def make_packed_mask(documents: Integer[Tensor, "B T"], *, causal: bool) -> PackedMask | None:
-    """Return the mask of packed documents; None if one of them is in several pieces. On a GPU this synchronises."""
+    """Return the mask of packed documents; None if one is in several pieces, or without tokens. Synchronises a GPU."""
+    if documents.numel() == 0:
+        return None
     starts = torch.ones_like(documents, dtype=torch.bool)
     starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
     begins = starts.flatten().nonzero().squeeze(-1)  # N

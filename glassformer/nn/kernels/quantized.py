@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from glassformer.config.options import Quantization
 from glassformer.nn.kernels import operators, step_kernels
 from glassformer.nn.linear import linear
+from glassformer.nn.norm import product_dtype
 
 
 class QuantizedLinear(nn.Module):
@@ -38,6 +39,11 @@ class QuantizedLinear(nn.Module):
         self.kind: Quantization = kind
         wide = weight.detach().float()
         factors = wide.abs().amax(-1) / (127 if kind == "int8" else 448)  # d_out
+        if not factors.isfinite().all():
+            row = int(factors.isfinite().logical_not().nonzero()[0])
+            raise ValueError(
+                f"weights that are not finite cannot be quantised: row {row} of a {tuple(wide.shape)} matrix."
+            )
         factors = factors.where(factors > 0, 1.0)  # a row of zeros
         scaled = wide / factors.unsqueeze(-1)
         # As bytes, fp8 stays what it is where a model is cast to another type.
@@ -57,9 +63,20 @@ class QuantizedLinear(nn.Module):
         return self.values if self.kind == "int8" else self.values.view(torch.float8_e4m3fn)
 
     def forward(self, x: Float[Tensor, "... d_in"]) -> Float[Tensor, "... d_out"]:
-        """Apply the layer to the last axis of ``x``; the factors multiply the products, not the weights."""
+        """Apply the layer to the last axis of ``x``.
+
+        The factors multiply the products, which are fewer than the weights. But not in float16, whose range ends before
+        that of a sum of 127 times as large products.
+        """
+        if x.shape[-1] != self.in_features:
+            raise ValueError(
+                f"QuantizedLinear({self.in_features}, {self.out_features}) needs vectors of width {self.in_features}; "
+                f"the input has shape {tuple(x.shape)}."
+            )
         if self.fused and step_kernels.takes_matvec(x, self.values):
             return step_kernels.matvec(x, [self.stored], [] if self.bias is None else [self.bias], [self.factors])
+        if product_dtype(x) == torch.float16:
+            return linear(x, self.weight.to(x.dtype), self.bias, fused=self.fused)
         if self.fused and self.kind == "int8" and operators.takes_int8(x):
             y = operators.int8_product(x, self.values)  # ... d_out
         else:

@@ -148,7 +148,7 @@ def _attend(
     IS_MASK: tl.constexpr, QUERIES: tl.constexpr, SLOTS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """One key/value head of one row: all queries that read it, SLOTS slots at a time; hidden slots are not read."""
-    row, group = tl.program_id(0) // groups, tl.program_id(0) % groups
+    row, group = (tl.program_id(0) // groups).to(tl.int64), tl.program_id(0) % groups  # buffers may exceed 2³¹ numbers
     r = tl.arange(0, QUERIES)  # query (head within the group, token)
     head, token = group * (queries // tokens) + r // tokens, r % tokens
     d = tl.arange(0, WIDTH)
@@ -215,7 +215,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tenso
 def _write_slot(
     k_new, v_new, k, v, slot, groups, k_width, v_width, nb, ng, mb, mg, kb, kg, ks, vb, vg, vs, W: tl.constexpr
 ):  # fmt: skip
-    row, group = tl.program_id(0) // groups, tl.program_id(0) % groups
+    row, group = (tl.program_id(0) // groups).to(tl.int64), tl.program_id(0) % groups  # buffers may exceed 2³¹ numbers
     at, d = tl.load(slot), tl.arange(0, W)
     key = tl.load(k_new + row * nb + group * ng + d, mask=d < k_width)
     tl.store(k + row * kb + group * kg + at * ks + d, key, mask=d < k_width)

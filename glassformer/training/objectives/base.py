@@ -22,9 +22,9 @@ from glassformer.config.checks import check_choice, check_positive
 from glassformer.config.model import ModelConfig, a_family
 from glassformer.models.output_heads import Targets
 from glassformer.models.transformer import Transformer, unwrapped
-from glassformer.nn.kernels.cross_entropy import IGNORE as IGNORE
-from glassformer.nn.kernels.cross_entropy import TokenLoss as TokenLoss
-from glassformer.nn.kernels.cross_entropy import token_cross_entropy as token_cross_entropy
+from glassformer.nn.cross_entropy import IGNORE as IGNORE
+from glassformer.nn.cross_entropy import TokenLoss as TokenLoss
+from glassformer.nn.cross_entropy import token_cross_entropy as token_cross_entropy
 
 Example = TypeVar("Example", contravariant=True)
 Count = int | Tensor  # a number of positions; a scalar on the device in a step whose code may not depend on its value

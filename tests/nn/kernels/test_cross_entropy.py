@@ -1,5 +1,6 @@
 """Cross-entropy of the vectors before the head: by the formula, and without holding all logits."""
 
+import math
 import subprocess
 import sys
 
@@ -9,8 +10,9 @@ import torch
 from glassformer.inspect.account.trace import trace_module
 from glassformer.models.output_heads import Targets
 from glassformer.models.transformer import Transformer
+from glassformer.nn.cross_entropy import IGNORE
 from glassformer.nn.kernels import cross_entropy
-from glassformer.nn.kernels.cross_entropy import IGNORE, linear_cross_entropy
+from glassformer.nn.kernels.cross_entropy import linear_cross_entropy
 from glassformer.training.adapters import add_adapters
 from tests.configs import CONFIGS
 from tests.helpers import normal, randomise, relative_difference, types_unchecked
@@ -210,6 +212,53 @@ def test_the_loss_of_every_language_model_head(name):
     for one, other in zip(*grads, strict=True):
         assert (one is None) == (other is None)
         assert one is None or relative_difference(one, other) < 1e-11
+
+
+@pytest.mark.parametrize("shape", [(0, D), (2, 0, D)])
+def test_without_rows_gradients_are_zeros_as_those_of_the_formula(shape):
+    _, weight, bias, _ = inputs()
+    x, labels = torch.zeros(shape, dtype=torch.float64), torch.zeros(shape[:-1], dtype=torch.long)
+    for fused in (True, False):
+        result = linear_cross_entropy(x, weight, bias, labels, fused=fused)
+        assert not any(grad.any() for grad in torch.autograd.grad(result.total, (weight, bias)))
+
+
+def test_transforms_of_torch_func_are_given_the_formula():
+    x, weight, bias, labels = inputs()
+
+    def loss(x, *, fused=True):
+        return linear_cross_entropy(x, weight, bias, labels, fused=fused).total
+
+    expected = torch.autograd.grad(loss(x, fused=False), x)[0]
+    assert relative_difference(torch.func.grad(loss)(x), expected) < 1e-13
+    assert torch.func.vmap(loss)(torch.stack([x, x])).shape == (2,)
+
+
+def test_meta_tensors_have_a_loss():
+    x, weight, bias, labels = (tensor.detach().to("meta") for tensor in inputs())
+    assert linear_cross_entropy(x, weight, bias, labels, fused=True).total.is_meta
+
+
+def test_a_chunk_in_half_precision_is_freed_before_the_next():
+    x, weight = normal(512, 8, dtype=torch.bfloat16), normal(2000, 8, seed=1, dtype=torch.bfloat16)
+    labels = torch.zeros(512, dtype=torch.long)
+
+    def loss(rows):
+        linear_cross_entropy(x[:rows], weight, None, labels[:rows], fused=True, chunk=128)
+
+    assert peak(lambda: loss(512)) < 1.2 * peak(lambda: loss(128))
+
+
+def test_a_head_that_runs_other_code_keeps_its_logits():
+    model = randomise(Transformer(CONFIGS["llama"]))
+    hidden, targets = normal(1, 3, model.config.width, dtype=torch.float32), Targets(torch.tensor([[1, 2, 3]]))
+    model.head.out.forward = lambda x: x.new_zeros(*x.shape[:-1], model.config.vocab)
+    assert not model.fuses_loss(hidden)
+    assert float(model.token_loss(hidden, targets).total) == pytest.approx(3 * math.log(model.config.vocab))
+    del model.head.out.forward
+    with torch.nn.modules.module.register_module_forward_hook(lambda *_: None):
+        assert not model.fuses_loss(hidden)
+    assert model.fuses_loss(hidden)
 
 
 def test_a_plain_attribute_chooses(monkeypatch):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
 
 import glassformer as gf
 from glassformer.models.output_heads import LMHead
@@ -123,6 +124,30 @@ def test_gradients_of_products_of_many_rows(bias, frozen):
 
 
 @on_amd
+def test_nothing_is_kept_for_gradients_that_nobody_wants():
+    x, weight, bias = normal(64, 6).float(), normal(5, 6).float(), normal(5).float()
+    for needs, expected in (((1, 0, 0), 1), ((0, 1, 0), 1), ((0, 0, 1), 0), ((1, 1, 0), 2)):
+        leaves = [leaf.clone().requires_grad_(bool(need)) for leaf, need in zip((x, weight, bias), needs, strict=True)]
+        kept = []
+        with torch.autograd.graph.saved_tensors_hooks(kept.append, lambda saved: saved):
+            operators.onednn_linear(*leaves)
+        assert len(kept) == expected
+
+
+@on_amd
+@pytest.mark.parametrize("how", ["strided", "expanded", "scalar", "row"])
+def test_a_bias_in_any_order_of_memory(how):
+    x, weight, several = normal(256, 128).float(), normal(128, 128, seed=1).float(), normal(128, 3, seed=2).float()
+    biases = {"strided": several[:, 1], "expanded": several[:1, 0].expand(128), "scalar": several[:1, 0]}
+    bias = biases.get(how, several.T[:1])
+    exact = x.double() @ weight.double().T + bias.double()
+    for needs_grad in (True, False):
+        with types_unchecked():  # which know one shape of a bias alone
+            ours = linear(x.requires_grad_(needs_grad), weight, bias, fused=True)
+        assert relative_difference(ours.double(), exact) < BOUNDS[torch.float32]
+
+
+@on_amd
 def test_products_of_onednn_have_gradients_of_gradients():
     x, weight = (normal(*shape).float().requires_grad_() for shape in ((64, 6), (5, 6)))
     (first,) = torch.autograd.grad(operators.onednn_linear(x, weight, None).pow(3).sum(), x, create_graph=True)
@@ -145,7 +170,7 @@ def test_large_products_are_trained_by_onednn_but_not_where_it_has_no_rule():
 
 
 @on_amd
-def test_only_large_plain_products_in_float32_go_to_onednn():
+def test_only_large_plain_products_in_float32_go_to_onednn(monkeypatch):
     """Its operator has no gradient, autocast does not see it, and for small products it is slower."""
     x, weight = normal(64, 64, dtype=torch.float32), normal(128, 64, dtype=torch.float32).requires_grad_()
     linear(x, weight, None, fused=True).sum().backward()
@@ -156,8 +181,16 @@ def test_only_large_plain_products_in_float32_go_to_onednn():
         assert not operators.takes_onednn(x.double(), weight)
         assert not operators.takes_onednn(x.bfloat16(), weight.bfloat16())
         assert not operators.takes_onednn(x.to("meta"), weight)
+        assert not operators.takes_onednn(x, weight.detach().to_sparse_coo())
+        assert not operators.takes_onednn(x, weight, weight[:, 0])
         with FakeTensorMode(allow_non_fake_inputs=True) as fake:
             assert not operators.takes_onednn(fake.from_tensor(x), weight)
+        with FlopCounterMode(display=False) as counter:
+            linear(x, weight, None, fused=True)
+        assert counter.get_total_flops() == 2 * 64 * 128 * 64
+        monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
+        assert not operators.takes_onednn(x, weight)
+        monkeypatch.setattr(torch.backends.mkldnn, "enabled", True)
         with torch.autocast("cpu", torch.bfloat16):
             assert not operators.takes_onednn(x, weight)
             assert linear(x, weight, None, fused=True).dtype == torch.bfloat16
