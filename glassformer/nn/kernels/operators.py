@@ -32,7 +32,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 def takes_int8(x: Tensor) -> bool:
     """Whether ``int8_product`` is the faster way to multiply these vectors: a few of them, on a CPU.
 
-    The kernel reads up to 16 numbers at a time from aligned addresses, beyond the end of a vector whose width is not a
+    The kernel loads up to 16 numbers at a time from aligned addresses, beyond the end of a vector whose width is not a
     multiple of that; multiples of 32 leave a margin.
     """
     width = x.shape[-1]
@@ -40,7 +40,7 @@ def takes_int8(x: Tensor) -> bool:
 
 
 def int8_product(x: Tensor, values: Tensor) -> Tensor:
-    """x valuesᵀ for vectors (..., d_in) and integers (d_out, d_in) as int8, which are read as such.
+    """x valuesᵀ for vectors (..., d_in) and integers (d_out, d_in) as int8, which are used as such.
 
     The vectors are rounded to bfloat16: the kernel for float32 is slower than a product with floats.
     """
@@ -73,7 +73,7 @@ def takes_onednn(x: Tensor, weight: Tensor) -> bool:
 
 
 def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """W x (+ b) by oneDNN; the weights are read as they are, without a packed copy."""
+    """W x (+ b) by oneDNN; the weights are used as they are, without a packed copy."""
     needs_grad = x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
     if torch.is_grad_enabled() and needs_grad:
         y: Tensor = _OneDNNLinear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
