@@ -18,11 +18,11 @@ HEADER = """\
 # Performance
 
 This page is made by `python -m benchmarks.report` from the JSON files in `benchmarks/results/gpu`, which
-`python -m benchmarks.gpu` writes. Ours and its peers run in one process, one after the other, on the same inputs; times
-are medians of {timed} steps after {untimed}. Training has dropout 0, bfloat16 by autocast, fused AdamW and clipped
-gradients, and ours is the library's own Trainer, as a recipe uses it. *Ceiling*: the share of the speed that would be
-possible if all products of a step ran at the measured rate of a large product, and AdamW at that of a copy. *Ratio*:
-our speed divided by that of the line.
+`python -m benchmarks.gpu` writes. Glassformer and its peers run in one process, one after the other, on the same
+inputs; times are medians of {timed} steps after {untimed} warm-up steps. Training has dropout 0, bfloat16 by autocast,
+fused AdamW and clipped gradients; Glassformer is trained by its own Trainer, as a recipe uses it. *Of ceiling*: the
+share of the speed that would be possible if all products of a step ran at the measured rate of a large product, and
+AdamW at that of a copy. *Ratio*: Glassformer's speed divided by that row's.
 """
 Page = Mapping[str, Any]
 
@@ -69,7 +69,7 @@ def table(pages: list[Page]) -> str:
 def row_table(page: Page) -> list[str]:
     """Return the contestants of one row as a table, and its further values."""
     unit, ours = page["unit"], page["measurements"][0]
-    lines = [f"| | {unit}/s | time | memory | ceiling | ratio |", "|---|---|---|---|---|---|"]
+    lines = [f"| | {unit}/s | time | memory | of ceiling | ratio |", "|---|---|---|---|---|---|"]
     for found in page["measurements"]:
         if found["rate"] is None:
             lines.append(f"| {found['name']} | {found['note']} | | | | |")

@@ -23,7 +23,7 @@ import tests.typechecker  # the hook finds it by name
 
 # Every jaxtyping signature of these packages can be enforced in tests; users do not pay for it. Packages without one
 # are left to mypy.
-TENSORS = ("nn", "models", "data", "generation", "tasks", "training", "weights.foreign", "course")
+TENSORS = ("nn", "models", "data", "generation", "tasks", "training", "weights.single_file", "course")
 install_import_hook([f"glassformer.{part}" for part in TENSORS], "tests.typechecker.check")
 
 import torch
@@ -49,7 +49,7 @@ TYPED = (
     "tests/training/objectives/",
     "tests/training/test_loop.py",
     "tests/training/test_optim.py",
-    "tests/weights/test_foreign.py",
+    "tests/weights/test_single_file.py",
 )
 CALL_MUCH = ("tests/nn/test_cache", "tests/nn/test_leading_axes.py")  # not these: they would cost as much as the others
 DEADLINE = pytest.StashKey[float]()

@@ -16,7 +16,7 @@ from glassformer.weights.files import WeightsError
 from tests.configs import CONFIGS
 from tests.helpers import file_size_limit, types_unchecked
 from tests.tasks.models import make
-from tests.weights.test_foreign import llama, write_llama2c
+from tests.weights.test_single_file import llama, write_llama2c
 
 
 @pytest.fixture(scope="module")

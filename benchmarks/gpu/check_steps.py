@@ -62,7 +62,7 @@ def steps_run(case: Case, capture: bool, compiles: bool, device: str, dtype: tor
     trainer = Trainer(model, case.objective, batches, [adamw(model, LR)], settings, capture=capture and fast)
     if compiles and fast:
         trainer.train_module.compile_whole()
-    trainer.is_due = lambda _: False
+    trainer.must_fetch = lambda _: False
     losses = [report.loss for report in trainer]
     weights = torch.cat([weight.detach().flatten() for weight in model.parameters()])
     return {"losses": torch.tensor(losses), "weights": weights}

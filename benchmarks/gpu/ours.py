@@ -57,7 +57,7 @@ def our_training_step(
     trainer = Trainer(model, objective, Repeated(batch), optimizers, settings)
     if compiled:
         trainer.train_module.compile_whole()
-    trainer.is_due = lambda _: False
+    trainer.must_fetch = lambda _: False
     steps = iter(trainer)
     return lambda: next(steps)
 

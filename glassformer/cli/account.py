@@ -127,7 +127,7 @@ class AccountOutput:
     """What is shown of an account, and how.
 
     Args:
-        compare: print models side by side, as with several models.
+        compare: print one model in the side-by-side format of several models.
         sweep: vary context, batch or source: context=1024..65536 doubles it each time, context=1024,3000 is a list.
         explain: print every number of a part, such as blocks.0.ffn, with its formula.
         depth: show parts down to this depth.
@@ -199,7 +199,7 @@ class DeviceOptions:
             plan_of,
             ("devices", "parallel", "mfu", "checkpointing", "tokens"),
             PLAN,
-            changed={"devices": {"min": 1}, "checkpointing": {"flags": ["--checkpoint"]}},
+            changed={"devices": {"min": 1}, "checkpointing": {"flags": ["--recompute"]}},
         ),
     ]
 

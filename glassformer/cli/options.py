@@ -313,7 +313,7 @@ GenerationKeywords = Annotated[
             "suppress": {"help": "A token, or its id, that is never generated. Repeatable."},
             "bad_words": {"flags": ["--bad-word"], "help": "A word that is never generated. Repeatable."},
             "logit_bias": {"help": "Add VALUE to the logit of a token. Repeatable."},
-            "path": {"show_default": "sdpa"},
+            "path": {"flags": ["--attention"], "show_default": "sdpa"},
             "chunk": {"min": 1},
             "decoding": {"show_default": "auto"},
         },

@@ -293,7 +293,7 @@ class ScoreOptions:
 def score(model: ModelName, common: TaskOptions, pair: PairOptions, options: ScoreOptions, texts: Texts = None) -> None:
     """Compute log-probability, perplexity and bits per byte of texts; an encoder-decoder needs pairs (source, text).
 
-    The last row is the total, averaged over all tokens.
+    With several texts, a last row scores all of them together, over all their tokens.
     """
     if options.whole:
         if options.tokens or options.masked or pair.pair or pair.tsv:

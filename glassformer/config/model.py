@@ -14,17 +14,21 @@ class Tokens:
     bos: int | None = None
     eos: int | tuple[int, ...] | None = None
     pad: int | None = None
-    start: int | None = None  # first token of a decoder's input
+    start: int | None = None  # a decoder's first input token: ``decoder_start_token_id`` of Hugging Face
 
 
 @dataclass(frozen=True, kw_only=True)
 class Init:
-    """Initial weights. Without ``std``: variance 2 / (d_in + d_out) for linear layers and 1 for embeddings."""
+    """Initial weights.
+
+    Without ``std``: variance 2 / (d_in + d_out) for linear layers (Xavier/Glorot), and 1 for embeddings.
+    """
 
     std: float | None = None  # of every linear layer, convolution and embedding
     table_std: float | None = None  # of embeddings, if different
     residual_scaling: bool = False  # projections into the residual stream: std / √(2 · layers)
-    by_inputs: bool = False  # by fan-in: std / √d_in for linear layers; also / √head_dim for queries of unscaled scores
+    # By fan-in: std / √d_in for linear layers; query projections also / √head_dim if scores are not scaled (T5).
+    by_inputs: bool = False
 
     def __post_init__(self) -> None:
         check_number(

@@ -16,7 +16,7 @@ from glassformer.config.parts import Head
 F = TypeVar("F", bound=Callable[..., object])
 StrPath = str | os.PathLike[str]
 Quantization = Literal["int8", "fp8"]  # what the weights of linear layers may be quantised to
-AttentionPath = Literal["eager", "sdpa"]  # how attention is computed: by the formula, or by PyTorch's fused kernels
+AttentionPath = Literal["eager", "sdpa"]  # how attention is computed: by the formula, or by fused kernels
 Decoding = Literal["auto", "dynamic", "static", "graph", "compiled"]  # how steps are run; see ``generation.steps``
 
 

@@ -1,4 +1,4 @@
-"""Facts (config values) of the parts of a model: norm, attention, feed-forward network, stack, embeddings, heads."""
+"""Config dataclasses of the parts of a model: norm, attention, feed-forward network, stack, embeddings, heads."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args

@@ -2,7 +2,7 @@
 
 The contents of a batch depend on the data, the plan, the seed and the batch's position in the run, and on nothing else:
 the number of workers, processes and interruptions makes no difference. Threads suffice: tokenizers and tensor
-operations release Python's lock, and threads share the data and its open files.
+operations release the GIL, and threads share the data and its open files.
 """
 
 from collections import deque
@@ -25,7 +25,7 @@ _VERSION = 1
 class Dataset(Protocol[Item_co]):
     """Examples by number: a list, ``Indexed``, ``TokenFile``, ``PackedRows``.
 
-    One with a ``fingerprint`` (SHA-256 of its contents) is recognised when a run is resumed.
+    One with a ``fingerprint`` (SHA-256 of its contents) is compared when a run is resumed.
     """
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""MPNet: BERT with absolute positions and, shared by all layers, a bias on the scores per bucket of distances.
+"""MPNet: BERT without segment embeddings, with a bias on the scores per distance bucket, shared by all layers.
 
 The first two rows of its position table are reserved for padding, whatever the pad token's id.
 """

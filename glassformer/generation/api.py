@@ -54,14 +54,14 @@ def generate(
 
     Args:
         model: a ``Transformer`` or ``TransformerLM``: a decoder, which continues the prompts, or an encoder-decoder,
-            which reads them with its encoder. It runs without dropout, whatever mode it is in, and stays in that mode.
+            which feeds them to its encoder. It runs without dropout, whatever mode it is in, and stays in that mode.
         prompts: lists of ids, of any length, or a tensor with a mask, padded on either side.
         settings: what to generate and how to search.
         mask: True at real tokens of a tensor; None: all tokens are real.
         start: the ids that an encoder-decoder's text begins with; None: its start token.
         is_done: called after each token; whether the text ends here.
         path: the attention path, ``sdpa`` or ``eager``.
-        chunk: read prompts in pieces of this many tokens; None: in one piece.
+        chunk: prefill prompts in chunks of this many tokens; None: in one.
         draft: proposes tokens for speculative decoding, which is faster and leaves the distribution as it is.
         decoding: how steps are run: ``dynamic``, ``static``, ``graph``, ``compiled``, or by ``auto`` as a CUDA graph
             wherever that is possible; see ``generation.steps``.
@@ -141,7 +141,7 @@ def _why_dynamic(settings: GenerationSettings, is_done: IsDone | None, draft: Dr
     if draft is not None:
         return "speculative decoding takes back the tokens that it rejects"
     if settings.mode == "contrastive":
-        return "contrastive search reads several candidates and keeps one"
+        return "contrastive search computes several candidates and keeps one"
     if settings.mode == "beam" and (is_done is not None or not beams_on_device(settings)):
         return "this beam search has groups, constraints, stop strings or a record, which are kept in Python"
     return None
@@ -185,10 +185,10 @@ def _prepare(
     path: AttentionPath,
     chunk: int | None,
 ) -> tuple[Decoder, list[list[int]], list[int]]:
-    """Return the decoder, the ids that it reads first for each text, and how many tokens fit after them."""
+    """Return the decoder, the ids that it is fed first for each text, and how many tokens fit after them."""
     if isinstance(settings.seed, tuple) and len(settings.seed) != len(rows):
         raise ValueError(f"got {len(settings.seed)} seeds for {len(rows)} prompts; pass one for all, or one for each.")
-    # Check every prompt before the first is read.
+    # Check every prompt before the first is fed to the model.
     max_length = model.config.max_length
     last = model.config.vocab - 1
     for number, row in enumerate(rows):
@@ -199,7 +199,7 @@ def _prepare(
         if wrong := [token for token in row if not 0 <= token <= last]:
             template = f"{{}} holds the id {wrong[0]}; the vocabulary goes from 0 to {last}."
             raise TokenIdError(template, Item("prompt", number))
-    # What the encoder reads, and what the decoder reads first.
+    # What the encoder is fed, and what the decoder is fed first.
     if model.encoder is None:
         if start is not None:
             raise ValueError("start is for encoder-decoders; a decoder's text begins with its prompt.")

@@ -149,7 +149,7 @@ def beam_search(
         if len(alive) < len(live):
             decoder.select(cache, [number * size + row for number in alive for row in range(size)], alive)
             live = [live[number] for number in alive]
-        # Let every row of the cache hold the beam that it continues, then read the new tokens.
+        # Let every row of the cache hold the beam that it continues, then feed the new tokens.
         beams = [beam for search in live for group in search.groups for beam in group.beams]
         sources = [number // size * size + beam.row for number, beam in enumerate(beams)]
         if sources != list(range(len(sources))):

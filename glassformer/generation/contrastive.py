@@ -3,8 +3,8 @@
 Of the k most probable tokens v, the next is the one with the largest (1 − α) · p(v) − α · max cos(h_v, h_j) over all
 tokens j so far, including the prompt; h is the decoder's hidden state before the head. α = 0 is greedy search.
 
-All k candidates of a row are read at once. Their rows in the cache differ only in the last slot, so that choosing one
-moves one slot and does not copy the cache.
+All k candidates of a row are computed at once. Their rows in the cache differ only in the last slot, so that choosing
+one moves one slot and does not copy the cache.
 
 Shapes: ``R`` rows that are still being generated, ``k`` candidates, ``S`` tokens so far, ``T`` of the prompts, ``D``
 width, ``V`` vocabulary.
@@ -51,10 +51,10 @@ def contrastive_rows(
     ``max_new``: how many tokens may follow each prompt before the model's positions end.
     """
     assert settings.contrastive_alpha is not None
-    # Read the prompts, then repeat each of them for its k candidates.
+    # Prefill the prompts, then repeat each of them for its k candidates.
     ids, mask = rectangle(prompts, decoder.device)  # (R, T)
     longest = min(settings.max_new_tokens, max(max_new))
-    cache, hidden = decoder.read(ids, mask, longest)  # hidden (R, T, D)
+    cache, hidden = decoder.prefill(ids, mask, longest)  # hidden (R, T, D)
     logits, past = decoder.apply_head(hidden[:, -1:])[:, -1], _Past(hidden, mask, longest)
     filters = Filters(settings, logits.shape[-1], logits.device)
     count = _count(filters)

@@ -1,11 +1,11 @@
 """One decoding step, the same for decoders and encoder-decoders: token ids in, logits of the next token out.
 
 A step runs the model's own modules with a cache; ``Decoder`` holds what else they need (encoder output, masks). A
-search calls ``begin``, ``step`` and ``select``; a search that compares vectors calls ``read``, ``hidden`` and
+search calls ``begin``, ``step`` and ``select``; a search that compares vectors calls ``prefill``, ``hidden`` and
 ``apply_head``.
 
-Shapes: ``B`` rows, ``T`` new tokens, ``U`` last tokens with logits, ``M`` tokens of the memory (the encoder's output),
-``V`` vocabulary, ``D`` width.
+Shapes: ``B`` rows, ``T`` new tokens, ``U`` last tokens with logits, ``M`` source tokens in ``memory`` (the encoder's
+output), ``V`` vocabulary, ``D`` width.
 """
 
 from collections.abc import Sequence
@@ -25,14 +25,14 @@ AHEAD = 256  # new tokens that the cache is allocated for at first; few texts re
 
 
 class Decoder:
-    """A model that reads tokens step by step.
+    """A model that is fed tokens step by step.
 
     Args:
         model: a decoder or an encoder-decoder with a language-model head.
-        source: the ids that an encoder-decoder's encoder reads.
+        source: the ids for the encoder of an encoder-decoder.
         source_mask: True at real tokens of the source.
         path: the attention path, ``sdpa`` or ``eager``.
-        chunk: read prompts in pieces of this many tokens, which bounds the memory they need; None: in one piece.
+        chunk: prefill prompts in chunks of this many tokens, which bounds the memory used; None: in one.
         decoding: how steps are run, not ``auto``; see ``steps``.
     """
 
@@ -66,11 +66,11 @@ class Decoder:
     def begin(
         self, ids: Integer[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None, max_new: int
     ) -> tuple[KVCache, Float[Tensor, "B V"]]:
-        """Read the prompts, padded on the left; return a cache for up to ``max_new`` more tokens, and the logits."""
-        cache, hidden = self.read(ids, mask, max_new)
+        """Prefill the prompts, padded on the left; return a cache for up to ``max_new`` more tokens, and the logits."""
+        cache, hidden = self.prefill(ids, mask, max_new)
         return cache, self.apply_head(hidden[:, -1:])[:, -1]
 
-    def read(
+    def prefill(
         self, ids: Integer[Tensor, "B T"], mask: Bool[Tensor, "B T"] | None, max_new: int, *, evicts: bool = True
     ) -> tuple[KVCache, Float[Tensor, "B T D"]]:
         """Like ``begin``, but return the hidden states of all tokens; a cache that will be cropped must not evict."""
@@ -94,11 +94,11 @@ class Decoder:
         return cache, pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
 
     def step(self, ids: Integer[Tensor, "B T"], cache: KVCache, tail: int = 1) -> Float[Tensor, "B U V"]:
-        """Read the next tokens of every row; return the logits after the last ``tail`` of them."""
+        """Feed the next tokens of every row; return the logits after the last ``tail`` of them."""
         return self.apply_head(self.hidden(ids, cache)[:, -tail:])
 
     def hidden(self, ids: Integer[Tensor, "B T"], cache: KVCache) -> Float[Tensor, "B T D"]:
-        """Read the next tokens of every row; return the decoder's hidden states."""
+        """Feed the next tokens of every row; return the decoder's hidden states."""
         return self.model.decode(ids, memory=self.memory, memory_mask=self.memory_mask, cache=cache, path=self.path)
 
     def apply_head(self, hidden: Float[Tensor, "B T D"]) -> Float[Tensor, "B T V"]:
@@ -108,8 +108,8 @@ class Decoder:
     def select(self, cache: KVCache, rows: Sequence[int], memory_rows: Sequence[int] | None = None) -> None:
         """Continue with these rows only; a row may be repeated.
 
-        ``memory_rows``: the rows of the memory to keep, each shared by the same number of consecutive rows; None: one
-        for each of ``rows``.
+        ``memory_rows``: the rows of the encoder's output to keep, each shared by the same number of consecutive rows;
+        None: one for each of ``rows``.
         """
         chosen = self._index(rows)
         shared = chosen if memory_rows is None else self._index(memory_rows)

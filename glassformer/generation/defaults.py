@@ -144,7 +144,7 @@ def settings_for(
 
     Args:
         loaded: a model with its folder.
-        prefix_length: tokens that the decoder reads first, which a recommended ``max_length`` includes: those of a
+        prefix_length: tokens that the decoder is fed first, which a recommended ``max_length`` includes: those of a
             decoder's prompt, or of an encoder-decoder's start; None: 0 and 1.
         default_length: new tokens where neither user nor folder says how many.
         task: recommendations for one task, as ``config.json`` states them.

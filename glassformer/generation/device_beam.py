@@ -1,8 +1,8 @@
 """Beam search with all bookkeeping on the device; the same texts and scores as ``beam.beam_search``.
 
 The rules are those of ``beam``, for a single group without constraints. The device keeps the scores of the live beams
-and the best texts that ended; each step also writes which beam each new one continues and by which token. Python reads
-these once, at the end, and a flag now and then: whether every search is over.
+and the best texts that ended; each step also writes which beam each new one continues and by which token. Python
+fetches these once, at the end, and a flag now and then: whether every search is over.
 
 Shapes: ``A`` prompts, ``k`` beams, ``V`` vocabulary, ``R`` rows: A · k, ``N`` steps, ``c`` candidates per prompt.
 """
@@ -88,9 +88,9 @@ class BeamState(StepState):
                 getattr(self, name).copy_(value)
 
     def step(self, model: Transformer) -> None:
-        """Let every row hold the beam that it continues, read the new tokens, choose the next."""
+        """Let every row hold the beam that it continues, feed the new tokens, choose the next."""
         self.cache.reorder(self.sources, since=self.since, beams=self.size)
-        self.choose(self.read(model))
+        self.choose(self.feed(model))
 
     def choose(self, logits: Float[Tensor, "R V"]) -> None:
         """Take the best continuations: those that end are kept with the texts, the others become the live beams."""

@@ -1,7 +1,7 @@
 """Greedy search and sampling with the choice of tokens on the device; the same texts as ``search.search_rows``.
 
-A step reads the last tokens, chooses the next and keeps what Python needs to know of them: token, log-probability, and
-the largest logit, which shows damaged values. Python launches steps ahead of those whose tokens it reads, so that the
+A step feeds the last tokens, chooses the next and keeps what Python needs to know of them: token, log-probability, and
+the largest logit, which shows damaged values. Python launches steps ahead of those whose tokens it fetches, so that the
 device never waits for it. Random numbers are those of each text's own stream, computed ahead of the steps.
 
 Shapes: ``R`` rows, ``V`` vocabulary, ``N`` numbers computed ahead.
@@ -24,8 +24,8 @@ from glassformer.generation.search import (
     SeededRNG,
     invert,
     most_probable,
+    prefill_prompts,
     probs,
-    read_prompts,
 )
 from glassformer.generation.settings import GenerationSettings
 from glassformer.generation.steps import StepRunner, StepState
@@ -33,7 +33,7 @@ from glassformer.models.transformer import Transformer
 from glassformer.nn.cache import KVCache
 from glassformer.nn.norm import upcast
 
-IN_FLIGHT = 2  # steps that are launched before the oldest of them is read
+IN_FLIGHT = 2  # steps that are launched before the results of the oldest of them are fetched
 UNIFORMS = 64  # random numbers per row that are computed at a time
 
 
@@ -75,7 +75,7 @@ class ChoiceState(StepState):
         log_probs = torch.log_softmax(wide, -1)
         if self.samples:
             numbers = self.uniforms.index_select(1, self.used).squeeze(1)
-            # A row of NaN has no place for a number; it is reported when the results are read.
+            # A row of NaN has no place for a number; it is reported when the results are fetched.
             chosen = invert(probs(self.filters.warp(wide)), numbers)[0].clamp(max=wide.shape[-1] - 1)
             self.used += 1
         else:
@@ -86,8 +86,8 @@ class ChoiceState(StepState):
         self.results.copy_(torch.cat(columns, -1))
 
     def step(self, model: Transformer) -> None:
-        """Read the last token of every row and choose the next."""
-        self.choose(self.read(model))
+        """Feed the last token of every row and choose the next."""
+        self.choose(self.feed(model))
 
 
 class Pending:
@@ -117,7 +117,7 @@ def device_rows(
     settings: GenerationSettings,
 ) -> Generator[NewToken, None, list[list[GenerationOutput]]]:
     """Continue every prompt; yields each token as it comes and returns the outputs, ``samples`` per prompt."""
-    cache, logits, rows = read_prompts(decoder, prompts, max_new, settings)
+    cache, logits, rows = prefill_prompts(decoder, prompts, max_new, settings)
     filters = Filters(settings, logits.shape[-1], logits.device)
     rng = None
     if settings.temperature:

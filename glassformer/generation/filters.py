@@ -83,7 +83,10 @@ def top_k(scores: Scores, k: int) -> Scores:
 
 
 def top_p(scores: Scores, p: float) -> Scores:
-    """Forbid all but the nucleus: the fewest most probable tokens that add up to ``p`` (Holtzman et al. 2020)."""
+    """Forbid all but the nucleus: the smallest set of most probable tokens whose probabilities reach ``p``.
+
+    From Holtzman et al. (2020).
+    """
     wide = upcast(scores)
     return _keep_until_sum(wide, order=-wide, p=p)
 
@@ -96,7 +99,7 @@ def min_p(scores: Scores, p: float) -> Scores:
 
 
 def typical_p(scores: Scores, p: float) -> Scores:
-    """Forbid all but the most typical tokens that add up to ``p`` (Meister et al. 2022).
+    """Forbid all but the smallest set of most typical tokens whose probabilities reach ``p`` (Meister et al. 2022).
 
     A token is typical if its surprisal −log P is near the mean surprisal, the entropy of the row.
     """
@@ -219,7 +222,7 @@ class Filters:
 
     @property
     def needs_histories(self) -> bool:
-        """Whether ``process`` reads the histories; if not, they may be empty."""
+        """Whether ``process`` uses the histories; if not, they may be empty."""
         return not self._active.isdisjoint(("repetition_penalty", "no_repeat_ngram", "bad_words"))
 
     @cached_property

@@ -198,7 +198,7 @@ def special_ids(tokenizer: Tokenizer) -> set[int]:
 
 
 def _why_no_bos(tokenizer: Tokenizer) -> str:
-    return "its vocabulary has no BOS to begin with" if tokenizer.bos is None else "an encoder must read something"
+    return "its vocabulary has no BOS to begin with" if tokenizer.bos is None else "an encoder needs some input"
 
 
 @dataclass(frozen=True)

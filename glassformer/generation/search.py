@@ -172,19 +172,19 @@ def search_rows(
 
     ``max_new``: how many tokens may follow each prompt before the model's positions end.
     """
-    cache, logits, rows = read_prompts(decoder, prompts, max_new, settings)
+    cache, logits, rows = prefill_prompts(decoder, prompts, max_new, settings)
     most = min(settings.max_new_tokens, max(max_new))
     with closing(LogitsSteps(decoder, cache, logits, most)) as steps:
         return (yield from _search_rows(steps, logits, rows, len(prompts), settings, is_done))
 
 
-def read_prompts(
+def prefill_prompts(
     decoder: Decoder,
     prompts: Sequence[Sequence[int]],
     max_new: Sequence[int],
     settings: GenerationSettings,
 ) -> tuple[KVCache, Float[Tensor, "R V"], list[SearchRow]]:
-    """Read the prompts, then repeat each of them for its samples: the cache, the logits, and a row for each text."""
+    """Prefill the prompts, then repeat each of them for its samples: the cache, the logits, and a row for each text."""
     ids, mask = rectangle(prompts, decoder.device)  # (B, T)
     cache, logits = decoder.begin(ids, mask, min(settings.max_new_tokens, max(max_new)))  # logits (B, V)
     rows = [
@@ -225,7 +225,7 @@ def _search_rows(
         if len(alive) < len(rows):
             rows = [rows[number] for number in alive]
             steps.select(alive)
-        # Read the new tokens.
+        # Feed the new tokens.
         logits = steps.step([row.ids[-1] for row in rows])  # (R, V)
     return [[outputs[number, sample] for sample in range(settings.samples)] for number in range(prompts)]
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 LengthRule = Literal["power", "gnmt"]
 Mode = Literal["greedy", "sample", "beam", "contrastive"]
 Side = Literal["left", "right"]
-BEAM_ONLY = ("length_penalty", "length_rule", "early_stopping")  # settings that only beam search reads
+BEAM_ONLY = ("length_penalty", "length_rule", "early_stopping")  # settings that only beam search uses
 Bias = Mapping[int, float] | tuple[tuple[int, float], ...]
 TokenName = int | str  # a token by its id or, where a tokenizer is at hand, by its text
 
@@ -174,7 +174,7 @@ class TextOptions(GenerationOptions, total=False):
     Options:
         truncate: the side on which to cut prompts that are too long; None: raise an error.
         keep_special: show special tokens in the text.
-        path: attention implementation: PyTorch's fused kernels (sdpa) or the plain formula (eager).
+        path: attention implementation: fused kernels (sdpa) or the plain formula (eager).
         chunk: prefill prompts in chunks of this many tokens; by default in one pass.
         decoding: how steps are run: with a cache that grows (dynamic), one of fixed size (static), as one CUDA graph
             (graph), compiled (compiled); auto: graph on a GPU wherever that is possible, else dynamic.

@@ -64,7 +64,7 @@ class Draft(Protocol):
     stats: DraftStats
 
     def begin(self, settings: GenerationSettings, vocab_size: int, source: Sequence[int] | None) -> None:
-        """Start a new text; ``source``: the ids that an encoder-decoder reads."""
+        """Start a new text; ``source``: the ids for the encoder of an encoder-decoder."""
 
     def propose(self, row: SearchRow, max_new: int, rng: SeededRNG) -> Proposal:
         """At most ``max_new`` tokens to follow the row's history, sampled with numbers of ``rng.roll([0])``."""
@@ -101,16 +101,16 @@ def speculative_rows(
 ) -> Generator[NewToken, None, list[list[GenerationOutput]]]:
     """Continue every prompt; yields each token as it comes and returns the outputs, ``samples`` per prompt.
 
-    ``max_new``: how many tokens may follow each prompt before the model's positions end; ``sources``: what an
-    encoder-decoder reads.
+    ``max_new``: how many tokens may follow each prompt before the model's positions end; ``sources``: the ids for
+    the encoder of an encoder-decoder.
     """
     filters = Filters(settings, decoder.model.config.vocab, decoder.device)
     outputs: list[list[GenerationOutput]] = []
     for number, prompt in enumerate(prompts):
-        # Read the prompt once; all samples share its cache.
+        # Prefill the prompt once; all samples share its cache.
         target, source = decoder.alone(number), None if sources is None else sources[number]
         ids = torch.tensor([list(prompt)], device=decoder.device)  # (1, T)
-        cache, _ = target.read(ids, None, min(settings.max_new_tokens, max_new[number]), evicts=False)
+        cache, _ = target.prefill(ids, None, min(settings.max_new_tokens, max_new[number]), evicts=False)
         draft.stats.passes += 1
         outputs.append([])
         for sample in range(settings.samples):
@@ -135,7 +135,7 @@ def _generate_row(
         draft.stats.passes += 1
         draft.stats.proposed += len(tokens)
         # Verify in one pass over all draft tokens, up to the first that is rejected.
-        for index, logits in enumerate(verifier.read(row, tokens)):
+        for index, logits in enumerate(verifier.feed(row, tokens)):
             proposed = tokens[index] if index < len(tokens) else None
             proposed_q = None if q is None or proposed is None else q[index]
             token, score, is_accepted = verifier.next(logits, row, proposed, proposed_q)
@@ -159,7 +159,7 @@ class _Verifier:
     filters: Filters
     rng: SeededRNG
 
-    def read(self, row: SearchRow, draft: Sequence[int]) -> Float[Tensor, "G1 V"]:
+    def feed(self, row: SearchRow, draft: Sequence[int]) -> Float[Tensor, "G1 V"]:
         """Return the logits after the last token and after each draft token that follows it."""
         self.cache.crop(len(row.history) - 1)  # rejected tokens leave the cache
         ids = torch.tensor([[row.history[-1], *draft]], device=self.decoder.device)  # (1, 1 + G)
@@ -211,7 +211,7 @@ class ModelDraft:
     Past the end of its own positions it proposes nothing: the text is then the same, and as slow as without it.
 
     Args:
-        model: a decoder, or an encoder-decoder that reads the same source, with the same vocabulary.
+        model: a decoder, or an encoder-decoder for the same source, with the same vocabulary.
         length: tokens proposed at a time.
         path: of attention, ``sdpa`` or ``eager``.
     """
@@ -221,10 +221,10 @@ class ModelDraft:
         self.model, self.length, self.path = transformer_of(model), length, path
         self.stats = DraftStats()
         self._cache: KVCache | None = None
-        self._read: list[int] = []  # the ids whose keys and values the cache holds
+        self._cached: list[int] = []  # the ids whose keys and values the cache holds
 
     def begin(self, settings: GenerationSettings, vocab_size: int, source: Sequence[int] | None) -> None:
-        """Forget the previous text; with an encoder, read the source."""
+        """Forget the previous text; with an encoder, encode the source."""
         if self.model.config.vocab != vocab_size:
             raise ValueError(
                 f"a draft must share the vocabulary of the model: it has {self.model.config.vocab} "
@@ -233,18 +233,18 @@ class ModelDraft:
         if self.model.encoder is None:
             source = None
         elif source is None:
-            raise ValueError("the draft is an encoder-decoder and the model a decoder, which has no source to read.")
+            raise ValueError("the draft is an encoder-decoder and the model a decoder, which has no source to encode.")
         device = next(self.model.parameters()).device
         ids = None if source is None else torch.tensor([list(source)], device=device)
         self._decoder = Decoder(evaluation_view(self.model, detached=True), ids, path=self.path)
         self._filters = Filters(settings, vocab_size, device)
-        self._cache, self._read = None, []
+        self._cache, self._cached = None, []
 
     def propose(self, row: SearchRow, max_new: int, rng: SeededRNG) -> Proposal:
         """Return the next tokens, each sampled after those before it, and the probabilities they were sampled from."""
         max_length = self.model.config.max_length
         if max_length is not None:
-            max_new = min(max_new, max_length - len(row.history) + 1)  # the last draft token is not read
+            max_new = min(max_new, max_length - len(row.history) + 1)  # the last draft token is not fed
         if max_new <= 0:
             return [], None
         return self._sample(row, min(max_new, self.length), rng)
@@ -263,23 +263,23 @@ class ModelDraft:
         return draft, torch.cat(q_of_each) if q_of_each else None
 
     def _catch_up(self, row: SearchRow) -> Float[Tensor, "1 V"]:
-        """Read the text as it now is, after removing rejected tokens from the cache."""
+        """Feed the text as it now is, after removing rejected tokens from the cache."""
         if self._cache is None:
             ids = torch.tensor([row.history], device=self._decoder.device)
             max_new = min(self._filters.settings.max_new_tokens, row.max_new)
-            self._cache, hidden = self._decoder.read(ids, None, max_new, evicts=False)
-            self._read = list(row.history)
+            self._cache, hidden = self._decoder.prefill(ids, None, max_new, evicts=False)
+            self._cached = list(row.history)
             return self._decoder.apply_head(hidden[:, -1:])[:, -1]
-        # Keep the part of the cache that still agrees with the text, and read the rest.
-        same = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(self._read, row.history, strict=False))))
-        same = min(same, len(row.history) - 1)  # the last token is always read, for its logits
+        # Keep the part of the cache that still agrees with the text, and feed the rest.
+        same = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(self._cached, row.history, strict=False))))
+        same = min(same, len(row.history) - 1)  # the last token is always fed, for its logits
         self._cache.crop(same)
-        del self._read[same:]
+        del self._cached[same:]
         return self._step(row.history[same:])
 
     def _step(self, ids: Sequence[int]) -> Float[Tensor, "1 V"]:
         assert self._cache is not None
-        self._read += ids
+        self._cached += ids
         return self._decoder.step(torch.tensor([list(ids)], device=self._decoder.device), self._cache)[:, -1]
 
     def _probs(self, logits: Float[Tensor, "1 V"], row: SearchRow, draft: Sequence[int]) -> Float[Tensor, "1 V"] | None:

@@ -1,11 +1,12 @@
 """How decoding steps are run: each from Python, or all of them as one CUDA graph.
 
 A step of a small model takes a GPU less time than it takes Python to launch its few hundred kernels. With a static
-cache (``nn.kernels.static_cache``) every step launches the same kernels on the same memory, so they can be recorded
+cache (``nn.kernels.static_cache``) every step launches the same kernels on the same buffers, so they can be recorded
 once and then be launched together. ``Decoding`` names the ways:
 
 * ``dynamic``: a cache that grows; kernels launched one by one. Works for every model and every search.
-* ``static``: a cache of fixed size, and tokens chosen on the device; kernels launched one by one.
+* ``static``: a cache of fixed size, tokens chosen on the device where the search allows it; kernels launched one by
+  one.
 * ``graph``: the same, captured as a CUDA graph.
 * ``compiled``: the same, compiled by ``torch.compile``, and on a GPU captured. Compiling takes 10 to 40 seconds.
 * ``auto``: ``graph`` on a GPU wherever that is possible, else ``dynamic``.
@@ -13,7 +14,7 @@ once and then be launched together. ``Decoding`` names the ways:
 A captured step repeats kernels, not Python: hooks, observers and modules of other libraries would not be called, so
 such models are decoded dynamically. Captured steps are kept, a few per model, for searches with the same sizes.
 
-Shapes: ``B`` rows, ``V`` vocabulary, ``M`` tokens of the memory, ``N`` rows of the memory.
+Shapes: ``B`` rows, ``V`` vocabulary, ``M`` source tokens in ``memory`` (the encoder's output), ``N`` its rows.
 """
 
 import threading
@@ -41,12 +42,12 @@ from glassformer.nn.observer import ModelKey, is_observed
 
 DECODINGS = get_args(Decoding)
 MOST_KEPT = 4  # captured steps that are kept per model; each holds a cache
-MEMORY_SLOTS = 32  # the memory's tokens are padded to a multiple of this
+MEMORY_SLOTS = 32  # ``memory`` (the encoder's output) is padded to a multiple of this many tokens
 WARM_UP = 2  # steps before the capture, in which libraries allocate what they need
 
 
 class StepState:
-    """The tensors that a step reads and writes: the cache, the mask of the memory, the tokens to read next."""
+    """The tensors that a step uses and changes: the cache, the mask of ``memory``, the tokens to feed next."""
 
     def __init__(self, decoder: Decoder, cache: KVCache, rows: int, capacity: int) -> None:
         self.path: AttentionPath = decoder.path
@@ -57,12 +58,12 @@ class StepState:
         self.memory: Tensor | None = None
         self.memory_mask: Tensor | None = None
         if decoder.memory is not None and slots is not None:
-            # Keys and values of the memory are in the cache: the vectors themselves are not read.
+            # Keys and values of the encoder's output are in the cache: its vectors are not needed, only their number.
             self.memory = decoder.memory.new_zeros(1, 1, 1).expand(len(decoder.memory), slots, 1)
             self.memory_mask = torch.ones(len(decoder.memory), slots, dtype=torch.bool, device=decoder.device)
 
     def fill(self, decoder: Decoder, cache: KVCache) -> None:
-        """Continue from what the decoder has read into an ordinary cache."""
+        """Continue from an ordinary cache that the decoder has filled."""
         self.cache.fill(cache)
         if self.memory_mask is not None and decoder.memory is not None:
             length = decoder.memory.shape[1]
@@ -76,8 +77,8 @@ class StepState:
         if self.memory_mask is not None and smaller.memory_mask is not None:
             self.memory_mask.copy_(smaller.memory_mask)
 
-    def read(self, model: Transformer) -> Float[Tensor, "B V"]:
-        """Read the next token of every row; return the logits of those after them."""
+    def feed(self, model: Transformer) -> Float[Tensor, "B V"]:
+        """Feed one token per row to the model; return the logits of the next ones."""
         hidden = model.decode(
             self.tokens, memory=self.memory, memory_mask=self.memory_mask, cache=self.cache, path=self.path
         )
@@ -86,7 +87,7 @@ class StepState:
         return logits
 
     def step(self, model: Transformer) -> None:
-        """Read the next tokens and do what the search does with their logits."""
+        """Feed the next tokens and do what the search does with the logits."""
         raise NotImplementedError
 
 
@@ -98,22 +99,22 @@ class LogitsState(StepState):
         self.logits = torch.zeros_like(logits)
 
     def step(self, model: Transformer) -> None:
-        """Read the next tokens; keep the logits."""
-        self.logits.copy_(self.read(model))
+        """Feed the next tokens; keep the logits."""
+        self.logits.copy_(self.feed(model))
 
 
 S = TypeVar("S", bound=StepState)
 
 
-Make = Callable[[KVCache, int], S]  # a cache like the state's own, and its number of slots, to a state
+Make = Callable[[KVCache, int], S]  # (cache to imitate, capacity) -> an unfilled state
 
 
 class StepRunner(Generic[S]):
     """The steps of one search. They begin with ``begin`` and end with ``close``, whatever happens in between.
 
     Args:
-        decoder: the model, and what it read.
-        kind: what the step does besides reading; states of the same kind and sizes can be used for each other.
+        decoder: the model, and the encoder's output.
+        kind: what the step does with the logits; states of the same kind and sizes can be used for each other.
         make: makes a state, not yet filled, for a cache and a number of slots.
     """
 
@@ -178,7 +179,7 @@ def compiled(state: StepState) -> Callable[[Transformer], None]:
 
 
 class _Captured:
-    """A step as a CUDA graph, with the state that its kernels read and write."""
+    """A step as a CUDA graph, with the state that its kernels use and change."""
 
     def __init__(self, key: Hashable, state: StepState, model: Transformer, how: Decoding) -> None:
         self.key, self.state = key, state
@@ -210,7 +211,7 @@ _STREAMS: dict[torch.device, torch.cuda.Stream] = {}
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream:
-    """Return the stream that steps are captured on; one per device, because libraries keep memory for each stream."""
+    """Return the stream that steps are captured on; one per device, because libraries keep buffers for each stream."""
     if device not in _STREAMS:
         _STREAMS[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     return _STREAMS[device]
@@ -322,7 +323,7 @@ def _python_in(modules: Iterable[nn.Module]) -> str | None:
 
 
 def memory_slots(decoder: Decoder) -> int:
-    """Return the tokens of the memory, rounded up, so that sources of similar lengths share a captured step."""
+    """Return the source length, rounded up, so that sources of similar lengths share a captured step."""
     assert decoder.memory is not None
     return -(-decoder.memory.shape[1] // MEMORY_SLOTS) * MEMORY_SLOTS
 
@@ -331,7 +332,7 @@ def memory_slots(decoder: Decoder) -> int:
 
 
 class LogitsSteps:
-    """Reads tokens step by step and returns logits; rows that have ended stay, unread, in the fixed batch.
+    """Feeds tokens step by step and returns logits. Rows that have ended stay in the batch; their logits are ignored.
 
     Dynamically, a step is the decoder's own and rows that have ended leave the cache.
     """
@@ -357,7 +358,7 @@ class LogitsSteps:
             self._rows = self._rows[torch.tensor(alive, device=self._rows.device)]
 
     def step(self, tokens: list[int]) -> Float[Tensor, "B V"]:
-        """Read one more token of every row; return the logits of the next."""
+        """Feed one more token per row; return the logits of the next ones."""
         ids = torch.tensor(tokens, device=self._decoder.device).unsqueeze(-1)  # B 1
         if self._steps is None:
             return self._decoder.step(ids, self._cache)[:, -1]

@@ -46,7 +46,7 @@ class Text:
 
     text: str  # up to a stop string, without special tokens
     written: GenerationOutput  # all new tokens, including the end token
-    prompt_tokens: int  # read by the model
+    prompt_tokens: int  # fed to the model
     cut_tokens: int = 0  # cut off the prompt because it was too long
 
     def __str__(self) -> str:
@@ -229,9 +229,9 @@ def translate_text(
 def prepare_translation(
     loaded: Loaded, texts: Sequence[str], source: str | None, target: str | None
 ) -> tuple[list[PromptInput], dict[str, Any]]:
-    """Return what the encoder reads, and the options that make the decoder generate the target language.
+    """Return the text for the encoder, and the options that make the decoder generate the target language.
 
-    Some models read the languages from tokens, others from words before the text; a model of a single pair of languages
+    Some models take the languages as tokens, others as words before the text; a model of a single pair of languages
     needs neither.
     """
     check_can(loaded, "translate")
@@ -353,7 +353,7 @@ class _TextJob:
         default = rest.get("default_length", DEFAULT_LENGTH)
         default = default if loaded.config.max_length is None else min(default, loaded.config.max_length // 2)
         self._new_tokens = rest.get("max_new_tokens", self._advised.options.get("max_new_tokens", default))
-        # By the length of what the decoder reads first, and the language token to generate first.
+        # By the length of what the decoder is fed first, and the language token to generate first.
         self._settings: dict[tuple[int, int | None], GenerationSettings] = {}
 
     def row(self, prompt: PromptInput, number: int) -> _TextRow:

@@ -52,7 +52,7 @@ def facts_of(name: str | Path, **choices: Unpack[Choices]) -> ModelConfig:
 
 
 def _with_head(facts: ModelConfig, choices: Choices) -> ModelConfig:
-    """Return facts that name their head; it can be removed, not replaced."""
+    """Return facts with their own head, or without it; another head is an error."""
     kind = choices.get("head")
     return facts if kind is None else choose_own_head(facts, kind)
 

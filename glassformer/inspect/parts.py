@@ -1,4 +1,4 @@
-"""A model as a tree of its parts (submodules), from its config alone: a description and the parameters of each."""
+"""The submodules of a model (its parts) as a tree, from its config alone: a description and the parameters of each."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

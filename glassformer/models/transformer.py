@@ -109,7 +109,7 @@ class Transformer(nn.Module):
             positions: one per token; by default they count the real tokens of each row or document.
             cache: keys and values of earlier calls; ``ids`` (``target`` in an encoder-decoder) are the tokens after
                 those.
-            path: how attention is computed: ``sdpa``, by PyTorch's fused kernels, or ``eager``, by the formula (see
+            path: how attention is computed: ``sdpa``, by fused kernels, or ``eager``, by the formula (see
                 ``nn.attention``). For everything else ``fused`` decides that.
         """
         kwargs: dict[str, Any] = {"segments": segments, "languages": languages, "positions": positions, "path": path}

@@ -1,8 +1,9 @@
 """Attention: softmax(Q Kᵀ / √d) V (Vaswani et al., 2017, section 3.2.1).
 
 The argument ``path`` chooses between two implementations: ``eager`` is the formula, readable, and can return its
-weights; ``sdpa`` calls PyTorch's fused kernels, for sliding windows block by block (``windows``). Tests check that both
-agree.
+weights; ``sdpa`` calls fused kernels: PyTorch's, and in captured steps our Triton kernels (``step_kernels``). Sliding
+windows are computed block by block (``windows``), packed documents as ragged sequences (``packed``). Tests check that
+both implementations agree.
 
 Shapes: ``T`` queries, ``S`` keys, ``K`` width of a head, ``V`` width of a value, ``H`` heads, ``G`` key/value heads
 (each serves H / G query heads), ``...`` any leading axes.
@@ -73,7 +74,7 @@ def scaled_dot_product_attention(
         bias: added to the scores; broadcasts to their shape.
         scale: factor on q · k; default 1 / √K.
         dropout: share of the weights set to zero. Pass 0 outside training.
-        path: ``sdpa``, PyTorch's fused kernels, or ``eager``, the formula.
+        path: ``sdpa``, fused kernels, or ``eager``, the formula.
         return_weights: also return the weights ``(..., T, S)``, before dropout; needs ``path="eager"``.
         observer: sees ``scores`` and ``weights``; if it wants them, the formula is computed whatever ``path`` is.
     """
@@ -183,7 +184,7 @@ def _fused(
     scale: float,
     dropout: float,
 ) -> Float[Tensor, "... T V"]:
-    """Return the same by PyTorch's kernels, which are fast for exactly four axes: batch, heads, sequence, width."""
+    """Return the same by fused kernels (see above), on exactly four axes: batch, heads, sequence, width."""
     batch, shape = None, q.shape
     # Bring the inputs to four axes; a mask of three would keep PyTorch from its fused kernels.
     if q.ndim == 4 and q.shape[0] == k.shape[0] == v.shape[0]:

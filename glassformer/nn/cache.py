@@ -4,7 +4,8 @@ A cache belongs to the caller, who makes one per batch and passes it to every ca
 them, with their rotary positions applied.
 
 Shapes: ``B`` batch, ``S`` tokens so far, ``T`` new tokens, ``G`` key/value heads, ``K`` width of a head, ``V`` width of
-a value, ``M`` tokens of the memory, ``D`` model width, ``R`` selected rows, ``N`` rows of the memory.
+a value, ``M`` source tokens in ``memory`` (the encoder's output), ``N`` its rows, ``D`` model width, ``R`` selected
+rows.
 """
 
 from collections.abc import Callable

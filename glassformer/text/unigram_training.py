@@ -4,7 +4,7 @@ Start with all frequent substrings. Expectation-maximisation estimates the proba
 removal reduces the likelihood least is pruned, until the vocabulary has its size. Single characters are never pruned.
 
 The trainer of the ``tokenizers`` library adds floats in an order that differs from run to run; here the same words give
-the same pieces, to the bit.
+the same pieces, bit for bit.
 
 All words form one lattice. Node (p, w) is the position before character p of word w; an edge is a piece between two
 positions. Words are sorted by length, the longest first, so that the nodes of one p are neighbours: ``first[p] + w``.

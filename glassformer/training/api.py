@@ -61,7 +61,7 @@ def train(
     Args:
         recipe: the name of a recipe (``training.recipe_files.recipe_names``) or the path of a YAML file.
         out: the folder of the run; ``runs/RECIPE`` by default.
-        resume: continue the run in ``out``, to the bit as if it had never stopped.
+        resume: continue the run in ``out``, bit for bit as if it had never stopped.
         progress: show a progress bar and the estimated cost on standard error; warnings are printed there in any case.
         changes: to the recipe, section by section: ``data={"train": "reviews.jsonl"}, run={"steps": 500}``; see
             ``Changes``.

@@ -1,16 +1,15 @@
 """Training steps as CUDA graphs: a step of small kernels costs the time of its kernels, not that of launching them.
 
-The CPU starts some hundreds of kernels per step, each for a few microseconds. A model of moderate size computes faster
-than that. A CUDA graph is a recording of all kernels of a step, which starts with one call. It repeats the recorded
-step with the same memory, so that every shape of a batch needs a graph of its own:
+A step launches hundreds of kernels, each costing the CPU a few microseconds; for a model of moderate size the GPU
+finishes them sooner than the CPU can launch them. A CUDA graph is a recording of all kernels of a step, which one call
+launches. It repeats the recorded step on the same buffers, so every shape of a batch needs a graph of its own:
 
 * the first batch of a shape is an ordinary step; the second one records the graph, and all others replay it;
-* batches of many shapes get some more padding (``Batch.enlarged``), after which few shapes are left;
+* after ``FEW_SHAPES`` shapes, batches are padded further (``Batch.enlarged``), so that few shapes remain;
 * a shape that comes after ``LIMIT`` graphs have been recorded is computed by ordinary steps;
-* so are steps that a graph cannot repeat: a model with windows reads the values of masks, and hooks and observers are
-  to see every step.
+* so are steps whose Python must run: models with windows inspect mask values; hooks and observers must be called.
 
-Nothing else in a step may depend on values that the CPU reads; see ``obstacles``.
+Apart from these, Python code of a step must not depend on values of tensors; see ``obstacles``.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +29,7 @@ from glassformer.training.objectives.base import Batch, Count, Objective, is_tra
 FEW_SHAPES = 4  # more shapes than these are made fewer by padding
 LIMIT = 128  # graphs
 REMEDY = "set run.capture=false (from Python: Trainer(…, capture=False)) for ordinary steps"
-Step = Callable[[Sequence[Batch], Mapping[str, Count]], tuple[Any, Tensor]]  # what it returns is tensors of the device
+Step = Callable[[Sequence[Batch], Mapping[str, Count]], tuple[Any, Tensor]]  # returns tensors on the device
 Shapes = tuple[tuple[str, torch.Size, torch.dtype], ...]
 
 
@@ -70,12 +69,12 @@ class CapturedSteps:
         """Make one step with batches that are on the CPU; ``counts`` are those of the whole step."""
         if self._enlarges:
             larger = [batch.enlarged(self._longest) for batch in batches]
-            batches = batches if any(map(self._reads, larger)) else larger
+            batches = batches if any(map(self._inspects_values, larger)) else larger
         moved = [batch.to(self._device, non_blocking=True) for batch in batches]
         self._forget_moved_weights()
         shapes = tuple((name, x.shape, x.dtype) for batch in moved for name, x in batch.tensors.items())
         numbers = _Numbers(batches, counts, self._device)
-        if _is_watched(self._model) or any(map(self._reads, batches)):
+        if _is_watched(self._model) or any(map(self._inspects_values, batches)):
             return self._step(*numbers.attached(moved))
         graph = self._graphs.get(shapes)
         if graph is None and (shapes not in self._seen or len(self._graphs) >= LIMIT):
@@ -88,15 +87,15 @@ class CapturedSteps:
             graph = self._graphs[shapes] = _Graph(self._step, moved, numbers, self._optimizers, self._pool)
         return graph.replay(moved, numbers)
 
-    def _reads(self, batch: Batch) -> bool:
-        """Whether the model reads values: masks, for windows, and positions, in rows longer than it has those."""
+    def _inspects_values(self, batch: Batch) -> bool:
+        """Whether Python code inspects values: of masks, for windows; of positions, if a row is too long."""
         is_masked = any(name in batch.inputs for name in ("mask", "target_mask"))
         lengths = [batch.inputs[name].shape[-1] for name in ("ids", "target") if name in batch.inputs]
         is_long = self._longest is not None and max(lengths, default=0) > self._longest
         return is_long or (is_masked and self._has_windows)
 
     def _forget_moved_weights(self) -> None:
-        """Drop all graphs if a weight or a state of an optimizer is no longer where they read it."""
+        """Drop all graphs if a weight or a state of an optimizer has moved to another address."""
         tensors = [p for o in self._optimizers for group in o.param_groups for p in group["params"]]
         tensors += [x for o in self._optimizers for state in o.state.values() for x in state.values()]
         memory = tuple(x.data_ptr() for x in tensors if isinstance(x, Tensor))
@@ -135,7 +134,7 @@ class _Numbers:
 
 
 class _Graph:
-    """One recorded step and the memory that it reads from."""
+    """One recorded step and the buffers that hold its inputs."""
 
     def __init__(
         self, step: Step, batches: Sequence[Batch], numbers: _Numbers, optimizers: Sequence[Optimizer], pool: Any
@@ -156,7 +155,7 @@ class _Graph:
 
     @contextmanager
     def _recordable(self) -> Iterator[None]:
-        """Let the optimizers read their learning rates from the device."""
+        """Let the optimizers take their learning rates from tensors on the device."""
         before = [(group["lr"], group["capturable"]) for group in self._groups]
         for group, rate in zip(self._groups, self._rates, strict=True):
             group["lr"], group["capturable"] = rate, True

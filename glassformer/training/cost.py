@@ -5,7 +5,7 @@ the run's own model, objective and precision. On a CPU the estimate is of the wh
 tensors, as ``throughput.peak_memory`` measures them.
 
 Time is measured: forward and backward passes on the run's first batches, whose gradients are discarded. No weight
-changes and random states are restored, so the run's result stays the same to the bit. Left out of the time: the
+changes and random states are restored, so the run's result stays the same bit for bit. Left out of the time: the
 optimizer, the exchange of gradients between processes, compilation, checkpoints, and metrics besides the loss.
 """
 

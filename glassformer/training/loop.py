@@ -1,6 +1,6 @@
 """The training loop: batches in, reports out. Printing, logging, saving and stopping are the caller's.
 
-A step reads ``accumulate`` micro-batches. Its loss is divided by the number of targets in all of them, over all
+A step takes ``accumulate`` micro-batches. Its loss is divided by the number of targets in all of them, over all
 processes, so k micro-batches of unequal size do what one large batch would do.
 """
 
@@ -21,7 +21,7 @@ from glassformer.nn.kernels.compiler import prepare_compiler
 from glassformer.nn.modes import Evaluating
 from glassformer.training.block_calls import calls_in
 from glassformer.training.capture import CapturedSteps, obstacles
-from glassformer.training.losses import LossAccumulator, Means
+from glassformer.training.loss_sums import LossAccumulator, Means
 from glassformer.training.objectives.base import Batch, Count, Loss, LossTerm, Objective, count_tensors
 from glassformer.training.parallel import all_gather, full_tensor, gathered_weights, world_size
 from glassformer.training.schedules import Schedule, warmup_cosine
@@ -85,7 +85,7 @@ class StepReport:
     metrics: dict[str, float]  # means that are logged but not trained on, such as accuracy
     lr: float
     grad_norm: float  # before clipping
-    tokens: int  # read in this step, by all processes
+    tokens: int  # of this step, over all processes
     tokens_seen: int  # since the start of the run
     seconds: float  # duration of this step
     fraction: float  # of the run that is done
@@ -141,12 +141,12 @@ class QueuedStep:
     """A step whose work was given to the device, and which may not be finished yet."""
 
     step: int
-    began: float  # when its batches were asked for
+    began: float  # when its batches were requested
     lr: float
     tokens: int
     tokens_seen: int
     losses: LossAccumulator
-    numbers: Tensor  # the gradient norm, then ``losses.stacked()``; on the CPU once ``ready``
+    numbers: Tensor  # the gradient norm, then ``losses.stacked()``; copied to the CPU once ``ready``
     ready: torch.cuda.Event | None = None
     skipped: bool = False
 
@@ -154,9 +154,10 @@ class QueuedStep:
 class Trainer:
     """A run: iterating over it makes steps and yields their reports.
 
-    On a GPU the CPU gives the next step to the device before it reads the results of the last one, so that the device
-    never waits for it; a step that ``is_due`` is read at once. Steps of one shape run as one CUDA graph
-    (``capture.CapturedSteps``) unless ``capture`` is off.
+    On a GPU the CPU queues the next step before it waits for the results of the last one, so that the device never
+    waits for the CPU. The exceptions are the steps that ``must_fetch`` names: those whose result is needed before the
+    next one begins (validation, checkpoint). Steps of one shape run as one CUDA graph (``capture.CapturedSteps``)
+    unless ``capture`` is off.
 
     Args:
         model: in training mode while steps are made.
@@ -185,15 +186,16 @@ class Trainer:
         self.device = next(model.parameters()).device
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.precision == "float16")
         self.step = self.tokens_seen = 0
-        self.is_due: Callable[[int], bool] = lambda _: True  # whether a step is read before the next one begins
+        # Whether the result of a step is needed before the next one begins (validation, checkpoint).
+        self.must_fetch: Callable[[int], bool] = lambda _: True
         self.after_update: list[Callable[[], None]] = []  # called whenever the weights have changed
         self._processes = world_size()
-        self._start = self._last_read = time.perf_counter()
+        self._start = self._last_report = time.perf_counter()
         self._rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in self.optimizers]
         self._parameters = [p for o in self.optimizers for group in o.param_groups for p in group["params"]]
         self._check_processes(wrap)
         # Whether a step leaves it to the device to skip an update that is not finite.
-        reasons = self._reasons_to_wait()
+        reasons = self._reasons_to_synchronise()
         self._failed = None if reasons else torch.zeros((), dtype=torch.bool, device=self.device)
         reasons += obstacles(model, objective)
         reasons += ["run.recompute saves random states"] if any(c.recomputes for c in calls_in(model)) else []
@@ -202,10 +204,10 @@ class Trainer:
         captures = not reasons and capture is not False
         self.captured = CapturedSteps(self._step_on_device, model, self.optimizers, self.device) if captures else None
 
-    def _reasons_to_wait(self) -> list[str]:
-        """Return why each step must be read by the CPU before the weights change; empty: the device can decide."""
+    def _reasons_to_synchronise(self) -> list[str]:
+        """Return why the CPU must have a step's loss and gradient norm before weights change; empty: it need not."""
         reasons = {
-            f"the device is a {self.device.type}, not a GPU of Nvidia": self.device.type != "cuda",
+            f"the device is {self.device.type}, not an NVIDIA GPU": self.device.type != "cuda",
             "several processes train": self._processes > 1,
             "float16 adapts the scale of the loss to each step": self.scaler.is_enabled(),
             "not all optimizers are fused AdamW": not all(
@@ -231,12 +233,12 @@ class Trainer:
             while self._fraction(self.step) < 1:
                 before, queued = queued, self._queue()
                 if before is not None:
-                    yield self._read(before)
-                if self._failed is None or self.is_due(self.step):
-                    yield self._read(queued)
+                    yield self._fetch(before)
+                if self._failed is None or self.must_fetch(self.step):
+                    yield self._fetch(queued)
                     queued = None
             if queued is not None:
-                yield self._read(queued)
+                yield self._fetch(queued)
         finally:
             self._scale_lr(1.0)
 
@@ -253,7 +255,7 @@ class Trainer:
 
     def advance(self) -> StepReport:
         """Make one step. A loss or gradient that is not finite raises before any weight changes."""
-        return self._read(self._queue())
+        return self._fetch(self._queue())
 
     def _queue(self) -> QueuedStep:
         """Give the next step to the device."""
@@ -271,7 +273,8 @@ class Trainer:
         if self._processes > 1:
             counts, tokens = _all_reduce_counts(counts, tokens)
 
-        result = self._step_now(batches, counts) if self._failed is None else self._step_later(batches, counts)
+        make_step = self._step_synchronously if self._failed is None else self._step_asynchronously
+        result = make_step(batches, counts)
         for call in self.after_update:
             call()
         self.step += 1
@@ -303,8 +306,8 @@ class Trainer:
         norm = nn.utils.clip_grad_norm_(self._parameters, math.inf if settings.clip is None else settings.clip)
         return losses, full_tensor(norm) if processes > 1 else norm
 
-    def _step_now(self, batches: Sequence[Batch], counts: Mapping[str, Count]) -> dict[str, Any]:
-        """Read the gradient norm and the loss before the weights change."""
+    def _step_synchronously(self, batches: Sequence[Batch], counts: Mapping[str, Count]) -> dict[str, Any]:
+        """Make a step; fetch the gradient norm and the loss, and check them, before the weights change."""
         on_device = [batch.to(self.device, non_blocking=True) for batch in batches]
         losses, norm = self._gradients(on_device, counts)
         grad_norm, means = float(norm), losses.means()
@@ -322,8 +325,8 @@ class Trainer:
         numbers = torch.cat((norm.detach().double().reshape(1).cpu(), losses.stacked().cpu()))
         return {"losses": losses, "numbers": numbers, "skipped": overflowed}
 
-    def _step_later(self, batches: Sequence[Batch], counts: Mapping[str, Count]) -> dict[str, Any]:
-        """Let the device decide whether the weights change, and copy what it will say without waiting for it."""
+    def _step_asynchronously(self, batches: Sequence[Batch], counts: Mapping[str, Count]) -> dict[str, Any]:
+        """Leave it to the device whether weights change; start copying its numbers to the CPU without synchronising."""
         if self.captured is not None:
             losses, values = self.captured(batches, counts)
         else:
@@ -338,7 +341,7 @@ class Trainer:
         return {"losses": losses, "numbers": numbers, "ready": ready}
 
     def _step_on_device(self, batches: Sequence[Batch], counts: Mapping[str, Count]) -> tuple[LossAccumulator, Tensor]:
-        """Make a step of which the CPU reads nothing: return losses, and the gradient norm followed by their numbers.
+        """Make a step without copying to the CPU: return losses, and the gradient norm followed by their numbers.
 
         A norm or loss that is not finite changes no weight, neither in this step nor in those queued after it.
         """
@@ -353,7 +356,7 @@ class Trainer:
             optimizer.zero_grad()
         return losses, values
 
-    def _read(self, queued: QueuedStep) -> StepReport:
+    def _fetch(self, queued: QueuedStep) -> StepReport:
         """Wait for a step and report on it; raise if its loss or gradients were not finite."""
         if queued.ready is not None:
             queued.ready.synchronize()
@@ -363,7 +366,7 @@ class Trainer:
             self._forget(queued)
             raise _not_finite(means.loss, grad_norm, queued.step)
         # Steps overlap: one lasts from the end of the step before, or from its own beginning if that was later.
-        began, self._last_read = max(queued.began, self._last_read), time.perf_counter()
+        began, self._last_report = max(queued.began, self._last_report), time.perf_counter()
         return StepReport(
             step=queued.step,
             **means._asdict(),
@@ -371,7 +374,7 @@ class Trainer:
             grad_norm=grad_norm,
             tokens=queued.tokens,
             tokens_seen=queued.tokens_seen,
-            seconds=self._last_read - began,
+            seconds=self._last_report - began,
             fraction=self._fraction(queued.step),
             skipped=queued.skipped,
         )
@@ -383,7 +386,7 @@ class Trainer:
             self._failed.zero_()
 
     def _no_sync(self) -> AbstractContextManager[Any]:
-        """Backward passes inside keep their gradients to this process."""
+        """Within this context, backward passes do not exchange gradients."""
         context: AbstractContextManager[Any] = getattr(self.train_module, "no_sync", nullcontext)()
         return context
 

@@ -224,7 +224,7 @@ def seed_per_rank(*numbers: int) -> None:
 
 
 def micro_batches_per_process(micro_batches: int, processes: int) -> int:
-    """Return how many micro-batches of a step each process reads: ``Settings.accumulate``.
+    """Return how many micro-batches of a step each process takes: ``Settings.accumulate``.
 
     The fingerprint of a run holds the number of the whole step, ``fingerprint["batch"]["micro_batches"]``, so it can be
     resumed with another number of processes.

@@ -251,7 +251,7 @@ class Session:
 
     def _make_steps(self, log: RunLog | None, signals: StopSignals) -> None:
         trainer = self.run.trainer
-        trainer.is_due = lambda step: self._is_due(step) or signals.received
+        trainer.must_fetch = lambda step: self._is_due(step) or signals.received
         if self.evaluator.average is not None:
             trainer.after_update.append(self.evaluator.average.update)
         for report in trainer if not self.stopping.is_over else ():

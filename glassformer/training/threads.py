@@ -1,10 +1,11 @@
 """How many CPU threads a run computes with: the user's choice, what its checkpoint says, or a short measurement.
 
 More threads are not always faster: a step of a small model spends more time waiting for all of them than it gains,
-above all when other programs use the same cores. Unless the user chose a number (``run.threads``, OMP_NUM_THREADS),
-forward and backward passes on the first batches are timed with all threads, then with fewer, and the smallest number
-within a tenth of the fastest is used. Sums have another order with another number of threads, so a resumed run uses
-that of its checkpoint, with which it continues to the bit.
+above all when other programs use the same cores. The number is measured for a new, uncompiled run of at least
+``LEAST_STEPS`` steps in one process on a CPU, if the user chose none (``run.threads``, OMP_NUM_THREADS) and the
+estimated memory suffices: forward and backward passes on the first batches are timed with all threads, then with fewer,
+and the smallest number within a tenth of the fastest is used. Sums have another order with another number of threads,
+so a resumed run uses that of its checkpoint, with which it continues bit for bit.
 """
 
 import os
@@ -17,19 +18,19 @@ import torch
 from glassformer.training.parallel import Process
 from glassformer.training.run_state import saved_threads
 
-VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # by which a user sets the number, as torch reads them
+VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # by which a user sets the number; torch follows them
 LEAST_STEPS = 100  # a shorter run is not worth a measurement
 TOLERANCE = 1.1  # of the fastest time
-SLOW = 1.5  # so much slower than the fastest: fewer threads are not tried
+SLOW = 1.5  # stop trying fewer threads once a count is this much slower than the fastest
 REPEATS = 2  # passes whose fastest counts, after one that does not
-MOST_SECONDS = 5.0  # after which no further number is tried
+MOST_SECONDS = 5.0  # after which no further count is tried
 
 
 @dataclass(frozen=True)
 class ThreadPlan:
     """The outcome of ``start_threads``."""
 
-    measures: bool  # nothing decides the number: ``choose_threads`` is to be called
+    measures: bool  # the number is not decided yet and may be measured, by ``choose_threads``
     notes: tuple[str, ...] = ()
 
 
@@ -39,7 +40,7 @@ def start_threads(threads: int | None, checkpoint: Path | None, process: Process
     Args:
         threads: ``run.threads``.
         checkpoint: that the run resumes from.
-        process: the current process; the number is that of each.
+        process: the current process; each process uses this many.
     """
     if threads is not None:
         torch.set_num_threads(threads)
@@ -74,7 +75,7 @@ def choose_threads(time_pass: Callable[[], float]) -> str:
 
 
 def _measure(time_pass: Callable[[], float], most: int) -> dict[int, float]:
-    """Return seconds by number of threads: all, then powers of two from the largest on, until fewer are slower."""
+    """Return seconds by thread count: all threads, then decreasing powers of two, until one is clearly slower."""
     found: dict[int, float] = {}
     spent = 0.0
     for count in [most, *(2**power for power in reversed(range(most.bit_length())) if 2**power < most)]:

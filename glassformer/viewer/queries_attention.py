@@ -93,7 +93,7 @@ def _heads(subject: Subject, params: AttentionParams) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Overview:
+class OverviewParams:
     """A kind of attention, and the size of its small pictures."""
 
     input: Input = field(default_factory=Input)
@@ -102,7 +102,7 @@ class Overview:
 
 
 @dataclass(frozen=True)
-class OfKind:
+class KindParams:
     """A kind of attention."""
 
     input: Input = field(default_factory=Input)
@@ -120,7 +120,7 @@ class Summary:
     even: Tensor  # L P: patterns of a head that attends evenly
 
 
-def attention_overview(subject: Subject, params: Overview) -> dict[str, Any]:
+def attention_overview(subject: Subject, params: OverviewParams) -> dict[str, Any]:
     """Return every head as a small picture: the largest weight of each cell.
 
     Result: ``{"layers", "heads", "queries": T, "keys": S, "thumbs": u1 (L, H, n, m)}``, n and m at most ``size``; 255
@@ -139,15 +139,16 @@ def attention_overview(subject: Subject, params: Overview) -> dict[str, Any]:
     }
 
 
-def head_stats(subject: Subject, params: OfKind) -> dict[str, Any]:
+def head_stats(subject: Subject, params: KindParams) -> dict[str, Any]:
     """Return what each head looks at, as numbers.
 
     Result: ``{"patterns": [names], "values": f4 (L, H, P), "entropy": f4 (L, H), in nats, mean over queries,
     "distance": f4 (L, H), mean of |query − key| by weight; null for cross}``. Patterns are mean shares of a query's
-    weight: on the ``previous`` token (of queries that have one), on it``self``, on the ``next``, on the ``first`` token
-    (of queries after it), on ``separator`` (special tokens other than the first); ``broad`` is the share that is spread
-    evenly: of each key, what does not exceed an even share. For cross also ``aligned``: within one token of the
-    diagonal of the two texts. ``"even"``: f4 (L, P), the same shares of a head that attends evenly to all keys it sees.
+    weight: on the ``previous`` token (of queries that have one), on ``self``, the token itself, on the ``next``, on the
+    ``first`` token (of queries after it), on ``separator`` (special tokens other than the first); ``broad`` =
+    Σ min(weight, 1 / visible keys), of queries with several visible keys: 1 for uniform attention. For cross also
+    ``aligned``: within one token of the diagonal of the two texts. ``"even"``: f4 (L, P), the same shares of a head
+    that attends evenly to all keys it sees.
     """
     found = summary(subject, params.input, params.kind)
     return {
@@ -246,7 +247,7 @@ def even_patterns(
 
 
 @dataclass(frozen=True)
-class Neuron:
+class QueryParams:
     """One query of one head."""
 
     input: Input = field(default_factory=Input)
@@ -256,12 +257,14 @@ class Neuron:
     row: int = 0
 
 
-def neuron(subject: Subject, params: Neuron) -> dict[str, Any]:
+def neuron(subject: Subject, params: QueryParams) -> dict[str, Any]:
     """Return how the weights of one query come about: q · k · scale + bias, then softmax.
 
-    Result: ``{"queries": T, "keys": S, "head_dim": K, "kv_head", "q": f4 (K), "k": f4 (S, K), as they are multiplied,
-    "q_before", "k_before": before rotary positions | null, "products": f4 (S) = q · k, "scale", "bias": f4 (S) | null,
-    "allowed": u1 (S), "scores": f4 (S), −inf where hidden, "weights": f4 (S)}``.
+    As in BertViz's neuron view; no neuron of a feed-forward network is meant.
+
+    Result: ``{"queries": T, "keys": S, "head_dim": K, "kv_head", "rotary": bool, "q": f4 (K), "k": f4 (S, K), as they
+    are multiplied, "q_before", "k_before": before rotary positions | null, "products": f4 (S) = q · k, "scale", "bias":
+    f4 (S) | null, "allowed": u1 (S), "scores": f4 (S), −inf where hidden, "weights": f4 (S)}``.
     """
     check_head(subject, params.kind, params.layer, params.head)
     queries, _ = subject.lengths(params.input, params.kind)
@@ -349,8 +352,8 @@ def values(subject: Subject, params: ValuesParams) -> dict[str, Any]:
 
 QUERIES = {
     "attention": (attention, AttentionParams),
-    "attention_overview": (attention_overview, Overview),
-    "head_stats": (head_stats, OfKind),
-    "neuron": (neuron, Neuron),
+    "attention_overview": (attention_overview, OverviewParams),
+    "head_stats": (head_stats, KindParams),
+    "neuron": (neuron, QueryParams),
     "values": (values, ValuesParams),
 }

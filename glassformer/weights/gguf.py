@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from glassformer.weights.files import WeightsError, some
-from glassformer.weights.foreign import ForeignModel, LlamaConfig
+from glassformer.weights.single_file import LlamaConfig, SingleFileModel
 
 _ARCHITECTURES = ("llama", "qwen2")
 _TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
@@ -56,7 +56,7 @@ class _Stored:
     row: int
 
 
-def read_gguf(path: Path) -> ForeignModel:
+def read_gguf(path: Path) -> SingleFileModel:
     """Return the model in a GGUF file with ``general.architecture`` llama or qwen2; tensors stay on disk until read."""
     # The config from the metadata, and the tensors under Hugging Face's names.
     metadata, stored = _open(path)
@@ -66,7 +66,7 @@ def read_gguf(path: Path) -> ForeignModel:
     config = reader.config(tensors)
     shapes = config.shapes()
     _check_tensors(path, shapes, tensors)
-    return ForeignModel(config.config(), shapes, partial(_read, path, config, tensors), metadata, path)
+    return SingleFileModel(config.config(), shapes, partial(_read, path, config, tensors), metadata, path)
 
 
 def _open(path: Path) -> tuple[dict[str, object], dict[str, _Stored]]:

@@ -76,7 +76,8 @@ class Lineage:
     prefix: str = ""  # of the body's names in a class with a head
     ignored_keys: Mapping[str, str] = field(default_factory=dict)  # of config.json, with the reason
     ignored_weights: tuple[Ignored, ...] = ()
-    sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of each preset: keys of its config.json
+    # Preset name -> keys of its config.json; those left out have the lineage's defaults.
+    sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def reader(self, config: Mapping[str, Any]) -> ConfigReader:
         """Return a reader of a config.json that has this lineage's defaults."""

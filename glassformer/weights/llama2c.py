@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from glassformer.weights.files import WeightsError
-from glassformer.weights.foreign import ForeignModel, LlamaConfig
+from glassformer.weights.single_file import LlamaConfig, SingleFileModel
 
 _HEADER = struct.Struct("<7i")
 _FLOAT = np.dtype("<f4")
@@ -41,11 +41,13 @@ _ORDER = [
 ]
 
 
-def read_llama2c(path: Path) -> ForeignModel:
+def read_llama2c(path: Path) -> SingleFileModel:
     """Return the model in a llama2.c file; its tensors stay on disk until they are read."""
     config, offsets = _read_header(path)
     shapes = config.shapes()
-    return ForeignModel(config.config(), shapes, partial(_read, path, config, shapes, offsets), metadata={}, file=path)
+    return SingleFileModel(
+        config.config(), shapes, partial(_read, path, config, shapes, offsets), metadata={}, file=path
+    )
 
 
 def looks_like_llama2c(path: Path) -> bool:

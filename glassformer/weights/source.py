@@ -17,10 +17,10 @@ from torch import Tensor
 from glassformer import pretrained
 from glassformer.config.checks import Setting
 from glassformer.weights.files import Stored, WeightFiles, WeightsError, open_weights
-from glassformer.weights.foreign import ForeignModel
 from glassformer.weights.gguf import read_gguf
 from glassformer.weights.llama2c import begins_like_llama2c, looks_like_llama2c, read_llama2c
 from glassformer.weights.reader import OWN_CONFIG, read_config
+from glassformer.weights.single_file import SingleFileModel
 
 SMALLEST = 28  # bytes: the header of a llama2.c file; every other kind needs more
 
@@ -129,15 +129,15 @@ def open_source(path: Path, *, allow_pickle: bool = False, check_finite: bool = 
     if path.is_dir():
         single = None if _config_in(path).is_file() else _only_llama2c(path)
         if single is not None:
-            return _open_foreign(read_llama2c(single), check_finite)
+            return _open_single_file(read_llama2c(single), check_finite)
         return open_config_and_weights(_config_in(path), path, allow_pickle=allow_pickle, check_finite=check_finite)
     if not path.exists():
         raise WeightsError(f"{path}: there is no such folder or file.")
     # Single files with a config of their own.
     if path.suffix.lower() == ".gguf":
-        return _open_foreign(read_gguf(path), check_finite)
+        return _open_single_file(read_gguf(path), check_finite)
     if path.suffix.lower() == ".bin" and looks_like_llama2c(path):
-        return _open_foreign(read_llama2c(path), check_finite)
+        return _open_single_file(read_llama2c(path), check_finite)
     # Weights with a config beside them.
     config = _config_in(path.parent)
     if not config.is_file():
@@ -175,7 +175,7 @@ def _config_in(folder: Path) -> Path:
     return own if own.is_file() else folder / "config.json"
 
 
-def _open_foreign(model: ForeignModel, check_finite: bool) -> ModelSource:
+def _open_single_file(model: SingleFileModel, check_finite: bool) -> ModelSource:
     tensors: list[tuple[Stored, Callable[[], Tensor]]] = [
         (Stored(name, torch.float32, shape, model.file), partial(model.read, name))
         for name, shape in model.shapes.items()

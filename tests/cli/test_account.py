@@ -481,6 +481,6 @@ def test_csv_has_no_times() -> None:
 
 
 def test_the_plan_of_a_group_and_checkpointing() -> None:
-    shown = ask("distilgpt2", "--devices", 4, "--hardware", "H100", "--parallel", "tensor", "--checkpoint").stdout
+    shown = ask("distilgpt2", "--devices", 4, "--hardware", "H100", "--parallel", "tensor", "--recompute").stdout
     assert "across all devices" in squeezed(shown)
-    assert ask("gpt2", "--checkpoint").exit_code == 2
+    assert ask("gpt2", "--recompute").exit_code == 2

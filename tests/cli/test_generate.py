@@ -233,7 +233,7 @@ def test_options_become_settings(decoder: hub.Loaded, monkeypatch: pytest.Monkey
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
     lists = ["--stop=x", r"--stop=\n", "--eos=5", "--eos=</s>", "--suppress=7", "--bad-word=no", "--forced-first=3"]
     lists += ["--forced-last=the", "--logit-bias=5=-2", "--logit-bias= the=1.5", "--early-stopping=never"]
-    assert run("generate", decoder.path, "a", *flags, *lists, "--path=eager", "--chunk=2").exit_code == 0
+    assert run("generate", decoder.path, "a", *flags, *lists, "--attention=eager", "--chunk=2").exit_code == 0
     assert {name: seen[name] for name in given} == given
     assert (seen["stop"], seen["eos"], seen["suppress"], seen["bad_words"]) == (["x", "\n"], [5, "</s>"], [7], ["no"])
     assert (seen["forced_first"], seen["forced_last"], seen["early_stopping"]) == (3, "the", "never")
@@ -244,9 +244,10 @@ def test_options_become_settings(decoder: hub.Loaded, monkeypatch: pytest.Monkey
     assert set(seen) == {"truncate", "keep_special", "batch_size", "progress"}  # nothing else is assumed
 
 
-def test_path_batches_and_drafts_leave_the_text_alone(decoder: hub.Loaded) -> None:
+def test_attention_batches_and_drafts_leave_the_text_alone(decoder: hub.Loaded) -> None:
     plain = rows(run("generate", decoder.path, "The value", "a", "--json", "--max-new-tokens", "8"))
-    for more in (["--path", "eager"], ["--batch-size", "1"], ["--draft", "lookup"], ["--draft", str(decoder.path)]):
+    drafts = (["--draft", "lookup"], ["--draft", str(decoder.path)])
+    for more in (["--attention", "eager"], ["--batch-size", "1"], *drafts):
         again = rows(run("generate", decoder.path, "The value", "a", "--json", "--max-new-tokens", "8", *more))
         assert [row["text"] for row in again] == [row["text"] for row in plain], more
 
@@ -326,7 +327,7 @@ def test_examples_show_a_task(tmp_path: Path) -> None:
         (("--dtype", "float31"), "Did you mean 'float32'"),
         (("--device", "cuda:99"), "cannot be used here"),
         (("--device", "nonsense"), "cannot be used here"),
-        (("--path", "quick"), "path must be one of"),
+        (("--attention", "quick"), "--attention must be one of eager, sdpa"),
         (("--truncate", "middle"), "truncate must be one of"),
         (("--logit-bias", "5"), "TOKEN=VALUE"),
         (("--early-stopping", "perhaps"), "never"),

@@ -12,7 +12,7 @@ from glassformer import hub, pretrained
 from glassformer.cli.main import app
 from glassformer.families import presets
 from tests.helpers import randomise
-from tests.weights.test_foreign import llama, write_llama2c
+from tests.weights.test_single_file import llama, write_llama2c
 
 SIZES = {"vocab_size": 31, "n_embd": 12, "n_layer": 2, "n_head": 3, "n_positions": 16}
 IDS = torch.arange(8).reshape(1, 8)

@@ -6,9 +6,9 @@ import transformers
 from glassformer.config import ModelConfig, Norm, Rotary, RotaryScaling, change, count, get_fact, shapes
 from glassformer.families import lineages, preset, presets
 from glassformer.weights.convert import expand, plan
-from glassformer.weights.foreign import LlamaConfig
 from glassformer.weights.lineage import Lineage, shortest_cycle
 from glassformer.weights.reader import ConfigError
+from glassformer.weights.single_file import LlamaConfig
 
 COUNTS = {
     "openai-gpt": 116_534_784,

@@ -447,7 +447,7 @@ def test_a_cropped_cache_is_as_good_as_a_fresh_one(name: str, path: str) -> None
         answers = []
         for has_draft in (True, False):
             steps = Decoder(model, source, path=path)
-            cache, _ = steps.read(ids[:, :5], None, 12, evicts=False)
+            cache, _ = steps.prefill(ids[:, :5], None, 12, evicts=False)
             if has_draft:
                 steps.step(junk, cache)
                 cache.crop(5)

@@ -155,7 +155,7 @@ def test_a_step_equals_the_whole_text(path: Any) -> None:
         state = run.begin(cache, 4)
         for at in range(5, 9):
             state.tokens.copy_(text[:, at : at + 1])
-            logits = state.read(model)
+            logits = state.feed(model)
             assert largest_difference(logits, model(text[:, : at + 1])[:, -1]) < 1e-12
 
 
@@ -265,7 +265,7 @@ def test_block_sparse_attention_is_refused() -> None:
 def test_a_static_cache_refuses_what_it_cannot_do() -> None:
     model = built("gpt2")
     with torch.inference_mode():
-        with pytest.raises(ValueError, match="read at least one token"):
+        with pytest.raises(ValueError, match="holds at least one token"):
             StaticCache(KVCache(), 8)
         cache = KVCache()
         model.decode(tokens(2, 5), cache=cache)

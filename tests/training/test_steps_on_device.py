@@ -1,4 +1,4 @@
-"""Steps of which the CPU reads nothing before the next one begins: here on the CPU, and without CUDA graphs.
+"""Steps whose numbers reach the CPU only after the next one has begun: here on the CPU, and without CUDA graphs.
 
 CUDA graphs themselves need a GPU: ``python -m benchmarks.gpu --check`` compares steps with and without them.
 """
@@ -41,7 +41,7 @@ later = pytest.mark.usefixtures("_later")
 @pytest.fixture
 def _later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave it to the device whether weights change, as on a GPU."""
-    monkeypatch.setattr(Trainer, "_reasons_to_wait", lambda _: [])
+    monkeypatch.setattr(Trainer, "_reasons_to_synchronise", lambda _: [])
 
 
 def late_trainer(model: Any, **settings: Any) -> Trainer:
@@ -50,15 +50,15 @@ def late_trainer(model: Any, **settings: Any) -> Trainer:
 
 
 @later
-def test_a_step_that_is_read_later_is_the_same_step() -> None:
+def test_a_step_that_is_fetched_later_is_the_same_step() -> None:
     now, late = small_model(), small_model()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Trainer, "_reasons_to_wait", lambda _: ["it is slow"])
+        patch.setattr(Trainer, "_reasons_to_synchronise", lambda _: ["it is slow"])
         expected = list(trainer(now, steps=12, accumulate=2))
     reports = late_trainer(late, steps=12, accumulate=2)
-    reports.is_due = lambda step: step == 5
+    reports.must_fetch = lambda step: step == 5
     steps = [(report, reports.step) for report in reports]
-    # All but those that are due, and the last, are read when the next step has begun.
+    # All but the one that must be fetched, and the last, are reported when the next step has begun.
     assert [step for _, step in steps] == [2, 3, 4, 5, 5, 7, 8, 9, 10, 11, 12, 12]
     assert [report.step for report, _ in steps] == list(range(1, 13))
     for (report, _), other in zip(steps, expected, strict=True):
@@ -72,7 +72,7 @@ def test_a_step_that_is_read_later_is_the_same_step() -> None:
 def test_a_step_that_is_not_finite_and_those_after_it_change_nothing() -> None:
     model = small_model()
     run = late_trainer(model, steps=9)
-    run.is_due = lambda _: False
+    run.must_fetch = lambda _: False
     before: list[torch.Tensor] = []
 
     def poison() -> None:
@@ -112,7 +112,7 @@ class Odd(NextToken):
 
 @pytest.mark.parametrize("is_late", [False, True])
 def test_an_infinite_loss_ends_a_run_and_an_odd_metric_does_not(is_late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Trainer, "_reasons_to_wait", lambda _: [] if is_late else ["it is slow"])
+    monkeypatch.setattr(Trainer, "_reasons_to_synchronise", lambda _: [] if is_late else ["it is slow"])
     for objective, is_wrong in ((Odd(loss_plus=math.inf), True), (Odd(metric=math.nan), False)):
         model = small_model()
         batches = trainer(small_model(), steps=3).batches
@@ -128,7 +128,7 @@ def test_an_infinite_loss_ends_a_run_and_an_odd_metric_does_not(is_late: bool, m
 
 def test_a_step_lasts_no_longer_because_of_what_happens_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for reasons in ([], ["it is slow"]):
-        monkeypatch.setattr(Trainer, "_reasons_to_wait", lambda _, reasons=reasons: list(reasons))
+        monkeypatch.setattr(Trainer, "_reasons_to_synchronise", lambda _, reasons=reasons: list(reasons))
         now = [0.0]
         monkeypatch.setattr("glassformer.training.loop.time.perf_counter", lambda now=now: now[0])
         run = late_trainer(small_model(), steps=3)
@@ -143,12 +143,12 @@ def test_a_step_lasts_no_longer_because_of_what_happens_before_it(monkeypatch: p
 def test_where_steps_can_be_captured_and_where_they_are_refused() -> None:
     model = small_model()
     options: dict[str, Any] = {"capture": True}
-    with pytest.raises(ValueError, match=r"run.capture=true is not possible: the device is a cpu, not a GPU"):
+    with pytest.raises(ValueError, match=r"run.capture=true is not possible: the device is cpu, not an NVIDIA GPU"):
         Trainer(model, NextToken(), trainer(model, steps=1).batches, [adamw(model, 1e-2)], Settings(steps=1), **options)
     plain = Trainer(model, NextToken(), trainer(model, steps=1).batches, [adamw(model, 1e-2)], Settings(steps=1))
     assert plain.captured is None
     muon = Trainer(model, NextToken(), plain.batches, muon_and_adamw(model, 1e-2), Settings(steps=1))
-    assert "not all optimizers are fused AdamW" in muon._reasons_to_wait()
+    assert "not all optimizers are fused AdamW" in muon._reasons_to_synchronise()
 
 
 @later
@@ -158,7 +158,7 @@ def test_checkpoints_and_samples_have_the_weights_of_their_step(tmp_path: Path, 
     recipe = small("lm-bytes", tmp_path, *changes)
     trained(recipe, tmp_path / "late")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Trainer, "_reasons_to_wait", lambda _: ["it is slow"])
+        patch.setattr(Trainer, "_reasons_to_synchronise", lambda _: ["it is slow"])
         trained(recipe, tmp_path / "now")
     late, now = losses(tmp_path / "late"), losses(tmp_path / "now")
     assert late == pytest.approx(now, rel=1e-5)

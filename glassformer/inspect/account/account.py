@@ -148,7 +148,7 @@ def account(
 
     Args:
         model: facts, the name of a published model, a model's folder or file, a model of this library, or any
-            ``torch.nn.Module``.
+            ``torch.nn.Module``, which computes attention its own way.
         inputs: for a module that is not of this library, what its ``forward`` is called with: a tensor, several in a
             sequence, or a dictionary by name. They take the place of ``batch``, ``context`` and ``source``.
         batch: sequences per batch.
@@ -159,8 +159,8 @@ def account(
         mode: ``forward``, one pass; ``train``, a pass, cross-entropy (for a torch module of your own: none), the
             backward pass and the optimizer, dropout as a GPU computes it; ``decode``, one new token with a cache.
         attention: how attention is computed: fused kernels that never materialise the scores (``sdpa``), or the plain
-            formula, which does (``eager``); linear layers, LayerNorms and activations follow. A module of your own
-            computes attention its own way.
+            formula, which does (``eager``). With ``eager``, linear layers, norms and activations are computed by
+            formula too.
         causal: count all query-key pairs, as papers do (``dense``), or only unmasked ones, as kernels do (``exact``).
         optimizer: memory of the optimizer. ``adamw``: two numbers per weight, in its dtype; ``adamw-master``: these and
             a copy of the weight, all in float32; ``adamw-8bit``: two bytes per weight; ``none``: nothing.

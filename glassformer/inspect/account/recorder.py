@@ -317,7 +317,7 @@ class OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._count(call, inputs, results, out)
         if name not in UNINITIALISED:  # uninitialised memory may still become a dropout mask, of one byte per number
             self.storages.end_operator()
-        self.values.follow(operator, args, kwargs, results)
+        self.values.note_results(operator, args, kwargs, results)
         return out
 
     def _run_without_rule(self, operator: OpOverload, name: str, args: Any, kwargs: Any) -> Any:

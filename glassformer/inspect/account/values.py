@@ -1,7 +1,7 @@
-"""Values in a pass on fake tensors, where they follow from inputs, constants and shapes alone.
+"""Lazily computes the real values of fake tensors, where a model's Python code needs them.
 
-Fake tensors only have shapes. A model that reads values (whether a mask hides anything, the length of the longest row)
-needs them. How each value is computed is noted operator by operator; it is computed, for real, on first use.
+Is a mask all true? How long is the longest row? Values can be computed if they depend only on inputs, constants and
+shapes. Each operator is noted, and run for real on first use of its result.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from glassformer.inspect.account.memory import address
 
-LARGEST = 2**24  # elements of a tensor that is computed
+LARGEST = 2**24  # most elements that are computed for real
 FROM_SHAPES = {
     f"aten.{name}" for name in ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")
 }  # fmt: skip
@@ -53,7 +53,7 @@ class Values:
         self._flat: Tensor | None = None
 
     def compute(self) -> Tensor:
-        """Return the real values as a flat tensor. Sources are computed first, in a loop: the chain may be long."""
+        """Return the real values as a flat tensor, iteratively, since a chain may exceed Python's recursion limit."""
         pending: list[Values] = [self]
         while pending:
             values = pending[-1]
@@ -168,7 +168,7 @@ class KnownValues:
             return [leaf for leaf in tree_leaves(operator(*real_args, **real_kwargs)) if isinstance(leaf, Tensor)]
 
     def without_boolean_indices(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return arguments of an indexing operator with index tensors of the same length for known boolean masks."""
+        """Replace each known boolean mask in an indexing call by integer indices of the right length."""
         indices: list[Any] = []
         for index in args[1]:
             is_mask = isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
@@ -179,7 +179,7 @@ class KnownValues:
                 indices += [torch.empty(len(selected), dtype=torch.long) for _ in range(index.ndim)]
         return (args[0], indices, *args[2:])
 
-    def follow(
+    def note_results(
         self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], results: Sequence[Tensor]
     ) -> None:
         """Note how the results of an operator are computed."""

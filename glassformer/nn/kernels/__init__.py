@@ -1,6 +1,8 @@
-"""How parts of ``nn`` run fast: the same values as the formulas, by fused kernels and in less memory.
+"""How parts of ``nn`` run fast: the values of the formulas, up to rounding, by fused kernels and in less memory.
 
-Nothing here defines what a Transformer computes; each function has a formula in ``nn`` that tests compare it with.
+Nothing here defines what a Transformer computes; each function has a formula in ``nn`` that tests compare it with. Two
+modules are exceptions: ``quantized`` rounds weights to one byte, which changes results, and ``static_cache`` is no
+kernel, but the cache of steps that are captured or compiled.
 
 By default ``nn`` computes its formulas. A module with ``fused = True`` (``Linear``, ``Embedding``, ``LayerNorm``,
 ``FeedForward``, … and the modules of ``models`` around them) calls these kernels instead. Which of the two a module

@@ -1,4 +1,4 @@
-"""Linear layers that read the same vectors, such as those of queries, keys and values, as one product.
+"""Linear layers with the same input, such as those of queries, keys and values, as one product.
 
 Shapes: ``...`` any leading axes, ``d_in`` and ``d_out`` vector widths.
 """
@@ -19,7 +19,7 @@ def joint_linear(x: Float[Tensor, "... d_in"], layers: Sequence[nn.Module]) -> t
     """Return the outputs of several layers for the same vectors; one product in compiled training and decoding steps.
 
     The compiler copies the matrices side by side in the pass that casts them for autocast anyway; without it, the copy
-    would cost more than the product saves. The kernel of a decoding step reads them where they are. What is not a plain
+    would cost more than the product saves. The kernel of a decoding step loads them where they are. What is not a plain
     ``Linear`` (an adapter, say), has hooks or another ``forward`` is called as it is.
     """
     trains_compiled = torch.compiler.is_compiling() and torch.is_grad_enabled()

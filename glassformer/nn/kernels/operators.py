@@ -45,7 +45,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 def takes_int8(x: Tensor) -> bool:
     """Whether ``int8_product`` is the faster way to multiply these vectors: a few of them, on a CPU, without gradients.
 
-    The kernel reads up to 16 numbers at a time from aligned addresses, beyond the end of a vector whose width is not a
+    The kernel loads up to 16 numbers at a time from aligned addresses, beyond the end of a vector whose width is not a
     multiple of that; multiples of 32 leave a margin.
     """
     width = x.shape[-1]
@@ -54,7 +54,7 @@ def takes_int8(x: Tensor) -> bool:
 
 
 def int8_product(x: Tensor, values: Tensor) -> Tensor:
-    """x valuesᵀ for vectors (..., d_in) and integers (d_out, d_in) as int8, which are read as such.
+    """x valuesᵀ for vectors (..., d_in) and integers (d_out, d_in) as int8, which are used as such.
 
     The vectors are rounded to bfloat16: the kernel for float32 is slower than a product with floats.
     """
@@ -84,7 +84,7 @@ def takes_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
         and x.numel() <= MOST_ROWS[CAPABILITY] * x.shape[-1]
         # The operator reads a bias as consecutive numbers.
         and (bias is None or (bias.shape == weight.shape[:1] and bias.is_contiguous()))
-        and torch.backends.mkldnn.enabled
+        and torch._C._get_mkldnn_enabled()  # torch.backends.mkldnn.enabled
         and not torch.is_autocast_enabled("cpu")
         and not is_transformed()
     )
@@ -94,7 +94,7 @@ def is_transformed() -> bool:
     """Whether something sees each operator: a tracer, a compiler, a dispatch mode, a transform of ``torch.func``."""
     return (
         torch.compiler.is_compiling()
-        or torch.jit.is_tracing()
+        or torch._C._get_tracing_state() is not None  # of torch.jit.trace
         or torch._C._len_torch_dispatch_stack() > 0
         or has_transforms()
     )
@@ -106,7 +106,7 @@ def has_transforms() -> bool:
 
 
 def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """W x (+ b) by oneDNN; the weights are read as they are, without a packed copy."""
+    """W x (+ b) by oneDNN; the weights are used as they are, without a packed copy."""
     needs_grad = x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
     if torch.is_grad_enabled() and needs_grad:
         y: Tensor = _OneDNNLinear.apply(x, weight, bias)  # type: ignore[no-untyped-call]

@@ -18,7 +18,7 @@ class QuantizedLinear(nn.Module):
 
     ``int8``: integers from −127 to 127; rounding changes each weight by at most half of its row's factor. ``fp8``:
     floats with three bits of mantissa (e4m3, up to 448), each rounded by at most a sixteenth of itself. A quarter of
-    the memory of float32, and of the time to read it, which a decoding step waits for; fp8 is fast on a GPU alone.
+    the memory of float32, and of the time to load it, which a decoding step waits for; fp8 is fast on a GPU alone.
 
     Args:
         weight: W, ``(out_features, in_features)``.

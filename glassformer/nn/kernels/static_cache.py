@@ -1,11 +1,11 @@
-"""A KV cache of fixed size for steps of one token: every step runs the same operations on the same memory.
+"""A KV cache of fixed size for steps of one token: every step runs the same operations on the same buffers.
 
 An ordinary ``KVCache`` grows: each step has other shapes, and Python counts its slots. Here buffers, masks and
 positions have all their slots from the start, and the next slot is a number on the device, so that a step can be
 captured once as a CUDA graph, or compiled, and repeated. Slots that were not written yet are masked out.
 
 Shapes: ``B`` rows, ``G`` key/value heads, ``C`` slots (capacity), ``K`` width of a head, ``V`` width of a value, ``M``
-tokens of the memory, ``N`` rows of the memory, ``L`` layers.
+source tokens in ``memory`` (the encoder's output), ``N`` its rows, ``L`` layers.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from glassformer.nn.kernels import step_kernels
 
 
 class StaticLayerCache(LayerCache):
-    """Keys and values of one layer in buffers of fixed size, and those of the memory."""
+    """Keys and values of one layer in buffers of fixed size, and those of the encoder's output."""
 
     def __init__(self, k: Float[Tensor, "B G C K"], v: Float[Tensor, "B G C V"], slot: Int[Tensor, "1"]) -> None:
         super().__init__(k.shape[-2])
@@ -40,13 +40,13 @@ class StaticLayerCache(LayerCache):
         return self._k.index_copy_(2, self._slot, k), self._v.index_copy_(2, self._slot, v)
 
     def project_memory_once(self, project: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of the memory, which were projected before."""
+        """Return the keys and values of the encoder's output, which were projected before."""
         del project
         assert self.memory is not None
         return self.memory
 
     def fill(self, other: LayerCache, rows: int) -> None:
-        """Copy the slots of another cache, whose evicted ones stay empty, and the keys and values of its memory."""
+        """Copy the slots of another cache (evicted ones stay empty) and its keys and values of the encoder's output."""
         assert self._k is not None
         assert self._v is not None
         for own, kept in ((self._k, other.k), (self._v, other.v)):
@@ -58,16 +58,16 @@ class StaticLayerCache(LayerCache):
 
 
 class StaticCache(KVCache):
-    """The caches of all layers, of fixed size; filled from an ordinary cache after the prompt has been read.
+    """The caches of all layers, of fixed size; filled from an ordinary cache after the prefill.
 
     ``decode`` may be called with one token per row, any number of times up to the capacity, and ``advance`` after it.
     Nothing is checked on the way: the caller counts the steps.
 
     Args:
-        like: a cache that has read a text, for the number of rows and layers and the widths of their heads.
+        like: a cache that is not empty, for the number of rows and layers and the widths of their heads.
         capacity: slots.
-        memory_slots: tokens of the memory, at least those of ``like``; the rest is masked out by the caller.
-        max_length: positions of the model; rows that have ended, but are still read, stay at the last of them.
+        memory_slots: slots for source tokens, at least as many as in ``like``; the caller masks out the rest.
+        max_length: positions of the model; rows that have ended, but are still computed, stay at the last of them.
     """
 
     is_static = True
@@ -81,13 +81,13 @@ class StaticCache(KVCache):
         layers = like.layers
         first = next((layer for layer in layers.values() if layer.k is not None), None)
         if first is None or first.k is None:
-            raise ValueError("a static cache is made from a cache that has read at least one token.")
+            raise ValueError("a static cache is made from a cache that holds at least one token.")
         rows, device = len(first.k), first.k.device
         self._slot = torch.zeros(1, dtype=torch.long, device=device)
         self._next_position = torch.zeros(rows, 1, dtype=torch.long, device=device)
         self._token_mask = torch.zeros(rows, capacity, dtype=torch.bool, device=device)
         self._key_positions = torch.zeros(rows, capacity, dtype=torch.long, device=device)
-        self.length = 1  # not zero; the number of slots in use is known on the device alone
+        self.length = 1  # a placeholder that means "not empty"; only the device knows how many slots are in use
         for number, layer in layers.items():
             assert layer.k is not None
             assert layer.v is not None
@@ -156,7 +156,7 @@ class StaticCache(KVCache):
         """Nothing to check: the caller made the cache for these rows."""
 
     def check_memory(self, memory: Float[Tensor, "N M D"], mask: Bool[Tensor, "N M"] | None) -> None:
-        """Nothing to check: keys and values of the memory are in the cache."""
+        """Nothing to check: keys and values of the encoder's output are in the cache."""
 
     def next_positions(self, shape: torch.Size, token_mask: Bool[Tensor, "B 1"] | None) -> Int[Tensor, "B 1"]:
         """Return the position of the next token of each row."""
@@ -187,7 +187,7 @@ class StaticCache(KVCache):
 
 
 def capacity_for(slots: int, least: int = 64) -> int:
-    """Return a capacity for so many slots: few sizes, so that captured steps can be used again, none much too large.
+    """Round ``slots`` up to one of few capacities, so that captured steps are reused.
 
     Multiples of 64 up to 512, of 128 up to 1,024, and so on: of an eighth of the next power of two.
     """

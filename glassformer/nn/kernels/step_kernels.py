@@ -1,6 +1,6 @@
 """Triton kernels of a decoding step: a few vectors per call, where a GPU waits for memory and for launches.
 
-``operators`` has PyTorch's own, which are made for many vectors: for one they read weights at two thirds of the speed
+``operators`` has PyTorch's own, which are made for many vectors: for one they load weights at two thirds of the speed
 of memory, and take several launches where one is enough. These run where ``chosen`` says so: in a step that is
 captured as a CUDA graph (launched from Python, they take longer to launch than to run), or in compiled code without
 gradients. Each is tested equal to its formula, by Triton's interpreter on a CPU and by ``benchmarks.decode_gpu`` on a
@@ -20,7 +20,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-FEW = 4  # vectors that one reading of the weights serves
+FEW = 4  # vectors for which the weights are loaded only once
 MOST_SLOTS = 2048  # slots up to which one program per key/value head is enough
 # PyTorch's builds for GPUs bring Triton, but not the C compiler that it needs.
 HAS_COMPILER = "CC" in os.environ or any(shutil.which(name) for name in ("cc", "gcc", "clang"))
@@ -111,7 +111,7 @@ def takes_attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
 
 @torch.library.custom_op("glassformer::attend", mutates_args=())
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """Attention with a mask or a bias ``(B, H, T, S)``, axes of size 1 included; slots that it hides are not read."""
+    """Attention with a mask or a bias ``(B, H, T, S)``, axes of size 1 included; slots that it hides are not loaded."""
     from glassformer.nn.kernels import triton_programs
 
     return triton_programs.attend(q, k, v, mask, scale)

@@ -147,7 +147,7 @@ def _attend(
     qb, qh, qt, kb, kg, ks, vb, vg, vs, bb, bh, bt, yb, yh, yt, tokens,
     IS_MASK: tl.constexpr, QUERIES: tl.constexpr, SLOTS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """One key/value head of one row: all queries that read it, SLOTS slots at a time; hidden slots are not read."""
+    """One key/value head of one row: all queries that use it, SLOTS slots at a time; hidden slots are not loaded."""
     row, group = (tl.program_id(0) // groups).to(tl.int64), tl.program_id(0) % groups  # buffers may exceed 2³¹ numbers
     r = tl.arange(0, QUERIES)  # query (head within the group, token)
     head, token = group * (queries // tokens) + r // tokens, r % tokens
@@ -197,7 +197,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tenso
     out = q.new_empty(batch, tokens, heads, width).transpose(1, 2)
     queries = heads // groups * tokens
     padded = max(16, triton.next_power_of_2(width))
-    # Where there are many programs, small pieces: those without a slot in use are not read.
+    # Where there are many programs, small pieces: those without a slot in use are not loaded.
     slots_per_pass = 32 if batch * groups >= 256 else 64 if padded > 64 else 128
     _attend[(batch * groups,)](
         q, k, v, bias, out, scale, queries, groups, slots, width,
@@ -238,7 +238,7 @@ def _reorder(
     x, rows, last, first, beams, groups, width, xb, xg, xs,
     BEAMS: tl.constexpr, SLOTS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """All beams of one prompt in one head: some slots are read for all of them before any is written."""
+    """All beams of one prompt in one head: some slots are loaded for all of them before any is written."""
     prompt, group = tl.program_id(0) // groups, tl.program_id(0) % groups
     slots = first + tl.program_id(1) * SLOTS + tl.arange(0, SLOTS)
     b, d = tl.arange(0, BEAMS), tl.arange(0, WIDTH)

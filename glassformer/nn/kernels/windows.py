@@ -62,12 +62,12 @@ class WindowMask:
 
 
 def window_block(window: int) -> int:
-    """Return the queries per block: half a window, so that a block of t queries reads 3 · t keys."""
+    """Return the queries per block: half a window, so that a block of t queries takes 3 · t keys."""
     return max(SMALLEST_BLOCK, -(-window // 2))
 
 
 def has_blocks(mask: Mask, queries: int, keys: int) -> bool:
-    """Whether blocks read less than all keys: a window, shorter than the sequence, with T queries and T keys."""
+    """Whether blocks take less than all keys: a window, shorter than the sequence, with T queries and T keys."""
     if mask.window is None or queries != keys:
         return False
     return keys > (mask.window if mask.causal else 2 * mask.window)

@@ -80,7 +80,7 @@ def _typical(lengths: list[Tensor]) -> int:
 
 
 def flops_per_token(facts: ModelConfig, row: RowLength, *, answered: float = 1.0, trained: bool = True) -> float:
-    """Return the FLOPs of a model per token that it reads in training.
+    """Return the FLOPs of a model per token that it is fed in training.
 
     For two models in one run (a generator and a discriminator, a student and a teacher) add up both.
 

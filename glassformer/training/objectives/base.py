@@ -39,7 +39,7 @@ class Batch:
     inputs: dict[str, Tensor]  # arguments of the model: ids, mask, target, target_mask, segments, languages, positions
     labels: dict[str, Tensor]  # the target at each position; IGNORE where nothing is counted in the loss
     counts: Mapping[str, Count]  # the number of positions that each term of the loss is a sum over
-    tokens: int  # real tokens that the model reads
+    tokens: int  # real tokens that are fed to the model
     seed: int = 0  # of random numbers drawn while the loss is computed
     counted: dict[str, Tensor] = field(default_factory=dict)  # per label: positions to compute (``counted_positions``)
     per_token: bool = True  # labels belong to tokens; else to rows, whatever their shape
@@ -170,7 +170,7 @@ class Objective(Protocol[Example]):
 
 
 def is_traceable(objective: Objective[Any]) -> bool:
-    """Whether the loss of an objective is a function of tensors, whose values its code never reads.
+    """Whether the loss of an objective is a function of tensors, whose values its code never inspects.
 
     Such an objective has an attribute ``traceable = True``. Its whole step can be compiled, or captured as a CUDA
     graph.
@@ -249,7 +249,7 @@ class Padding:
         return self.padded(rows, IGNORE)
 
     def inputs(self, texts: Sequence[TokenRow]) -> dict[str, Tensor]:
-        """Return the arguments of a model that reads these texts.
+        """Return the arguments with which a model is fed these texts.
 
         There is no mask if nothing is padded: attention is faster without one.
         """
@@ -346,7 +346,7 @@ def _named(head: type, tasks: str) -> str:
 
 
 def final_hidden(model: Transformer, inputs: Mapping[str, Tensor]) -> Float[Tensor, "B T D"]:
-    """Return the final hidden states, which the head reads."""
+    """Return the final hidden states, the input of the head."""
     own: dict[str, Any] = {name: tensor for name, tensor in inputs.items() if name not in ("target", "target_mask")}
     if model.config.encoder is None:
         return model.decode(**own)
@@ -416,7 +416,7 @@ def model_token_loss(
 
 
 def head_output(model: nn.Module, inputs: dict[str, Tensor]) -> Any:
-    """Return the output of a task head; an encoder-decoder's decoder reads the same text after its start token."""
+    """Return the output of a task head; an encoder-decoder's decoder is fed the same text after its start token."""
     facts = unwrapped(model).config
     if facts.family != "encoder-decoder":
         return model(**inputs)

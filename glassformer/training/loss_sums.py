@@ -1,4 +1,4 @@
-"""Losses of several batches, added up: on one device, in one process or in several."""
+"""Sums and means of losses and metrics over several batches: on one device, in one process or in several."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -39,7 +39,7 @@ class LossAccumulator:
         self.weights |= {name: term.weight for name, term in loss.terms.items()}
 
     def stacked(self) -> Tensor:
-        """Return all totals and then all counts as one tensor, which can be read from a GPU at once."""
+        """Return all totals and then all counts as one tensor, for a single copy from a GPU to the CPU."""
         totals = list(self.totals.values())
         counts = [n if isinstance(n, Tensor) else totals[0].new_full((), n) for n in self.counts.values()]
         return torch.stack([x.to(totals[0]) for x in (*totals, *counts)])  # a metric may be elsewhere than the loss
@@ -52,7 +52,7 @@ class LossAccumulator:
     def means(self, stacked: Sequence[float] | None = None) -> Means:
         """Return means over all batches of all processes, each of which must call this; one may have added no batch.
 
-        ``stacked``: the numbers of ``stacked()``, if they have been read.
+        ``stacked``: the numbers of ``stacked()``, if they have been copied to the CPU.
         """
         if self.processes > 1:
             self._all_reduce()
@@ -67,7 +67,7 @@ class LossAccumulator:
         own = {key: float(total) for key, total in self.totals.items()}
         self.totals, every = {}, all_gather((own, self.weights, self.counts))
         self.counts = {}
-        for totals, weights, counts in every:  # in the order of ranks, so that all get the same to the bit
+        for totals, weights, counts in every:  # in the order of ranks, so that all get the same bits
             self.weights |= weights
             for key, value in totals.items():
                 self.totals[key] = self.totals.get(key, torch.zeros((), dtype=torch.float64)) + value
