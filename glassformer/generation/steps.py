@@ -35,7 +35,7 @@ from glassformer.models.transformer import Transformer
 from glassformer.nn.attention import AttentionPath
 from glassformer.nn.cache import KVCache
 from glassformer.nn.kernels.compiler import prepare_compiler
-from glassformer.nn.kernels.plain import calls_only_itself
+from glassformer.nn.kernels.plain import calls_only_itself, has_global_hooks
 from glassformer.nn.kernels.static_cache import StaticCache, capacity_for, layer_shapes
 from glassformer.nn.kernels.step_kernels import step_kernels
 from glassformer.nn.observer import ModelKey, is_observed
@@ -313,6 +313,8 @@ def why_not_captured(model: Transformer, decoding: Decoding) -> str | None:
 
 def _python_in(modules: Iterable[nn.Module]) -> str | None:
     """Return what would run in Python at every step: hooks, modules of others, replaced methods."""
+    if has_global_hooks():
+        return "a hook of all modules is called at each step"
     for module in modules:
         what = type(module).__name__
         if not calls_only_itself(module) or module._compiled_call_impl is not None:

@@ -30,6 +30,7 @@ KERNELS = {
     "aten::_scaled_dot_product_flash_attention_for_cpu",
     "aten::_fused_rms_norm",
     "aten::_safe_softmax",
+    "mkldnn::_linear_pointwise",  # on AMD processors
 }  # they allocate temporary memory that an account does not include
 Shape = tuple[int, int, int]
 

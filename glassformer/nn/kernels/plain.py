@@ -14,6 +14,11 @@ _GLOBAL_HOOKS: tuple[dict[int, Any], ...] = (  # never replaced, only filled
 
 
 def calls_only_itself(module: nn.Module) -> bool:
-    """Whether a call of ``module`` runs the ``forward`` of its class and no hooks."""
+    """Whether a call of ``module`` runs the ``forward`` of its class and no hooks but those of all modules."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    return not any(hooks) and not any(_GLOBAL_HOOKS) and "forward" not in module.__dict__
+    return not any(hooks) and "forward" not in module.__dict__
+
+
+def has_global_hooks() -> bool:
+    """Whether there are hooks that every call of any module runs."""
+    return any(_GLOBAL_HOOKS)
