@@ -19,7 +19,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 from torch.optim import Optimizer
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from glassformer.config import BlockSparse
 from glassformer.models.stack import Stack
@@ -51,7 +53,7 @@ class CapturedSteps:
     Args:
         step: everything that a step does, from batches on the device on.
         model: which the step trains.
-        optimizers: whose learning rates may change from step to step, and nothing else of their settings.
+        optimizers: whose learning rates may change from step to step; graphs are recorded anew if other settings do.
         device: a GPU.
     """
 
@@ -65,6 +67,7 @@ class CapturedSteps:
         self._pool: Any = None
         self._enlarges = False
         self._memory: tuple[int, ...] = ()
+        self._settings: list[object] = []
 
     def __call__(self, batches: Sequence[Batch], counts: Mapping[str, Count]) -> tuple[Any, Tensor]:
         """Make one step with batches that are on the CPU; ``counts`` are those of the whole step."""
@@ -72,10 +75,10 @@ class CapturedSteps:
             larger = [batch.enlarged(self._longest) for batch in batches]
             batches = batches if any(map(self._reads, larger)) else larger
         moved = [batch.to(self._device, non_blocking=True) for batch in batches]
-        self._forget_moved_weights()
+        self._forget_outdated()
         shapes = tuple((name, x.shape, x.dtype) for batch in moved for name, x in batch.tensors.items())
         numbers = _Numbers(batches, counts, self._device)
-        if _is_watched(self._model) or any(map(self._reads, batches)):
+        if self._is_watched() or any(map(self._reads, batches)):
             return self._step(*numbers.attached(moved))
         graph = self._graphs.get(shapes)
         if graph is None and (shapes not in self._seen or len(self._graphs) >= LIMIT):
@@ -95,28 +98,39 @@ class CapturedSteps:
         is_long = self._longest is not None and max(lengths, default=0) > self._longest
         return is_long or (is_masked and self._has_windows)
 
-    def _forget_moved_weights(self) -> None:
-        """Drop all graphs if a weight or a state of an optimizer is no longer where they read it."""
+    def _forget_outdated(self) -> None:
+        """Drop all graphs if what they read is no longer there, or a setting that they recorded has changed."""
         tensors = [p for o in self._optimizers for group in o.param_groups for p in group["params"]]
         tensors += [x for o in self._optimizers for state in o.state.values() for x in state.values()]
         memory = tuple(x.data_ptr() for x in tensors if isinstance(x, Tensor))
-        if memory != self._memory:
-            self._memory = memory
+        settings = self._recorded_settings()
+        if (memory, settings) != (self._memory, self._settings):
+            self._memory, self._settings = memory, settings
             if self._graphs:  # after an ordinary step of each shape, which makes states that an optimizer lacks
                 self._seen.clear()
             self._graphs.clear()
             self._pool = None  # the memory of graphs that are gone cannot be shared
 
+    def _recorded_settings(self) -> list[object]:
+        """Which weights are trained, with which options besides the learning rate, and where by fused kernels."""
+        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        options = [{name: value for name, value in group.items() if name not in ("params", "lr")} for group in groups]
+        trained = [weight.requires_grad for weight in self._model.parameters()]
+        fused = [getattr(part, "fused", None) for part in self._model.modules()]
+        return [[id(group) for group in groups], options, trained, fused]  # learning rates are read from these groups
 
-def _is_watched(model: nn.Module) -> bool:
-    """Whether Python code is called in a step besides the model's own, which a graph would not call."""
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    on_weights = ("_backward_hooks", "_post_accumulate_grad_hooks")
-    return (
-        bool(thread_watches())
-        or any(getattr(part, name) for part in model.modules() for name in hooks)
-        or any(getattr(weight, name) for weight in model.parameters() for name in on_weights)
-    )
+    def _is_watched(self) -> bool:
+        """Whether Python code is called in a step besides its own, which a graph would not call."""
+        hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+        on_weights = ("_backward_hooks", "_post_accumulate_grad_hooks")
+        on_steps = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+        return (
+            bool(thread_watches() or _has_any_global_hook())  # type: ignore[no-untyped-call]
+            or bool(_global_optimizer_pre_hooks or _global_optimizer_post_hooks)
+            or any(getattr(part, name) for part in self._model.modules() for name in hooks)
+            or any(getattr(weight, name) for weight in self._model.parameters() for name in on_weights)
+            or any(getattr(optimizer, name) for optimizer in self._optimizers for name in on_steps)
+        )
 
 
 class _Numbers:

@@ -1,12 +1,19 @@
 """Which steps become CUDA graphs, and when graphs are forgotten; a step that counts calls stands for a recorded one."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+    register_module_full_backward_hook,
+    register_module_full_backward_pre_hook,
+)
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from glassformer import Transformer
@@ -144,6 +151,54 @@ def test_a_step_that_python_code_watches_is_an_ordinary_one() -> None:
         assert run.made(rows(5, 5)) == "step"
     finally:
         del thread_watches()[model.model_key]
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_hooks_of_optimizers_and_of_all_modules_are_called() -> None:
+    run = counted(built("gpt2"))
+    assert [run.made(rows(5, 5)) for _ in range(2)] == ["step", "graph"]
+    for register in (
+        run.optimizer.register_step_pre_hook,
+        run.optimizer.register_step_post_hook,
+        register_optimizer_step_pre_hook,
+        register_optimizer_step_post_hook,
+        register_module_forward_pre_hook,
+        register_module_forward_hook,
+        register_module_full_backward_pre_hook,
+        register_module_full_backward_hook,
+    ):
+        handle = register(lambda *_: None)  # type: ignore[operator]
+        try:
+            assert run.made(rows(5, 5)) == "step"
+        finally:
+            handle.remove()
+        assert run.made(rows(5, 5)) == "graph"
+
+
+def _exchange_groups(_: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.param_groups[:] = [dict(group) for group in optimizer.param_groups]  # as a loaded state does
+
+
+CHANGES: dict[str, Callable[[Any, torch.optim.Optimizer], object]] = {
+    "weight decay": lambda _, optimizer: optimizer.param_groups[0].update(weight_decay=0.5),
+    "betas": lambda _, optimizer: optimizer.param_groups[0].update(betas=(0.5, 0.5)),
+    "other groups": _exchange_groups,
+    "a frozen weight": lambda model, _: next(model.parameters()).requires_grad_(False),
+    "formulas": lambda model, _: setattr(model, "fused", False),
+    "formulas in one part": lambda model, _: setattr(model.decoder.blocks[0].attention.q, "fused", False),
+}
+
+
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("change", CHANGES)
+def test_graphs_are_forgotten_when_a_setting_changes(change: str) -> None:
+    model = built("gpt2")
+    run = counted(model)
+    assert [run.made(rows(5, 5)) for _ in range(2)] == ["step", "graph"]
+    run.optimizer.param_groups[0]["lr"] = 0.3  # the one that a graph takes from outside
+    assert run.made(rows(5, 5)) == "graph"
+    CHANGES[change](model, run.optimizer)
+    assert [run.made(rows(5, 5)) for _ in range(3)] == ["step", "graph", "graph"]
 
 
 def test_block_sparse_attention_is_not_one_graph() -> None:
