@@ -32,6 +32,12 @@ from glassformer.training.objectives.base import Batch, Count, Objective, is_tra
 FEW_SHAPES = 4  # more shapes than these are made fewer by padding
 LIMIT = 128  # graphs
 REMEDY = "set run.capture=false (from Python: Trainer(…, capture=False)) for ordinary steps"
+
+
+class CaptureError(RuntimeError):
+    """A step cannot be recorded as a CUDA graph."""
+
+
 Step = Callable[[Sequence[Batch], Mapping[str, Count]], tuple[Any, Tensor]]  # what it returns is tensors of the device
 Shapes = tuple[tuple[str, torch.Size, torch.dtype], ...]
 
@@ -72,13 +78,12 @@ class CapturedSteps:
     def __call__(self, batches: Sequence[Batch], counts: Mapping[str, Count]) -> tuple[Any, Tensor]:
         """Make one step with batches that are on the CPU; ``counts`` are those of the whole step."""
         if self._enlarges:
-            larger = [batch.enlarged(self._longest) for batch in batches]
-            batches = batches if any(map(self._reads, larger)) else larger
+            batches = self.enlarged(batches)
         moved = [batch.to(self._device, non_blocking=True) for batch in batches]
         self._forget_outdated()
         shapes = tuple((name, x.shape, x.dtype) for batch in moved for name, x in batch.tensors.items())
         numbers = _Numbers(batches, counts, self._device)
-        if self._is_watched() or any(map(self._reads, batches)):
+        if not self.can_capture(batches):
             return self._step(*numbers.attached(moved))
         graph = self._graphs.get(shapes)
         if graph is None and (shapes not in self._seen or len(self._graphs) >= LIMIT):
@@ -90,6 +95,15 @@ class CapturedSteps:
             self._pool = self._pool or torch.cuda.graph_pool_handle()
             graph = self._graphs[shapes] = _Graph(self._step, moved, numbers, self._optimizers, self._pool)
         return graph.replay(moved, numbers)
+
+    def enlarged(self, batches: Sequence[Batch]) -> list[Batch]:
+        """Return the batches as steps with many shapes compute them; as they are, if more padding rules a graph out."""
+        larger = [batch.enlarged(self._longest) for batch in batches]
+        return [*batches] if any(map(self._reads, larger)) else larger
+
+    def can_capture(self, batches: Sequence[Batch]) -> bool:
+        """Whether a graph can repeat a step with these batches."""
+        return not self._is_watched() and not any(map(self._reads, batches))
 
     def _reads(self, batch: Batch) -> bool:
         """Whether the model reads values: masks, for windows, and positions, in rows longer than it has those."""
@@ -133,6 +147,30 @@ class CapturedSteps:
         )
 
 
+@contextmanager
+def recording(graph: torch.cuda.CUDAGraph, device: torch.device, pool: Any = None) -> Iterator[None]:
+    """Record what a device computes inside; after a failure, too, its current stream is the one before.
+
+    Raises:
+        CaptureError: something inside cannot be recorded.
+        torch.OutOfMemoryError: as it is.
+    """
+    try:
+        # A graph that fails to end leaves its own stream the current one. The data loader has threads of its own, which
+        # may call CUDA meanwhile.
+        with (
+            torch.cuda.device(device),
+            torch.cuda.stream(torch.cuda.current_stream(device)),
+            torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"),
+        ):
+            yield
+    except RuntimeError as error:
+        for cause in (error, error.__context__):  # the end of a graph fails, too, after an error inside
+            if isinstance(cause, torch.OutOfMemoryError):
+                raise cause from None
+        raise CaptureError(f"this step cannot be recorded as a CUDA graph; {REMEDY}.") from error
+
+
 class _Numbers:
     """The counts of a step and of its batches as one tensor on the device."""
 
@@ -161,12 +199,8 @@ class _Graph:
         self._rates = [torch.tensor(group["lr"], dtype=torch.float32, device=device) for group in self._groups]
         self._graph = torch.cuda.CUDAGraph()
         arguments = numbers.attached(self._batches)
-        # The data loader has threads of its own, which may call CUDA meanwhile.
-        try:
-            with self._recordable(), torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
-                self._losses, self._values = step(*arguments)
-        except RuntimeError as error:
-            raise RuntimeError(f"this step cannot be recorded as a CUDA graph; {REMEDY}.") from error
+        with self._recordable(), recording(self._graph, device, pool):
+            self._losses, self._values = step(*arguments)
 
     @contextmanager
     def _recordable(self) -> Iterator[None]:

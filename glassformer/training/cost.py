@@ -28,6 +28,7 @@ from glassformer.inspect.account.memory import memory_of
 from glassformer.inspect.account.report import human
 from glassformer.inspect.account.trace import Kernels, sizes_of, trace_module
 from glassformer.training.build import Run, batch_plan
+from glassformer.training.capture import recording
 from glassformer.training.logging.progress import as_time
 from glassformer.training.logging.throughput import current_memory, memory_limit, peak_memory
 from glassformer.training.loop import DTYPES, Precision, TrainModule, evaluate
@@ -181,7 +182,8 @@ def add_times(estimate: CostEstimate, run: Run, process: Process) -> CostEstimat
             seconds = _step_seconds(run, process, estimate.steps) * run.trainer.settings.accumulate
             passes = _validation_batches(run)
             validation = passes * _forward_seconds(run, process.device) / process.world if passes else 0.0
-            can_compile = run.trainer.captured is not None and _has_one_shape(run, process)
+            batches = _first_batches(run, process, 1 + TIMED_STEPS)
+            can_compile = run.trainer.captured is not None and _have_one_shape(batches, process.device)
     except Exception as error:
         if process.world > 1:  # the others wait for this process
             raise
@@ -268,7 +270,7 @@ def _peak_bytes(run: Run, process: Process) -> int:
 
 def _added_bytes(run: Run, process: Process) -> int:
     """Return the peak bytes that the first steps add: activations, gradients and optimizer states."""
-    batch = _largest_batch(run)
+    batch = _as_computed(run, [_largest_batch(run), *_first_batches(run, process, 1 + TIMED_STEPS)])[0]
     inputs = [batch.inputs, batch.labels]
     kernels: Kernels = "cpu" if process.device.type == "cpu" else "gpu"
     trace = trace_module(_TrainingStep(run, batch), inputs, "train", kernels=kernels)
@@ -332,7 +334,8 @@ def _step_seconds(run: Run, process: Process, steps: int) -> float:
     captures = run.trainer.captured is not None
     is_compiled = bool(run.recipe.run.compile) and not captures
     untimed = 2 if is_compiled else 1
-    batches = _first_batches(run, process, untimed + max(1, min(TIMED_STEPS, steps // 10)))
+    count = untimed + max(1, min(TIMED_STEPS, steps // 10))
+    batches = _as_computed(run, _first_batches(run, process, count))
     timed: list[float] = []
     for batch in batches:
         timed.append(_pass_seconds(run, process, batch))
@@ -346,7 +349,7 @@ def _step_seconds(run: Run, process: Process, steps: int) -> float:
 def _pass_seconds(run: Run, process: Process, batch: Batch) -> float:
     """Return the seconds of a forward and a backward pass; no weight changes.
 
-    Where the steps of the run will be CUDA graphs, the passes are timed as one.
+    Where the run will make such a step as a CUDA graph, the passes are timed as one.
     """
     module = run.trainer.train_module if _is_sharded(run, process) else TrainModule(run.model, run.objective)
     run.model.train()
@@ -354,9 +357,9 @@ def _pass_seconds(run: Run, process: Process, batch: Batch) -> float:
     on_device = batch.to(process.device)
     _backward(run, module, on_device)
     seconds = _now(process.device) - start
-    if run.trainer.captured is not None:
+    if run.trainer.captured is not None and run.trainer.captured.can_capture([batch]):
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with recording(graph, process.device):
             _backward(run, module, on_device)
         start = _now(process.device)
         graph.replay()
@@ -373,10 +376,15 @@ def _backward(run: Run, module: nn.Module, batch: Batch) -> None:
     share.backward()
 
 
-def _has_one_shape(run: Run, process: Process) -> bool:
-    """Whether the first batches have the same shapes, with which compiled code is made once."""
-    batches = _first_batches(run, process, 1 + TIMED_STEPS)
-    on_device = (batch.to(process.device) for batch in batches)  # with the positions that are counted in the loss
+def _as_computed(run: Run, batches: list[Batch]) -> list[Batch]:
+    """Return batches as steps compute them: with more padding, if they have several shapes and become CUDA graphs."""
+    captured = run.trainer.captured
+    return batches if captured is None or _have_one_shape(batches, run.trainer.device) else captured.enlarged(batches)
+
+
+def _have_one_shape(batches: Sequence[Batch], device: torch.device) -> bool:
+    """Whether batches have the same shapes, with which compiled code is made once."""
+    on_device = (batch.to(device) for batch in batches)  # with the positions that are counted in the loss
     return len({tuple((name, x.shape) for name, x in batch.tensors.items()) for batch in on_device}) == 1
 
 

@@ -333,7 +333,7 @@ class Trainer:
         numbers = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
         numbers.copy_(values, non_blocking=True)
         ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        ready.record()
+        ready.record(torch.cuda.current_stream(self.device))
         return {"losses": losses, "numbers": numbers, "ready": ready}
 
     def _step_on_device(self, batches: Sequence[Batch], counts: Mapping[str, Count]) -> tuple[LossAccumulator, Tensor]:

@@ -1,6 +1,7 @@
 """Which steps become CUDA graphs, and when graphs are forgotten; a step that counts calls stands for a recorded one."""
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from glassformer import Transformer
 from glassformer.config import BlockSparse
 from glassformer.nn.observer import thread_watches
 from glassformer.training import capture
-from glassformer.training.capture import FEW_SHAPES, CapturedSteps, obstacles
+from glassformer.training.capture import FEW_SHAPES, CapturedSteps, CaptureError, obstacles, recording
 from glassformer.training.loop import TrainModule
 from glassformer.training.objectives.base import Batch
 from glassformer.training.objectives.causal_lm import NextToken
@@ -210,6 +211,44 @@ def test_block_sparse_attention_is_not_one_graph() -> None:
     assert obstacles(model, objective) == ["block-sparse attention reads the lengths of rows"]
     with pytest.raises(ValueError, match=r"not one graph: block-sparse .*Compile the blocks alone"):
         TrainModule(model, objective).compile_whole()
+
+
+# ---- recordings that fail
+
+
+class EndFails:
+    """A CUDA graph whose recording cannot be ended, as after an error inside."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
+        raise RuntimeError("operation failed due to a previous error during capture")
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_failed_recording_says_what_to_do_and_leaves_the_stream(ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[str] = []
+
+    class Stream:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __enter__(self) -> None: ...
+
+        def __exit__(self, *_: object) -> None:
+            left.append(self.name)
+
+    monkeypatch.setattr(torch.cuda, "device", nullcontext)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: "the one before")
+    monkeypatch.setattr(torch.cuda, "stream", Stream)
+    monkeypatch.setattr(torch.cuda, "graph", lambda *_, **__: nullcontext() if ends else EndFails())
+    graph: Any = None
+    remedy = r"cannot be recorded as a CUDA graph; set run\.capture=false"
+    with pytest.raises(CaptureError, match=remedy), recording(graph, CPU):
+        raise RuntimeError("operation not permitted when stream is capturing")
+    with pytest.raises(torch.OutOfMemoryError, match="tried to allocate"), recording(graph, CPU):
+        raise torch.OutOfMemoryError("tried to allocate 3 GiB")
+    assert left == ["the one before"] * 2
 
 
 # ---- that nothing else reads values, or copies them from the CPU

@@ -9,14 +9,18 @@ import torch
 
 from glassformer.training import cost as cost_module
 from glassformer.training.build import Run, build_run
+from glassformer.training.capture import CapturedSteps
 from glassformer.training.cost import CostEstimate, add_times, estimate_memory
 from glassformer.training.logging.progress import Monitor
 from glassformer.training.logging.sinks import read_log
 from glassformer.training.logging.throughput import current_memory, memory_limit
+from glassformer.training.objectives import base
+from glassformer.training.objectives.causal_lm import NextToken
 from glassformer.training.parallel import Process
 from glassformer.training.recipe import Recipe
 from glassformer.training.recipe_files import recipe_names
 from glassformer.training.session import Session
+from tests.configs import built
 from tests.helpers import some_at_once
 from tests.inspect.levels import peak
 from tests.training.several import together
@@ -216,6 +220,33 @@ def timed(monkeypatch: pytest.MonkeyPatch, seconds: list[float]) -> list[float]:
 
     monkeypatch.setattr(cost_module, "_now", tick)
     return left
+
+
+def captured(run: Run) -> CapturedSteps:
+    return CapturedSteps(lambda *_: (None, torch.zeros(1)), run.model, run.trainer.optimizers, HERE.device)
+
+
+def test_a_step_that_the_run_does_not_capture_is_timed_as_an_ordinary_one(tmp_path: Path) -> None:
+    run = build_run(small("lm-bytes", tmp_path), tmp_path, HERE)
+    (full,) = cost_module._first_batches(run, HERE, 1)
+    run.trainer.captured = captured(run)
+    handle = run.model.register_forward_hook(lambda *_: None)
+    assert cost_module._pass_seconds(run, HERE, full) > 0
+    handle.remove()
+    windowed = replace(run, model=built("gpt_neo", torch.float32), objective=NextToken())
+    windowed.trainer.captured = captured(windowed)
+    padded = NextToken().prepare([[1, 2, 3, 4], [5, 6]], torch.Generator())
+    assert cost_module._pass_seconds(windowed, HERE, padded) > 0
+
+
+def test_memory_is_that_of_batches_as_steps_compute_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "round_up", lambda size, _: -(-size // 8) * 8)  # the rows are few and short
+    run = build_run(small("translate", tmp_path), tmp_path, HERE)
+    before, run.trainer.captured = cost_module._added_bytes(run, HERE), captured(run)
+    batches = cost_module._first_batches(run, HERE, 4)
+    assert all("mask" in batch.inputs for batch in cost_module._as_computed(run, batches))
+    assert cost_module._as_computed(run, batches[:1])[0] is batches[0]  # nothing is added to batches of one shape
+    assert cost_module._added_bytes(run, HERE) > before
 
 
 @pytest.mark.parametrize(
