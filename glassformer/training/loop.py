@@ -8,7 +8,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -190,6 +190,7 @@ class Trainer:
         self._start = self._last_read = time.perf_counter()
         self._rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in self.optimizers]
         self._parameters = [p for o in self.optimizers for group in o.param_groups for p in group["params"]]
+        self._unread: list[QueuedStep] = []  # at most two
         self._check_processes(wrap)
         # Whether a step leaves it to the device to skip an update that is not finite.
         reasons = self._reasons_to_wait()
@@ -225,19 +226,29 @@ class Trainer:
     def __iter__(self) -> Iterator[StepReport]:
         """Make all remaining steps. When it ends, the optimizers have their initial learning rates again."""
         self._start = time.perf_counter()
-        queued: QueuedStep | None = None
         try:
             while self._fraction(self.step) < 1:
-                before, queued = queued, self._queue()
-                if before is not None:
-                    yield self._read(before)
-                if self._failed is None or self.is_due(self.step):
-                    yield self._read(queued)
-                    queued = None
-            if queued is not None:
-                yield self._read(queued)
+                try:
+                    self._unread.append(self._queue())
+                except Exception:  # of the step before it is not known yet whether it failed, which comes first
+                    while self._unread:
+                        yield self._read_next()
+                    raise
+                while len(self._unread) > 1 or (self._unread and (self._failed is None or self.is_due(self.step))):
+                    yield self._read_next()
+            while self._unread:
+                yield self._read_next()
         finally:
+            with suppress(FloatingPointError):  # of a step that nobody waits for, which changed nothing
+                while self._unread:
+                    self._read_next()
             self._scale_lr(1.0)
+
+    def _read_next(self) -> StepReport:
+        """Read the first of the steps that are not read yet; if it failed, none of them is left."""
+        report = self._read(self._unread[0])
+        del self._unread[0]
+        return report
 
     def _fraction(self, step: int) -> float:
         """Return the fraction of the run that is done after ``step`` steps, or by now if it is limited by time."""
@@ -310,13 +321,14 @@ class Trainer:
 
         # Step, unless float16 overflowed. The scaler alone would skip only the optimizers whose own gradients did.
         overflowed = self.scaler.is_enabled() and not math.isfinite(grad_norm)
-        if not math.isfinite(means.loss) or not (overflowed or math.isfinite(grad_norm)):
-            raise _not_finite(means.loss, grad_norm, self.step + 1)
+        failed = not math.isfinite(means.loss) or not (overflowed or math.isfinite(grad_norm))
         for optimizer in self.optimizers:
-            if not overflowed:
+            if not (overflowed or failed):
                 self.scaler.step(optimizer)
             optimizer.zero_grad()
         self.scaler.update()
+        if failed:
+            raise _not_finite(means.loss, grad_norm, self.step + 1)
         losses.processes = 1  # all have been added
         numbers = torch.cat((norm.detach().double().reshape(1).cpu(), losses.stacked().cpu()))
         return {"losses": losses, "numbers": numbers, "skipped": overflowed}
@@ -378,6 +390,7 @@ class Trainer:
     def _forget(self, failed: QueuedStep) -> None:
         """Count neither a step that failed nor one that was queued after it, and let later ones change weights."""
         self.step, self.tokens_seen = failed.step - 1, failed.tokens_seen - failed.tokens
+        self._unread.clear()
         if self._failed is not None:
             self._failed.zero_()
 

@@ -3,6 +3,7 @@
 CUDA graphs themselves need a GPU: ``python -m benchmarks.gpu --check`` compares steps with and without them.
 """
 
+import gc
 import math
 import subprocess
 import sys
@@ -97,6 +98,77 @@ def test_a_step_that_is_not_finite_and_those_after_it_change_nothing() -> None:
     assert not torch.equal(before[-1], list(model.parameters())[-1])
 
 
+class Breaks:
+    """Batches, of which one cannot be read."""
+
+    def __init__(self, batches: Any, number: int) -> None:
+        self.batches, self.left = batches, number
+
+    def __next__(self) -> Batch:
+        self.left -= 1
+        if self.left == 0:
+            raise OSError("a row cannot be read")
+        batch: Batch = next(self.batches)
+        return batch
+
+
+def infinite_at(run: Trainer, step: int) -> None:
+    """Let the loss of a step be infinite, and of no other."""
+    plain, calls = run.train_module.objective.loss, [0]
+
+    def loss(model: Any, batch: Batch) -> Loss:
+        calls[0] += 1
+        found: Loss = plain(model, batch)
+        term = found.terms["next"]
+        plus = math.inf if calls[0] == step else 0.0
+        return Loss({"next": LossTerm(term.total + plus, term.count)}, found.metrics)
+
+    object.__setattr__(run.train_module.objective, "loss", loss)
+
+
+@later
+def test_a_step_that_is_not_finite_is_told_where_the_next_one_cannot_begin() -> None:
+    model = small_model()
+    run = late_trainer(model, steps=9)
+    run.is_due = lambda _: False
+    run.batches = Breaks(run.batches, 5)  # type: ignore[assignment]
+    infinite_at(run, 4)
+    with pytest.raises(FloatingPointError, match="at step 4; no weight was changed"):
+        list(run)
+    assert run.step == 3
+    before = [p.clone() for p in model.parameters()]
+    assert [report.step for report in run] == [4, 5, 6, 7, 8, 9]
+    assert not any(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+@later
+def test_a_step_is_reported_where_the_next_one_cannot_begin() -> None:
+    run = late_trainer(small_model(), steps=9)
+    run.is_due = lambda _: False
+    run.batches = Breaks(run.batches, 5)  # type: ignore[assignment]
+    seen: list[int] = []
+    with pytest.raises(OSError, match="a row cannot be read"):
+        seen.extend(report.step for report in run)
+    assert seen == [1, 2, 3, 4]
+
+
+@later
+def test_a_step_that_nobody_waits_for_and_is_not_finite_holds_back_no_other() -> None:
+    model = small_model()
+    run = late_trainer(model, steps=9)
+    run.is_due = lambda _: False
+    infinite_at(run, 4)
+    for report in run:
+        if report.step == 3:  # the fourth has begun
+            break
+    del report
+    gc.collect()
+    assert run.step == 3
+    before = [p.clone() for p in model.parameters()]
+    assert run.advance().step == 4
+    assert not any(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
 @dataclass(frozen=True)
 class Odd(NextToken):
     """A loss that is infinite where its gradient is finite, or a metric that is not a number."""
@@ -122,6 +194,7 @@ def test_an_infinite_loss_ends_a_run_and_an_odd_metric_does_not(is_late: bool, m
         if is_wrong:
             with pytest.raises(FloatingPointError, match="the loss became inf at step 1; no weight was changed"):
                 run.advance()
+            assert all(p.grad is None for p in model.parameters())
         else:
             assert math.isnan(run.advance().metrics["odd"])
         assert is_wrong == all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
@@ -150,6 +223,23 @@ def test_where_steps_can_be_captured_and_where_they_are_refused() -> None:
     assert plain.captured is None
     muon = Trainer(model, NextToken(), plain.batches, muon_and_adamw(model, 1e-2), Settings(steps=1))
     assert "not all optimizers are fused AdamW" in muon._reasons_to_wait()
+
+
+@pytest.mark.parametrize(
+    ("precision", "is_late"), [("float32", False), ("float32", True), ("bfloat16", True), ("float16", False)]
+)
+def test_a_run_goes_on_after_a_step_that_was_not_finite(
+    precision: Any, is_late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Trainer, "_reasons_to_wait", lambda _: [] if is_late else ["it is slow"])
+    model = small_model()
+    run = late_trainer(model, steps=3, precision=precision)
+    infinite_at(run, 1)
+    with pytest.raises(FloatingPointError, match="at step 1; no weight was changed"):
+        run.advance()
+    before = [p.clone() for p in model.parameters()]
+    assert [report.step for report in run] == [1, 2, 3]
+    assert not any(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
 @later
