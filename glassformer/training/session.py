@@ -15,6 +15,7 @@ The folder::
 import json
 import os
 import shutil
+from collections import deque
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
@@ -123,7 +124,8 @@ class Session:
             # Resume from the last checkpoint, or try everything once.
             self._notes = self._restore(latest, resume)
             undo.pop_all()
-        self._epoch, self._first_step = self.run.epoch, self.run.trainer.step
+        self._first_step = self.run.trainer.step
+        self._epochs = deque([self.run.epoch])  # of the steps that are not reported yet, and of the next one
 
     def _enter_folder(self, resume: bool) -> None:
         existing = next(path for path in (self.folder, *self.folder.parents) if path.exists())
@@ -252,6 +254,7 @@ class Session:
     def _make_steps(self, log: RunLog | None, signals: StopSignals) -> None:
         trainer = self.run.trainer
         trainer.is_due = lambda step: self._is_due(step) or signals.received
+        trainer.after_update.append(lambda: self._epochs.append(self.run.epoch))
         if self.evaluator.average is not None:
             trainer.after_update.append(self.evaluator.average.update)
         for report in trainer if not self.stopping.is_over else ():
@@ -303,12 +306,12 @@ class Session:
         return self.process.is_first
 
     def _log_step(self, log: RunLog | None, report: StepReport) -> None:
+        epoch = self._epochs.popleft()
         if log is None:
             return
         values = {"loss": report.loss, "terms": report.terms, "parts": report.metrics, "lr": report.lr}
         values |= {"grad_norm": report.grad_norm, "tokens": report.tokens, "tokens_seen": report.tokens_seen}
-        measured = self.monitor.step(report, self._epoch)
-        self._epoch = self.run.epoch
+        measured = self.monitor.step(report, epoch)
         log.write("step", report.step, values | ({"skipped": True} if report.skipped else {}), measured)
 
     def _validate(self, log: RunLog | None, step: int) -> bool:

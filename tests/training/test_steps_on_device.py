@@ -16,7 +16,8 @@ import torch
 from safetensors.torch import load_file
 
 from glassformer.training.block_calls import VERSIONS
-from glassformer.training.loop import Settings, Trainer, TrainModule
+from glassformer.training.logging.progress import Monitor
+from glassformer.training.loop import Settings, StepReport, Trainer, TrainModule
 from glassformer.training.objectives import base
 from glassformer.training.objectives.base import (
     IGNORE,
@@ -30,10 +31,11 @@ from glassformer.training.objectives.base import (
 from glassformer.training.objectives.causal_lm import NextToken
 from glassformer.training.objectives.classification import Classification, ClassificationExample
 from glassformer.training.optim import adamw, muon_and_adamw
+from glassformer.training.session import Session
 from tests.helpers import largest_difference
 from tests.training.objectives.models import seeded
 from tests.training.objectives.test_objectives import OBJECTIVES
-from tests.training.small_sessions import losses, small, trained
+from tests.training.small_sessions import HERE, losses, small, trained
 from tests.training.test_loop import small as small_model
 from tests.training.test_loop import trainer
 
@@ -257,6 +259,26 @@ def test_checkpoints_and_samples_have_the_weights_of_their_step(tmp_path: Path, 
         files = [next((tmp_path / run / "checkpoints" / name).rglob("*.safetensors")) for run in ("late", "now")]
         item, other = map(load_file, files)
         assert all(largest_difference(item[key], other[key]) < 1e-5 for key in other), name
+
+
+@later
+def test_the_epoch_shown_is_that_of_the_step(tmp_path: Path) -> None:
+    class Epochs(Monitor):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[int | None] = []
+
+        def step(self, report: StepReport, epoch: int | None) -> dict[str, Any]:
+            self.seen.append(epoch)
+            return super().step(report, epoch)
+
+    recipe = small("toy", tmp_path, "run.capture=false", "run.steps=7", "optimizer.warmup=1", "batch.examples=1")
+    late, now = Epochs(), Epochs()
+    Session(recipe, tmp_path / "late", HERE, late).train()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "_reasons_to_wait", lambda _: ["it is slow"])
+        Session(recipe, tmp_path / "now", HERE, now).train()
+    assert late.seen == now.seen == [1, 1, 2, 2, 3, 3, 4]
 
 
 # ---- batches for a device
