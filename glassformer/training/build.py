@@ -18,7 +18,7 @@ from glassformer.data.loader import Dataset, Loader
 from glassformer.data.token_files import tokenizer_fingerprint
 from glassformer.training import parallel
 from glassformer.training.adapters import adapter_state, fingerprint
-from glassformer.training.block_calls import checkpoint_blocks, compile_model
+from glassformer.training.block_calls import checkpoint_blocks, compile_model, missing_compiler
 from glassformer.training.build_model import StartModel, check_new, make_facts, make_model, make_tokenizer, start_model
 from glassformer.training.capture import obstacles
 from glassformer.training.checkpoint import CheckpointError, check
@@ -191,6 +191,9 @@ def _check(recipe: Recipe, job: Job[Any], process: parallel.Process) -> None:
     job.check()
     if recipe.model.start is None:
         check_new(recipe.model, job.head)
+    missing = missing_compiler(process.device) if recipe.run.compile else None
+    if missing is not None:
+        raise ValueError(f"run.compile=true is not possible: {missing}, or leave out run.compile.")
     if process.world > 1 and recipe.run.parallel == "fsdp" and (recipe.model.adapters or not job.keeps_all):
         raise ValueError("the part that is kept cannot be extracted from sharded weights; set run.parallel=ddp.")
     if not job.keeps_all and recipe.data.test is not None:

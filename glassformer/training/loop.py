@@ -103,6 +103,11 @@ class TrainModule(nn.Module):
         self.objective = objective
         self._compiled: Callable[..., tuple[Tensor, NamedSums, NamedSums]] | None = None
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether model and loss are compiled as one graph."""
+        return self._compiled is not None
+
     def compile_whole(self, **options: Any) -> None:
         """Compile model and loss as one graph, with the options of ``torch.compile``; at the first call."""
         if reasons := obstacles(self.model, self.objective):

@@ -241,7 +241,7 @@ class Session:
         )
         if log is not None and self.run.trainer.step == 0:
             log.write("cost", 0, *timed.record())
-        if self.recipe.run.compile is None and timed.pays_to_compile:
+        if timed.pays_to_compile:
             self.run.trainer.train_module.compile_whole()
             self._show_cost([COMPILES], [])
 

@@ -78,6 +78,24 @@ def test_warnings_name_what_is_too_small_and_what_to_change() -> None:
     assert "520 MB of disk, and 100 MB is free" in disk
 
 
+def test_a_run_is_compiled_where_that_saves_time_and_is_possible() -> None:
+    long = replace(ESTIMATE, can_compile=True)
+    assert long.pays_to_compile
+    assert long.time_summary() == "estimated time: about 4:40:50 at 3.2 s per step, before compilation"
+    assert not replace(long, steps=50).pays_to_compile
+    without = replace(long, no_compiler="torch.compile needs the package triton: install it")
+    assert not without.pays_to_compile
+    assert "before compilation" not in str(without.time_summary())
+    assert (
+        "not compiled, which would make steps faster: torch.compile needs the package triton" in without.warnings()[-1]
+    )
+    assert replace(without, steps=5).warnings() == []
+    stated = replace(ESTIMATE, steps=500, compiles=True, compiles_whole=True, precision="bfloat16", captures=True)
+    assert "at 3.2 s per step, before compilation, 10:00 of it" in str(stated.time_summary())
+    measured = stated.record()[1]
+    assert [measured[name] for name in ("precision", "capture", "compile")] == ["bfloat16", True, True]
+
+
 def test_the_device_has_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     assert cost_module._device_name(HERE) == "cpu, 1 thread"
