@@ -109,7 +109,7 @@ def build_run(
         checkpoint: of a run to resume; compared before anything is trained or written.
         begin: called, by the first process, when all is in order, before anything is written.
     """
-    recipe = replace(recipe, run=replace(recipe.run, precision=chosen_precision(recipe, process.device)))
+    recipe = replace(recipe, run=replace(recipe.run, precision=chosen_precision(recipe, process.device, checkpoint)))
     if checkpoint is not None:
         recipe = _with_existing_start(recipe, checkpoint)
     # Read the data, and compare what is known by now with the checkpoint.
@@ -151,10 +151,18 @@ def build_run(
     )
 
 
-def chosen_precision(recipe: Recipe, device: torch.device) -> Precision:
-    """Return the precision of the products: with ``auto``, bfloat16 on a GPU that computes with it, else float32."""
+def chosen_precision(recipe: Recipe, device: torch.device, checkpoint: Path | None = None) -> Precision:
+    """Return the precision of the products: with ``auto`` that of the checkpoint to resume, or else of the device."""
     if recipe.run.precision != "auto":
         return recipe.run.precision
+    if checkpoint is not None:
+        saved: Precision = fingerprint_of(checkpoint)["recipe"]["run"]["precision"]
+        return saved
+    return fast_precision(device)
+
+
+def fast_precision(device: torch.device) -> Precision:
+    """Return bfloat16 for a GPU that computes with it, else float32."""
     return "bfloat16" if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0) else "float32"
 
 

@@ -32,7 +32,7 @@ from glassformer.families import lineages
 from glassformer.models.transformer import Transformer
 from glassformer.training.adapters import merged_with, save_adapters
 from glassformer.training.averaging import MovingAverage, load_average
-from glassformer.training.build import Run, build_run
+from glassformer.training.build import Run, build_run, fast_precision
 from glassformer.training.checkpoint import CheckpointError, Checkpoints, FolderLock, step_of
 from glassformer.training.cost import add_times, estimate_memory, fastest_threads
 from glassformer.training.evaluation import Evaluator, evaluation_note
@@ -189,11 +189,13 @@ class Session:
             missing = [
                 f"{path} does not exist; the checkpoint has what came from it" for path, now in pairs if path != now
             ]
+            notes += precision_notes(recipe, run, self.process.device, is_resumed=True)
             return [f"resuming after step {run.trainer.step:,}", *dict.fromkeys(missing), *notes, *run.notes()]
         self.evaluator.dry_run(self.recipe.evaluation.by, self.recipe.evaluation.samples)
         begins = ["no checkpoint was written yet, so the run begins"] if resume else []
         export = export_note(run)
-        return [*begins, *run.start_notes, *([] if export is None else [export]), *run.notes()]
+        precision = precision_notes(self.recipe, run, self.process.device, is_resumed=False)
+        return [*begins, *run.start_notes, *precision, *([] if export is None else [export]), *run.notes()]
 
     def _save_recipe(self) -> None:
         """From now on the folder holds a run, with the changes to its recipe included."""
@@ -419,6 +421,16 @@ def save_model(path: Path, run: Run, checkpoints: Sequence[Path]) -> None:
         finally:
             shutil.rmtree(hidden, ignore_errors=True)
             shutil.rmtree(before, ignore_errors=True)
+
+
+def precision_notes(stated: Recipe, run: Run, device: torch.device, *, is_resumed: bool) -> list[str]:
+    """Return what is to be said about a precision that the stated recipe leaves open."""
+    used = run.trainer.settings.precision
+    if stated.run.precision != "auto":
+        return []
+    if is_resumed:
+        return [] if used == fast_precision(device) else [f"multiplying in {used}, as before"]
+    return [] if used == "float32" else [f"multiplying in {used}; run.precision=float32 is slower and more exact"]
 
 
 def export_note(run: Run) -> str | None:
