@@ -46,7 +46,7 @@ from glassformer.training.recipe import Recipe
 from glassformer.training.recipe_files import write_recipe
 from glassformer.training.run_state import needs_base, read_run, write_model, write_run
 from glassformer.training.stopping import EarlyStopping, StopSignals
-from glassformer.training.threads import start_threads
+from glassformer.training.threads import computing_with, start_threads
 from glassformer.weights.reader import ConfigError
 from glassformer.weights.saving import naming_file, write_text
 
@@ -106,7 +106,7 @@ class Session:
         self.recipe, self.folder, self.process, self.monitor = recipe, folder, process, monitor
         self.checkpoints = Checkpoints(folder / "checkpoints", keep=recipe.run.keep)
         self._lock = FolderLock(folder)
-        with ExitStack() as undo:
+        with computing_with(recipe.run.threads), ExitStack() as undo:
             undo.callback(self._lock.release)
             # Check and lock the folder, then build the run.
             on_rank_zero(lambda: self._enter_folder(resume))
