@@ -22,7 +22,7 @@ from glassformer.training.block_calls import checkpoint_blocks, compile_model, m
 from glassformer.training.build_model import StartModel, check_new, make_facts, make_model, make_tokenizer, start_model
 from glassformer.training.capture import obstacles
 from glassformer.training.checkpoint import CheckpointError, check
-from glassformer.training.loop import Precision, Settings, Trainer
+from glassformer.training.loop import RECOMPUTES, Precision, Settings, Trainer, check_capture, reasons_to_wait
 from glassformer.training.objectives.base import Batch, Objective
 from glassformer.training.objectives.job import HasLengths, Job, RunContext, job_of, without_smoothing
 from glassformer.training.optim import adamw, muon_and_adamw
@@ -202,6 +202,10 @@ def _check(recipe: Recipe, job: Job[Any], process: parallel.Process) -> None:
     missing = missing_compiler(process.device) if recipe.run.compile else None
     if missing is not None:
         raise ValueError(f"run.compile=true is not possible: {missing}, or leave out run.compile.")
+    if recipe.run.capture:  # what is known by now; the trainer checks model and objective
+        precision, is_fused = chosen_precision(recipe, process.device), recipe.optimizer.kind == "adamw"
+        reasons = reasons_to_wait(process.device, process.world, precision, is_fused)
+        check_capture([*reasons, *([RECOMPUTES] if recipe.run.recompute else [])])
     if process.world > 1 and recipe.run.parallel == "fsdp" and (recipe.model.adapters or not job.keeps_all):
         raise ValueError("the part that is kept cannot be extracted from sharded weights; set run.parallel=ddp.")
     if not job.keeps_all and recipe.data.test is not None:

@@ -26,6 +26,7 @@ from glassformer.training.parallel import all_gather, full_tensor, gathered_weig
 from glassformer.training.schedules import Schedule, warmup_cosine
 
 Precision = Literal["float32", "bfloat16", "float16"]
+RECOMPUTES = "run.recompute saves random states"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -89,6 +90,23 @@ class StepReport:
     seconds: float  # duration of this step
     fraction: float  # of the run that is done
     skipped: bool = False  # float16 overflowed: the scale was lowered and no weight changed
+
+
+def reasons_to_wait(device: torch.device, processes: int, precision: Precision, is_fused: bool) -> list[str]:
+    """Return why each step must be read before weights change; ``is_fused``: every optimizer is a fused AdamW."""
+    reasons = {
+        f"the device is a {device.type}, not a GPU of Nvidia": device.type != "cuda",
+        "several processes train": processes > 1,
+        "float16 adapts the scale of the loss to each step": precision == "float16",
+        "not all optimizers are fused AdamW": not is_fused,
+    }
+    return [reason for reason, holds in reasons.items() if holds]
+
+
+def check_capture(reasons: Sequence[str]) -> None:
+    """Raise if there are reasons that keep a run, which is to capture its steps, from doing so."""
+    if reasons:
+        raise ValueError(f"run.capture=true is not possible: {'; '.join(reasons)}. Leave it out.")
 
 
 NamedSums = dict[str, tuple[Tensor, Count, float]]  # total, count and weight by name
@@ -201,23 +219,16 @@ class Trainer:
         reasons = self._reasons_to_wait()
         self._failed = None if reasons else torch.zeros((), dtype=torch.bool, device=self.device)
         reasons += obstacles(model, objective)
-        reasons += ["run.recompute saves random states"] if any(c.recomputes for c in calls_in(model)) else []
-        if capture and reasons:
-            raise ValueError(f"run.capture=true is not possible: {'; '.join(reasons)}. Leave it out.")
+        reasons += [RECOMPUTES] if any(call.recomputes for call in calls_in(model)) else []
+        if capture:
+            check_capture(reasons)
         captures = not reasons and capture is not False
         self.captured = CapturedSteps(self._step_on_device, model, self.optimizers, self.device) if captures else None
 
     def _reasons_to_wait(self) -> list[str]:
         """Return why each step must be read by the CPU before the weights change; empty: the device can decide."""
-        reasons = {
-            f"the device is a {self.device.type}, not a GPU of Nvidia": self.device.type != "cuda",
-            "several processes train": self._processes > 1,
-            "float16 adapts the scale of the loss to each step": self.scaler.is_enabled(),
-            "not all optimizers are fused AdamW": not all(
-                type(o) is AdamW and all(group["fused"] for group in o.param_groups) for o in self.optimizers
-            ),
-        }
-        return [reason for reason, holds in reasons.items() if holds]
+        is_fused = all(type(o) is AdamW and all(group["fused"] for group in o.param_groups) for o in self.optimizers)
+        return reasons_to_wait(self.device, self._processes, self.settings.precision, is_fused)
 
     def _check_processes(self, wrap: Any) -> None:
         if self._processes > 1 and wrap is None:

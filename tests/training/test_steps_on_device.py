@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from glassformer.training import build
 from glassformer.training.block_calls import VERSIONS
 from glassformer.training.logging.progress import Monitor
 from glassformer.training.loop import Settings, StepReport, Trainer, TrainModule
@@ -30,7 +31,9 @@ from glassformer.training.objectives.base import (
 )
 from glassformer.training.objectives.causal_lm import NextToken
 from glassformer.training.objectives.classification import Classification, ClassificationExample
+from glassformer.training.objectives.job import job_of
 from glassformer.training.optim import adamw, muon_and_adamw
+from glassformer.training.parallel import Process
 from glassformer.training.session import Session
 from tests.helpers import largest_difference
 from tests.training.objectives.models import seeded
@@ -225,6 +228,29 @@ def test_where_steps_can_be_captured_and_where_they_are_refused() -> None:
     assert plain.captured is None
     muon = Trainer(model, NextToken(), plain.batches, muon_and_adamw(model, 1e-2), Settings(steps=1))
     assert "not all optimizers are fused AdamW" in muon._reasons_to_wait()
+
+
+@pytest.mark.parametrize(
+    ("device", "world", "changes", "reason"),
+    [
+        ("cpu", 1, [], "the device is a cpu, not a GPU"),
+        ("cuda", 2, [], "several processes train"),
+        ("cuda", 1, ["run.precision=float16"], "float16 adapts the scale"),
+        ("cuda", 1, ["optimizer.kind=muon"], "not all optimizers are fused AdamW"),
+        ("cuda", 1, ["run.recompute=true"], "run.recompute saves random states"),
+    ],
+)
+def test_a_run_that_cannot_capture_is_refused_before_anything_is_written(
+    device: str, world: int, changes: list[str], reason: str, tmp_path: Path
+) -> None:
+    recipe = small("lm-bpe", tmp_path, "run.capture=true", "run.precision=float32", *changes)
+    process = Process(torch.device(device), world=world)
+    with pytest.raises(ValueError, match=rf"run.capture=true is not possible: .*{reason}"):
+        build._check(recipe, job_of(recipe), process)
+    if device == "cpu":
+        with pytest.raises(ValueError, match=r"run\.capture=true is not possible"):
+            trained(recipe, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
