@@ -356,13 +356,7 @@ class Trainer:
         else:
             on_device = [batch.to(self.device, non_blocking=True) for batch in batches]
             losses, values = self._step_on_device(on_device, counts)
-        if values.is_cpu:
-            return {"losses": losses, "numbers": values}
-        numbers = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-        numbers.copy_(values, non_blocking=True)
-        ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        ready.record(torch.cuda.current_stream(self.device))
-        return {"losses": losses, "numbers": numbers, "ready": ready}
+        return {"losses": losses, **_copying(values)}
 
     def _step_on_device(self, batches: Sequence[Batch], counts: Mapping[str, Count]) -> tuple[LossAccumulator, Tensor]:
         """Make a step of which the CPU reads nothing: return losses, and the gradient norm followed by their numbers.
@@ -417,6 +411,15 @@ class Trainer:
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, DTYPES[self.settings.precision])
+
+
+def _copying(values: Tensor) -> dict[str, Any]:
+    """Begin to copy numbers from a GPU; return their copy, and the event after which it is complete."""
+    numbers = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    numbers.copy_(values, non_blocking=True)
+    ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    ready.record(torch.cuda.current_stream(values.device))
+    return {"numbers": numbers, "ready": ready}
 
 
 def _not_finite(loss: float, grad_norm: float, step: int) -> FloatingPointError:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from glassformer.training import build
+from glassformer.training import build, loop
 from glassformer.training.block_calls import VERSIONS
 from glassformer.training.logging.progress import Monitor
 from glassformer.training.loop import Settings, StepReport, Trainer, TrainModule
@@ -43,6 +43,12 @@ from tests.training.test_loop import small as small_model
 from tests.training.test_loop import trainer
 
 later = pytest.mark.usefixtures("_later")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_to_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The numbers of a step are on the CPU already."""
+    monkeypatch.setattr(loop, "_copying", lambda values: {"numbers": values})
 
 
 @pytest.fixture
