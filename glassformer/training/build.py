@@ -128,7 +128,20 @@ def build_run(
     context = RunContext(recipe, tokenizer, make_facts(recipe, job, tokenizer, labels, start), folder / "tokens")
     examples = rank_zero_first(lambda: job.examples(context, parts))  # token files are written once
     run_fingerprint["examples"] = {part: getattr(rows, "fingerprint", None) for part, rows in examples.items()}
-    # The model, initialised from the run's seed.
+    return _assembled(context, job, start, parts, examples, run_fingerprint, process)
+
+
+def _assembled(
+    context: RunContext,
+    job: Job[Any],
+    start: StartModel | None,
+    parts: dict[str, Records[Any]],
+    examples: dict[str, Dataset[Any]],
+    run_fingerprint: dict[str, Any],
+    process: parallel.Process,
+) -> Run:
+    """Return the run, with a model that is initialised from its seed."""
+    recipe = context.recipe
     torch.manual_seed(recipe.run.seed)
     random.seed(recipe.run.seed)  # saved in checkpoints, whether or not it is used
     model = make_model(context, job, start).to(process.device)
