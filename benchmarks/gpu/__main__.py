@@ -5,13 +5,7 @@ Usage: python -m benchmarks.gpu [--rows a,b,c] [--out FOLDER] [--peer nanogpt=FO
 FOLDER/ROW.json. At the end FOLDER/table.md has the rows of the folder as one table. ``python -m benchmarks.report``
 makes docs/performance.md from such files.
 
-A row takes one to three minutes, most of it compiling. The whole table in calls of less than nine minutes:
-
-    --rows train-gpt2,train-lm-bytes,train-llama --peer nanogpt=FOLDER
-    --rows train-bert,train-transformer,encode-bert
-    --rows encode-texts,long-window-256,long-window-1024
-    --rows (those of decoding: --list shows them)
-    --check
+A row takes one to three minutes, most of it compiling.
 
 --check measures nothing: it compares every fast path with the formula on random shapes and types, forward and backward,
 and training steps as CUDA graphs and compiled whole. With --rows "TEXT;TEXT", only the checks whose names contain one

@@ -1,6 +1,8 @@
 """Whole training steps beside the formula: as CUDA graphs, compiled whole, and both; with one shape and with several.
 
-Six steps of the Trainer with a changing learning rate; compared are the losses and, at the end, the weights.
+Steps of the Trainer with a changing learning rate; compared are the losses and, at the end, the weights. Some are steps
+as CUDA graphs alone: of so many shapes that batches are enlarged, of two micro-batches, and of a model with windows,
+whose padded batches are ordinary steps.
 """
 
 import random
@@ -24,8 +26,9 @@ from glassformer.training.objectives.masked_lm import MaskedLM
 from glassformer.training.objectives.masking import Masking, MaskVocabulary
 from glassformer.training.optim import adamw
 
-STEPS, LR, VOCAB, WIDTH = 6, 1e-3, 300, 64
-ONE_SHAPE, SHAPES = (24,) * STEPS, (24, 17, 24, 30, 17, 24)  # tokens of the longest row, step by step
+LR, VOCAB, WIDTH = 1e-3, 300, 64
+# Tokens of the longest row, batch by batch. Many: two rounds until shapes are few and seen, and one of graphs.
+ONE_SHAPE, SHAPES, MANY = (24,) * 6, (24, 17, 24, 30, 17, 24), (24, 17, 30, 9, 21, 27) * 3
 WAYS = {
     "as CUDA graphs": (True, False),
     "compiled whole": (False, True),
@@ -42,6 +45,13 @@ class Case:
     facts: ModelConfig
     objective: Objective[Any]
     batches: tuple[Batch, ...]
+    accumulate: int = 1
+    compiles: bool = True  # is also checked compiled
+
+    @property
+    def steps(self) -> int:
+        """How many the batches are enough for."""
+        return len(self.batches) // self.accumulate
 
 
 def steps_run(case: Case, capture: bool, compiles: bool, device: str, dtype: torch.dtype, fast: bool) -> Values:
@@ -56,7 +66,10 @@ def steps_run(case: Case, capture: bool, compiles: bool, device: str, dtype: tor
         model.fused = False
         by_formula(model)
     settings = Settings(
-        steps=STEPS, precision="bfloat16" if is_mixed else "float32", schedule=lambda done: 1 - 0.5 * done
+        steps=case.steps,
+        accumulate=case.accumulate,
+        precision="bfloat16" if is_mixed else "float32",
+        schedule=lambda done: 1 - 0.5 * done,
     )
     batches = Several(case.batches[0], case.batches)
     trainer = Trainer(model, case.objective, batches, [adamw(model, LR)], settings, capture=capture and fast)
@@ -80,7 +93,7 @@ class Several(Repeated):
 
 
 def cases(device: str, chance: random.Random) -> Iterator[Case]:
-    """A decoder on full rows, and an encoder of masked words on padded ones."""
+    """A decoder on full rows, an encoder of masked words on padded ones, a decoder with windows on both."""
     generator = torch.Generator().manual_seed(chance.randint(0, 999))
     placed: Callable[[Batch], Batch] = Batch.pin_memory if device != "cpu" else lambda batch: batch
 
@@ -90,15 +103,28 @@ def cases(device: str, chance: random.Random) -> Iterator[Case]:
     shape = {"num_hidden_layers": 1, "num_attention_heads": 4, "hidden_size": WIDTH, "intermediate_size": 4 * WIDTH}
     gpt2 = facts_of("gpt2", "lm", n_layer=1, n_head=4, n_embd=WIDTH, n_positions=64, vocab_size=VOCAB)
     bert = facts_of("bert", "lm", **shape, vocab_size=VOCAB, max_position_embeddings=64)
+    mistral = facts_of(
+        "mistral", "lm", **shape, num_key_value_heads=2, sliding_window=8, vocab_size=VOCAB, max_position_embeddings=64
+    )
     masked = MaskedLM(masking=Masking(vocabulary=MaskVocabulary(VOCAB, 4, frozenset(range(5)))))
-    for name, lengths in (("of one shape", ONE_SHAPE), ("of several shapes", SHAPES)):
-        full = tuple(placed(next_tokens(rows(length + 1))) for length in lengths)
-        yield Case(f"GPT-2, batches {name}", gpt2, NextToken(), full)
+
+    def full(lengths: Sequence[int]) -> tuple[Batch, ...]:
+        return tuple(placed(next_tokens(rows(length + 1))) for length in lengths)
+
+    def padded(objective: Objective[Any], lengths: Sequence[int]) -> tuple[Batch, ...]:
         texts = [[row[: chance.randint(4, length)] for row in rows(length)] for length in lengths]
         texts = [[*rest, rows(length)[0]] for rest, length in zip(texts, lengths, strict=True)]
-        yield Case(
-            f"BERT, padded batches {name}", bert, masked, tuple(placed(masked.prepare(t, generator)) for t in texts)
-        )
+        return tuple(placed(objective.prepare(rows_of_text, generator)) for rows_of_text in texts)
+
+    lm, graphs = NextToken(), {"compiles": False}
+    for name, lengths in (("of one shape", ONE_SHAPE), ("of several shapes", SHAPES)):
+        yield Case(f"GPT-2, batches {name}", gpt2, lm, full(lengths))
+        yield Case(f"BERT, padded batches {name}", bert, masked, padded(masked, lengths))
+    yield Case("GPT-2, batches of many shapes", gpt2, lm, full(MANY), **graphs)
+    yield Case("BERT, padded batches of many shapes", bert, masked, padded(masked, MANY), **graphs)
+    yield Case("GPT-2, two micro-batches", gpt2, lm, full((24, 17) * 4), accumulate=2, **graphs)
+    both = tuple(batch for pair in zip(full(ONE_SHAPE), padded(lm, ONE_SHAPE), strict=True) for batch in pair)
+    yield Case("Mistral with a window, batches with and without padding", mistral, lm, both, **graphs)
 
 
 def steps_checks(device: str, chance: random.Random, *, compiles: bool) -> Iterator[tuple[str, Callable[..., Values]]]:
@@ -108,7 +134,8 @@ def steps_checks(device: str, chance: random.Random, *, compiles: bool) -> Itera
         if (capture and device == "cpu") or (compiled and not compiles):
             continue
         for case in found:
-            yield f"{STEPS} steps {way}: {case.name}", partial(steps_run, case, capture, compiled, device)
+            if case.compiles or not compiled:
+                yield f"{case.steps} steps {way}: {case.name}", partial(steps_run, case, capture, compiled, device)
     if device == "cpu":
         for case in found:
-            yield f"{STEPS} steps: {case.name}", partial(steps_run, case, False, False, device)
+            yield f"{case.steps} steps: {case.name}", partial(steps_run, case, False, False, device)

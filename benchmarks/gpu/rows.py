@@ -18,11 +18,11 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.timing import Ceilings, Timing, measure_ceilings, release
+from benchmarks.report import GROUPS
 from glassformer.config.checks import check_choice
 
 # Modules that register rows; one that is not there has none.
 MODULES = ("benchmarks.gpu.training", "benchmarks.gpu.encoding", "benchmarks.gpu.long_context", "benchmarks.decode_gpu")
-GROUPS = ("training", "encoding", "decoding", "long context")
 
 
 @dataclass(frozen=True, kw_only=True)

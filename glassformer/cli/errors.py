@@ -60,8 +60,11 @@ def _environment_message(error: BaseException) -> str | None:
     """
     kind, first_line = type(error).__name__, str(error).partition("\n")[0]
     if kind == "OutOfMemoryError" or "can't allocate memory" in str(error):
-        return "there is not enough memory; use a smaller --batch-size, a shorter text or --dtype bfloat16."
-    if kind in ("LostProcessError", "FailedElsewhereError"):
+        return (
+            "there is not enough memory; use a smaller --batch-size, a shorter text or --dtype bfloat16; for a recipe, "
+            "lower batch.examples or batch.tokens."
+        )
+    if kind in ("LostProcessError", "FailedElsewhereError", "CaptureError"):
         return message(error)
     if _NO_GPU.search(first_line):
         return f"{first_line.rstrip('.')}; use the CPU: --device cpu, or run.device=cpu for a recipe."

@@ -205,7 +205,7 @@ class LoadingOptions:
             float32 for a shipped model.
         device: load onto cpu, cuda, cuda:1, mps or xpu.
         quantize: quantise the weights of linear layers to int8 or fp8, for a quarter of float32's memory; with int8,
-            decoding on a CPU is two to three times faster, with small changes in the results. fp8 is for GPUs.
+            decoding on a CPU is about twice as fast, with small changes in the results. fp8 is for GPUs.
     """
 
     panel: ClassVar[str] = MODEL

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from glassformer.training.recipe import Recipe
     from glassformer.training.session import Session
 
+_THREADS = re.compile(r"run(\.threads=|=.*\bthreads\b)")
 _CHANGE = re.compile(r"[A-Za-z_][\w.]*=")  # how KEY=VALUE begins; a path may have the sign further inside
 
 
@@ -157,6 +158,8 @@ def _read(
     if run.on_bad_row is not None:
         values["data.on_bad_row"] = run.on_bad_row
     if run.threads is not None:
+        if twice := [change for change in changes if _THREADS.match(change)]:
+            raise ValueError(f"set it once: --threads {run.threads} or {twice[-1]}.")
         values["run.threads"] = run.threads
     if run.init_from is not None:  # replaces the model of the recipe, but not the changes to it
         recipe_model = ("start=null", "lineage=null", "sizes={}", "facts={}", "helper={}")
@@ -255,8 +258,9 @@ def _print_groups(recipe: "Recipe", process: Any) -> None:
 
     from glassformer.training.build import build_run
     from glassformer.training.optim import list_groups
+    from glassformer.training.threads import computing_with
 
-    with tempfile.TemporaryDirectory() as folder:
+    with computing_with(recipe.run.threads), tempfile.TemporaryDirectory() as folder:
         run = build_run(recipe, Path(folder), process)
         rows = list_groups(run.trainer.optimizers, run.model)
     table = Table(box=None, pad_edge=False)

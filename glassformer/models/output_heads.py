@@ -66,8 +66,8 @@ class LMHead(nn.Module):
         """Whether this head can return the loss of such vectors without holding all logits.
 
         It must be fused. It holds the logits where something else reads or changes them: a hook on their way (but not
-        a hook of all modules, such as those that count operators), another ``forward`` or another module in the place of its matrix (an adapter, int8 weights), or the scaled gradients of
-        float16.
+        a hook of all modules, such as those that count operators), another ``forward`` or another module in the place
+        of its matrix (an adapter, int8 weights), or the scaled gradients of float16.
         """
         is_plain = self.out is None or (type(self.out) is Linear and calls_only_itself(self.out))
         return self.fused and is_plain and calls_only_itself(self) and product_dtype(x) != torch.float16

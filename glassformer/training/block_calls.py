@@ -28,6 +28,7 @@ from torch.utils.checkpoint import checkpoint
 from glassformer.config.checks import check_choice
 from glassformer.nn.block import Block
 from glassformer.nn.kernels.compiler import prepare_compiler
+from glassformer.nn.kernels.step_kernels import HAS_COMPILER, HAS_TRITON
 from glassformer.nn.layers import TransformerBlock
 
 
@@ -79,6 +80,22 @@ def checkpoint_blocks(model: nn.Module) -> None:
         raise ValueError("the whole model is compiled as one graph; compile its blocks to recompute them.")
     for call in block_calls(model):
         call.recomputes = True
+
+
+def missing_compiler(device: torch.device) -> str | None:
+    """Return what ``torch.compile`` lacks to make code for a device, and the remedy; None: nothing that is known of."""
+    if device.type == "cuda" and not HAS_TRITON:
+        return (
+            f"torch.compile needs {'the package triton' if HAS_COMPILER else 'a C compiler, such as gcc'}: install it"
+        )
+    if device.type == "cpu":
+        from torch._inductor.cpp_builder import get_cpp_compiler
+
+        try:
+            get_cpp_compiler()
+        except RuntimeError:
+            return "torch.compile needs a C++ compiler: install one, such as g++, or name one in the variable CXX"
+    return None
 
 
 def compile_model(

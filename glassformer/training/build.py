@@ -18,11 +18,11 @@ from glassformer.data.loader import Dataset, Loader
 from glassformer.data.token_files import tokenizer_fingerprint
 from glassformer.training import parallel
 from glassformer.training.adapters import adapter_state, fingerprint
-from glassformer.training.block_calls import checkpoint_blocks, compile_model
+from glassformer.training.block_calls import checkpoint_blocks, compile_model, missing_compiler
 from glassformer.training.build_model import StartModel, check_new, make_facts, make_model, make_tokenizer, start_model
 from glassformer.training.capture import obstacles
 from glassformer.training.checkpoint import CheckpointError, check
-from glassformer.training.loop import Precision, Settings, Trainer
+from glassformer.training.loop import RECOMPUTES, Precision, Settings, Trainer, check_capture, reasons_to_synchronise
 from glassformer.training.objectives.base import Batch, Objective
 from glassformer.training.objectives.job import HasLengths, Job, RunContext, job_of, without_smoothing
 from glassformer.training.optim import adamw, muon_and_adamw
@@ -109,7 +109,7 @@ def build_run(
         checkpoint: of a run to resume; compared before anything is trained or written.
         begin: called, by the first process, when all is in order, before anything is written.
     """
-    recipe = replace(recipe, run=replace(recipe.run, precision=chosen_precision(recipe, process.device)))
+    recipe = replace(recipe, run=replace(recipe.run, precision=chosen_precision(recipe, process.device, checkpoint)))
     if checkpoint is not None:
         recipe = _with_existing_start(recipe, checkpoint)
     # Read the data, and compare what is known by now with the checkpoint.
@@ -128,7 +128,20 @@ def build_run(
     context = RunContext(recipe, tokenizer, make_facts(recipe, job, tokenizer, labels, start), folder / "tokens")
     examples = rank_zero_first(lambda: job.examples(context, parts))  # token files are written once
     run_fingerprint["examples"] = {part: getattr(rows, "fingerprint", None) for part, rows in examples.items()}
-    # The model, initialised from the run's seed.
+    return _assembled(context, job, start, parts, examples, run_fingerprint, process)
+
+
+def _assembled(
+    context: RunContext,
+    job: Job[Any],
+    start: StartModel | None,
+    parts: dict[str, Records[Any]],
+    examples: dict[str, Dataset[Any]],
+    run_fingerprint: dict[str, Any],
+    process: parallel.Process,
+) -> Run:
+    """Return the run, with a model that is initialised from its seed."""
+    recipe = context.recipe
     torch.manual_seed(recipe.run.seed)
     random.seed(recipe.run.seed)  # saved in checkpoints, whether or not it is used
     model = make_model(context, job, start).to(process.device)
@@ -151,10 +164,18 @@ def build_run(
     )
 
 
-def chosen_precision(recipe: Recipe, device: torch.device) -> Precision:
-    """Return the precision of the products: with ``auto``, bfloat16 on a GPU that computes with it, else float32."""
+def chosen_precision(recipe: Recipe, device: torch.device, checkpoint: Path | None = None) -> Precision:
+    """Return the precision of the products: with ``auto`` that of the checkpoint to resume, or else of the device."""
     if recipe.run.precision != "auto":
         return recipe.run.precision
+    if checkpoint is not None:
+        saved: Precision = fingerprint_of(checkpoint)["recipe"]["run"]["precision"]
+        return saved
+    return fast_precision(device)
+
+
+def fast_precision(device: torch.device) -> Precision:
+    """Return bfloat16 for a GPU that computes with it, else float32."""
     return "bfloat16" if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0) else "float32"
 
 
@@ -191,6 +212,13 @@ def _check(recipe: Recipe, job: Job[Any], process: parallel.Process) -> None:
     job.check()
     if recipe.model.start is None:
         check_new(recipe.model, job.head)
+    missing = missing_compiler(process.device) if recipe.run.compile else None
+    if missing is not None:
+        raise ValueError(f"run.compile=true is not possible: {missing}, or leave out run.compile.")
+    if recipe.run.capture:  # what is known by now; the trainer checks model and objective
+        precision, is_fused = chosen_precision(recipe, process.device), recipe.optimizer.kind == "adamw"
+        reasons = reasons_to_synchronise(process.device, process.world, precision, is_fused)
+        check_capture([*reasons, *([RECOMPUTES] if recipe.run.recompute else [])])
     if process.world > 1 and recipe.run.parallel == "fsdp" and (recipe.model.adapters or not job.keeps_all):
         raise ValueError("the part that is kept cannot be extracted from sharded weights; set run.parallel=ddp.")
     if not job.keeps_all and recipe.data.test is not None:

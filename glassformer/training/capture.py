@@ -18,7 +18,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 from torch.optim import Optimizer
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from glassformer.config import BlockSparse
 from glassformer.models.stack import Stack
@@ -29,6 +31,12 @@ from glassformer.training.objectives.base import Batch, Count, Objective, is_tra
 FEW_SHAPES = 4  # more shapes than these are made fewer by padding
 LIMIT = 128  # graphs
 REMEDY = "set run.capture=false (from Python: Trainer(…, capture=False)) for ordinary steps"
+
+
+class CaptureError(RuntimeError):
+    """A step cannot be recorded as a CUDA graph."""
+
+
 Step = Callable[[Sequence[Batch], Mapping[str, Count]], tuple[Any, Tensor]]  # returns tensors on the device
 Shapes = tuple[tuple[str, torch.Size, torch.dtype], ...]
 
@@ -50,7 +58,7 @@ class CapturedSteps:
     Args:
         step: everything that a step does, from batches on the device on.
         model: which the step trains.
-        optimizers: whose learning rates may change from step to step, and nothing else of their settings.
+        optimizers: whose learning rates may change from step to step; graphs are recorded anew if other settings do.
         device: a GPU.
     """
 
@@ -64,17 +72,17 @@ class CapturedSteps:
         self._pool: Any = None
         self._enlarges = False
         self._memory: tuple[int, ...] = ()
+        self._settings: list[object] = []
 
     def __call__(self, batches: Sequence[Batch], counts: Mapping[str, Count]) -> tuple[Any, Tensor]:
         """Make one step with batches that are on the CPU; ``counts`` are those of the whole step."""
         if self._enlarges:
-            larger = [batch.enlarged(self._longest) for batch in batches]
-            batches = batches if any(map(self._inspects_values, larger)) else larger
+            batches = self.enlarged(batches)
         moved = [batch.to(self._device, non_blocking=True) for batch in batches]
-        self._forget_moved_weights()
+        self._forget_outdated()
         shapes = tuple((name, x.shape, x.dtype) for batch in moved for name, x in batch.tensors.items())
         numbers = _Numbers(batches, counts, self._device)
-        if _is_watched(self._model) or any(map(self._inspects_values, batches)):
+        if not self.can_capture(batches):
             return self._step(*numbers.attached(moved))
         graph = self._graphs.get(shapes)
         if graph is None and (shapes not in self._seen or len(self._graphs) >= LIMIT):
@@ -87,6 +95,15 @@ class CapturedSteps:
             graph = self._graphs[shapes] = _Graph(self._step, moved, numbers, self._optimizers, self._pool)
         return graph.replay(moved, numbers)
 
+    def enlarged(self, batches: Sequence[Batch]) -> list[Batch]:
+        """Return the batches as steps with many shapes compute them; as they are, if more padding rules a graph out."""
+        larger = [batch.enlarged(self._longest) for batch in batches]
+        return [*batches] if any(map(self._inspects_values, larger)) else larger
+
+    def can_capture(self, batches: Sequence[Batch]) -> bool:
+        """Whether a graph can repeat a step with these batches."""
+        return not self._is_watched() and not any(map(self._inspects_values, batches))
+
     def _inspects_values(self, batch: Batch) -> bool:
         """Whether Python code inspects values: of masks, for windows; of positions, if a row is too long."""
         is_masked = any(name in batch.inputs for name in ("mask", "target_mask"))
@@ -94,28 +111,63 @@ class CapturedSteps:
         is_long = self._longest is not None and max(lengths, default=0) > self._longest
         return is_long or (is_masked and self._has_windows)
 
-    def _forget_moved_weights(self) -> None:
-        """Drop all graphs if a weight or a state of an optimizer has moved to another address."""
+    def _forget_outdated(self) -> None:
+        """Drop all graphs if what they read is no longer there, or a setting that they recorded has changed."""
         tensors = [p for o in self._optimizers for group in o.param_groups for p in group["params"]]
         tensors += [x for o in self._optimizers for state in o.state.values() for x in state.values()]
         memory = tuple(x.data_ptr() for x in tensors if isinstance(x, Tensor))
-        if memory != self._memory:
-            self._memory = memory
+        settings = self._recorded_settings()
+        if (memory, settings) != (self._memory, self._settings):
+            self._memory, self._settings = memory, settings
             if self._graphs:  # after an ordinary step of each shape, which makes states that an optimizer lacks
                 self._seen.clear()
             self._graphs.clear()
             self._pool = None  # the memory of graphs that are gone cannot be shared
 
+    def _recorded_settings(self) -> list[object]:
+        """Which weights are trained, with which options besides the learning rate, and where by fused kernels."""
+        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        options = [{name: value for name, value in group.items() if name not in ("params", "lr")} for group in groups]
+        trained = [weight.requires_grad for weight in self._model.parameters()]
+        fused = [getattr(part, "fused", None) for part in self._model.modules()]
+        return [[id(group) for group in groups], options, trained, fused]  # learning rates are read from these groups
 
-def _is_watched(model: nn.Module) -> bool:
-    """Whether Python code is called in a step besides the model's own, which a graph would not call."""
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    on_weights = ("_backward_hooks", "_post_accumulate_grad_hooks")
-    return (
-        bool(thread_watches())
-        or any(getattr(part, name) for part in model.modules() for name in hooks)
-        or any(getattr(weight, name) for weight in model.parameters() for name in on_weights)
-    )
+    def _is_watched(self) -> bool:
+        """Whether Python code is called in a step besides its own, which a graph would not call."""
+        hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+        on_weights = ("_backward_hooks", "_post_accumulate_grad_hooks")
+        on_steps = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+        return (
+            bool(thread_watches() or _has_any_global_hook())  # type: ignore[no-untyped-call]
+            or bool(_global_optimizer_pre_hooks or _global_optimizer_post_hooks)
+            or any(getattr(part, name) for part in self._model.modules() for name in hooks)
+            or any(getattr(weight, name) for weight in self._model.parameters() for name in on_weights)
+            or any(getattr(optimizer, name) for optimizer in self._optimizers for name in on_steps)
+        )
+
+
+@contextmanager
+def recording(graph: torch.cuda.CUDAGraph, device: torch.device, pool: Any = None) -> Iterator[None]:
+    """Record what a device computes inside; after a failure, too, its current stream is the one before.
+
+    Raises:
+        CaptureError: something inside cannot be recorded.
+        torch.OutOfMemoryError: as it is.
+    """
+    try:
+        # A graph that fails to end leaves its own stream the current one. The data loader has threads of its own, which
+        # may call CUDA meanwhile.
+        with (
+            torch.cuda.device(device),
+            torch.cuda.stream(torch.cuda.current_stream(device)),
+            torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"),
+        ):
+            yield
+    except RuntimeError as error:
+        for cause in (error, error.__context__):  # the end of a graph fails, too, after an error inside
+            if isinstance(cause, torch.OutOfMemoryError):
+                raise cause from None
+        raise CaptureError(f"this step cannot be recorded as a CUDA graph; {REMEDY}.") from error
 
 
 class _Numbers:
@@ -146,12 +198,8 @@ class _Graph:
         self._rates = [torch.tensor(group["lr"], dtype=torch.float32, device=device) for group in self._groups]
         self._graph = torch.cuda.CUDAGraph()
         arguments = numbers.attached(self._batches)
-        # The data loader has threads of its own, which may call CUDA meanwhile.
-        try:
-            with self._recordable(), torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
-                self._losses, self._values = step(*arguments)
-        except RuntimeError as error:
-            raise RuntimeError(f"this step cannot be recorded as a CUDA graph; {REMEDY}.") from error
+        with self._recordable(), recording(self._graph, device, pool):
+            self._losses, self._values = step(*arguments)
 
     @contextmanager
     def _recordable(self) -> Iterator[None]:

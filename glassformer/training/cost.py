@@ -27,7 +27,9 @@ from glassformer.inspect.account.counts import Workload
 from glassformer.inspect.account.memory import memory_of
 from glassformer.inspect.account.report import human
 from glassformer.inspect.account.trace import Kernels, sizes_of, trace_module
+from glassformer.training.block_calls import missing_compiler
 from glassformer.training.build import Run, batch_plan
+from glassformer.training.capture import recording
 from glassformer.training.logging.progress import as_time
 from glassformer.training.logging.throughput import current_memory, memory_limit, peak_memory
 from glassformer.training.loop import DTYPES, Precision, TrainModule, evaluate
@@ -66,11 +68,20 @@ class CostEstimate:
     has_other_metrics: bool = False  # besides the loss, whose time is not known
     sizes: tuple[str, ...] = ()  # values of run.size that make the run smaller
     reasons: tuple[str, ...] = ()
-    can_compile: bool = False  # the whole step, for batches of one shape
+    precision: Precision = "float32"  # of the products
+    captures: bool = False  # steps as CUDA graphs
+    compiles: bool = False  # because the recipe says so
+    compiles_whole: bool = False  # model and loss as one graph, which is then not what was timed
+    can_compile: bool = False  # the whole step, for batches of one shape; the recipe leaves it open
+    no_compiler: str | None = None  # why nothing can be compiled on this machine
 
     @property
     def pays_to_compile(self) -> bool:
         """Whether compiling the whole step will save more time than it takes."""
+        return self._gains_by_compiling and self.no_compiler is None
+
+    @property
+    def _gains_by_compiling(self) -> bool:
         return self.can_compile and (self.step_seconds or 0.0) * self.steps * COMPILED_SAVES > COMPILING
 
     @property
@@ -103,7 +114,9 @@ class CostEstimate:
         validation = self.validation_seconds or 0.0
         share = f", {as_time(validation)} of it for validation" if validation >= max(60, 0.05 * self.seconds) else ""
         others = "; metrics other than the loss are not included" if self.has_other_metrics else ""
-        return f"estimated time: about {as_time(self.seconds)} at {_seconds(self.step_seconds)} per step{share}{others}"
+        before = ", before compilation" if self.compiles_whole or self.pays_to_compile else ""
+        pace = f"{_seconds(self.step_seconds)} per step"
+        return f"estimated time: about {as_time(self.seconds)} at {pace}{before}{share}{others}"
 
     def warnings(self) -> list[str]:
         """Return what the user should know before a long wait, or before the memory or the disk is full."""
@@ -121,6 +134,8 @@ class CostEstimate:
             warnings.append(
                 f"the run takes about {self.seconds / 3600:.1f} hours on this machine. Set {' or '.join(remedies)}."
             )
+        if self._gains_by_compiling and self.no_compiler is not None:
+            warnings.append(f"model and loss are not compiled, which would make steps faster: {self.no_compiler}.")
         if self.disk > self.disk_limit:
             warnings.append(
                 f"checkpoints and the model need about {_bytes(self.disk)} of disk, and {_bytes(self.disk_limit)} is "
@@ -132,9 +147,10 @@ class CostEstimate:
         """Return two mappings for the log: values that are equal on every machine, and those measured on this one."""
         fixed = {"parameters": self.parameters, "trained_parameters": self.trained_parameters}
         fixed |= {"tokens_per_step": self.tokens_per_step}
-        measured = {"memory": self.memory, "memory_limit": self.memory_limit, "seconds": self.seconds}
+        measured: dict[str, Any] = {"memory": self.memory, "memory_limit": self.memory_limit, "seconds": self.seconds}
         measured |= {"step_seconds": self.step_seconds, "validation_seconds": self.validation_seconds}
-        measured |= {"threads": torch.get_num_threads()}
+        measured |= {"threads": torch.get_num_threads(), "precision": self.precision, "capture": self.captures}
+        measured |= {"compile": self.compiles or self.pays_to_compile}
         return fixed, measured | {"disk": self.disk, "reasons": list(self.reasons)}
 
 
@@ -157,6 +173,10 @@ def estimate_memory(run: Run, process: Process, folder: Path) -> CostEstimate:
         disk_limit=shutil.disk_usage(folder).free,
         has_other_metrics=type(run.job).metrics is not Job.metrics and not {"valid", "test"}.isdisjoint(run.parts),
         sizes=tuple(unused_sizes(recipe)),
+        precision=trainer.settings.precision,
+        captures=trainer.captured is not None,
+        compiles=bool(recipe.run.compile),
+        compiles_whole=getattr(trainer.train_module, "is_compiled", False),  # a wrapper has no such attribute
     )
     # Peak memory of one step, on fake tensors of the size of the first batches.
     with _unchanged(run, process):
@@ -181,12 +201,16 @@ def add_times(estimate: CostEstimate, run: Run, process: Process) -> CostEstimat
             seconds = _step_seconds(run, process, estimate.steps) * run.trainer.settings.accumulate
             passes = _validation_batches(run)
             validation = passes * _forward_seconds(run, process.device) / process.world if passes else 0.0
-            can_compile = run.trainer.captured is not None and _has_one_shape(run, process)
+            can_compile = run.recipe.run.compile is None and run.trainer.captured is not None
+            if can_compile:
+                can_compile = _have_one_shape(_first_batches(run, process, 1 + TIMED_STEPS), process.device)
     except Exception as error:
         if process.world > 1:  # the others wait for this process
             raise
         return replace(estimate, reasons=(*estimate.reasons, f"time is not estimated: {_first_line(error)}"))
-    return replace(estimate, step_seconds=seconds, validation_seconds=validation, can_compile=can_compile)
+    estimate = replace(estimate, step_seconds=seconds, validation_seconds=validation)
+    no_compiler = missing_compiler(process.device) if can_compile else None
+    return replace(estimate, can_compile=can_compile, no_compiler=no_compiler)
 
 
 def fastest_threads(estimate: CostEstimate, run: Run, process: Process) -> str | None:
@@ -268,7 +292,7 @@ def _peak_bytes(run: Run, process: Process) -> int:
 
 def _added_bytes(run: Run, process: Process) -> int:
     """Return the peak bytes that the first steps add: activations, gradients and optimizer states."""
-    batch = _largest_batch(run)
+    batch = _as_computed(run, [_largest_batch(run), *_first_batches(run, process, 1 + TIMED_STEPS)])[0]
     inputs = [batch.inputs, batch.labels]
     kernels: Kernels = "cpu" if process.device.type == "cpu" else "gpu"
     trace = trace_module(_TrainingStep(run, batch), inputs, "train", kernels=kernels)
@@ -332,7 +356,8 @@ def _step_seconds(run: Run, process: Process, steps: int) -> float:
     captures = run.trainer.captured is not None
     is_compiled = bool(run.recipe.run.compile) and not captures
     untimed = 2 if is_compiled else 1
-    batches = _first_batches(run, process, untimed + max(1, min(TIMED_STEPS, steps // 10)))
+    count = untimed + max(1, min(TIMED_STEPS, steps // 10))
+    batches = _as_computed(run, _first_batches(run, process, count))
     timed: list[float] = []
     for batch in batches:
         timed.append(_pass_seconds(run, process, batch))
@@ -346,7 +371,7 @@ def _step_seconds(run: Run, process: Process, steps: int) -> float:
 def _pass_seconds(run: Run, process: Process, batch: Batch) -> float:
     """Return the seconds of a forward and a backward pass; no weight changes.
 
-    Where the steps of the run will be CUDA graphs, the passes are timed as one.
+    Where the run will make such a step as a CUDA graph, the passes are timed as one.
     """
     module = run.trainer.train_module if _is_sharded(run, process) else TrainModule(run.model, run.objective)
     run.model.train()
@@ -354,9 +379,9 @@ def _pass_seconds(run: Run, process: Process, batch: Batch) -> float:
     on_device = batch.to(process.device)
     _backward(run, module, on_device)
     seconds = _now(process.device) - start
-    if run.trainer.captured is not None:
+    if run.trainer.captured is not None and run.trainer.captured.can_capture([batch]):
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with recording(graph, process.device):
             _backward(run, module, on_device)
         start = _now(process.device)
         graph.replay()
@@ -373,10 +398,15 @@ def _backward(run: Run, module: nn.Module, batch: Batch) -> None:
     share.backward()
 
 
-def _has_one_shape(run: Run, process: Process) -> bool:
-    """Whether the first batches have the same shapes, with which compiled code is made once."""
-    batches = _first_batches(run, process, 1 + TIMED_STEPS)
-    on_device = (batch.to(process.device) for batch in batches)  # with the positions that are counted in the loss
+def _as_computed(run: Run, batches: list[Batch]) -> list[Batch]:
+    """Return batches as steps compute them: with more padding, if they have several shapes and become CUDA graphs."""
+    captured = run.trainer.captured
+    return batches if captured is None or _have_one_shape(batches, run.trainer.device) else captured.enlarged(batches)
+
+
+def _have_one_shape(batches: Sequence[Batch], device: torch.device) -> bool:
+    """Whether batches have the same shapes, with which compiled code is made once."""
+    on_device = (batch.to(device) for batch in batches)  # with the positions that are counted in the loss
     return len({tuple((name, x.shape) for name, x in batch.tensors.items()) for batch in on_device}) == 1
 
 

@@ -8,7 +8,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -27,6 +27,7 @@ from glassformer.training.parallel import all_gather, full_tensor, gathered_weig
 from glassformer.training.schedules import Schedule, warmup_cosine
 
 Precision = Literal["float32", "bfloat16", "float16"]
+RECOMPUTES = "run.recompute saves random states"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -92,6 +93,23 @@ class StepReport:
     skipped: bool = False  # float16 overflowed: the scale was lowered and no weight changed
 
 
+def reasons_to_synchronise(device: torch.device, processes: int, precision: Precision, is_fused: bool) -> list[str]:
+    """Return why each step must be read before weights change; ``is_fused``: every optimizer is a fused AdamW."""
+    reasons = {
+        f"the device is {device.type}, not an NVIDIA GPU": device.type != "cuda",
+        "several processes train": processes > 1,
+        "float16 adapts the scale of the loss to each step": precision == "float16",
+        "not all optimizers are fused AdamW": not is_fused,
+    }
+    return [reason for reason, holds in reasons.items() if holds]
+
+
+def check_capture(reasons: Sequence[str]) -> None:
+    """Raise if there are reasons that keep a run, which is to capture its steps, from doing so."""
+    if reasons:
+        raise ValueError(f"run.capture=true is not possible: {'; '.join(reasons)}. Leave it out.")
+
+
 NamedSums = dict[str, tuple[Tensor, Count, float]]  # total, count and weight by name
 
 
@@ -103,6 +121,11 @@ class TrainModule(nn.Module):
         self.model = model
         self.objective = objective
         self._compiled: Callable[..., tuple[Tensor, NamedSums, NamedSums]] | None = None
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether model and loss are compiled as one graph."""
+        return self._compiled is not None
 
     def compile_whole(self, **options: Any) -> None:
         """Compile model and loss as one graph, with the options of ``torch.compile``; at the first call."""
@@ -193,28 +216,22 @@ class Trainer:
         self._start = self._last_report = time.perf_counter()
         self._rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in self.optimizers]
         self._parameters = [p for o in self.optimizers for group in o.param_groups for p in group["params"]]
+        self._unfetched: list[QueuedStep] = []  # at most two
         self._check_processes(wrap)
         # Whether a step leaves it to the device to skip an update that is not finite.
         reasons = self._reasons_to_synchronise()
         self._failed = None if reasons else torch.zeros((), dtype=torch.bool, device=self.device)
         reasons += obstacles(model, objective)
-        reasons += ["run.recompute saves random states"] if any(c.recomputes for c in calls_in(model)) else []
-        if capture and reasons:
-            raise ValueError(f"run.capture=true is not possible: {'; '.join(reasons)}. Leave it out.")
+        reasons += [RECOMPUTES] if any(call.recomputes for call in calls_in(model)) else []
+        if capture:
+            check_capture(reasons)
         captures = not reasons and capture is not False
         self.captured = CapturedSteps(self._step_on_device, model, self.optimizers, self.device) if captures else None
 
     def _reasons_to_synchronise(self) -> list[str]:
-        """Return why the CPU must have a step's loss and gradient norm before weights change; empty: it need not."""
-        reasons = {
-            f"the device is {self.device.type}, not an NVIDIA GPU": self.device.type != "cuda",
-            "several processes train": self._processes > 1,
-            "float16 adapts the scale of the loss to each step": self.scaler.is_enabled(),
-            "not all optimizers are fused AdamW": not all(
-                type(o) is AdamW and all(group["fused"] for group in o.param_groups) for o in self.optimizers
-            ),
-        }
-        return [reason for reason, holds in reasons.items() if holds]
+        """Return why each step must be read by the CPU before the weights change; empty: the device can decide."""
+        is_fused = all(type(o) is AdamW and all(group["fused"] for group in o.param_groups) for o in self.optimizers)
+        return reasons_to_synchronise(self.device, self._processes, self.settings.precision, is_fused)
 
     def _check_processes(self, wrap: Any) -> None:
         if self._processes > 1 and wrap is None:
@@ -228,19 +245,30 @@ class Trainer:
     def __iter__(self) -> Iterator[StepReport]:
         """Make all remaining steps. When it ends, the optimizers have their initial learning rates again."""
         self._start = time.perf_counter()
-        queued: QueuedStep | None = None
         try:
             while self._fraction(self.step) < 1:
-                before, queued = queued, self._queue()
-                if before is not None:
-                    yield self._fetch(before)
-                if self._failed is None or self.must_fetch(self.step):
-                    yield self._fetch(queued)
-                    queued = None
-            if queued is not None:
-                yield self._fetch(queued)
+                try:
+                    self._unfetched.append(self._queue())
+                except Exception:  # of the step before it is not known yet whether it failed, which comes first
+                    while self._unfetched:
+                        yield self._fetch_next()
+                    raise
+                in_flight = 0 if self._failed is None or self.must_fetch(self.step) else 1
+                while len(self._unfetched) > in_flight:
+                    yield self._fetch_next()
+            while self._unfetched:
+                yield self._fetch_next()
         finally:
+            with suppress(FloatingPointError):  # of a step that nobody waits for, which changed nothing
+                while self._unfetched:
+                    self._fetch_next()
             self._scale_lr(1.0)
+
+    def _fetch_next(self) -> StepReport:
+        """Report the first of the steps whose numbers have not been fetched; if it failed, none of them is left."""
+        report = self._fetch(self._unfetched[0])
+        del self._unfetched[0]
+        return report
 
     def _fraction(self, step: int) -> float:
         """Return the fraction of the run that is done after ``step`` steps, or by now if it is limited by time."""
@@ -314,13 +342,14 @@ class Trainer:
 
         # Step, unless float16 overflowed. The scaler alone would skip only the optimizers whose own gradients did.
         overflowed = self.scaler.is_enabled() and not math.isfinite(grad_norm)
-        if not math.isfinite(means.loss) or not (overflowed or math.isfinite(grad_norm)):
-            raise _not_finite(means.loss, grad_norm, self.step + 1)
+        failed = not math.isfinite(means.loss) or not (overflowed or math.isfinite(grad_norm))
         for optimizer in self.optimizers:
-            if not overflowed:
+            if not (overflowed or failed):
                 self.scaler.step(optimizer)
             optimizer.zero_grad()
         self.scaler.update()
+        if failed:
+            raise _not_finite(means.loss, grad_norm, self.step + 1)
         losses.processes = 1  # all have been added
         numbers = torch.cat((norm.detach().double().reshape(1).cpu(), losses.stacked().cpu()))
         return {"losses": losses, "numbers": numbers, "skipped": overflowed}
@@ -332,13 +361,7 @@ class Trainer:
         else:
             on_device = [batch.to(self.device, non_blocking=True) for batch in batches]
             losses, values = self._step_on_device(on_device, counts)
-        if values.is_cpu:
-            return {"losses": losses, "numbers": values}
-        numbers = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-        numbers.copy_(values, non_blocking=True)
-        ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        ready.record()
-        return {"losses": losses, "numbers": numbers, "ready": ready}
+        return {"losses": losses, **_copying(values)}
 
     def _step_on_device(self, batches: Sequence[Batch], counts: Mapping[str, Count]) -> tuple[LossAccumulator, Tensor]:
         """Make a step without copying to the CPU: return losses, and the gradient norm followed by their numbers.
@@ -382,6 +405,7 @@ class Trainer:
     def _forget(self, failed: QueuedStep) -> None:
         """Count neither a step that failed nor one that was queued after it, and let later ones change weights."""
         self.step, self.tokens_seen = failed.step - 1, failed.tokens_seen - failed.tokens
+        self._unfetched.clear()
         if self._failed is not None:
             self._failed.zero_()
 
@@ -392,6 +416,15 @@ class Trainer:
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, DTYPES[self.settings.precision])
+
+
+def _copying(values: Tensor) -> dict[str, Any]:
+    """Begin to copy numbers from a GPU; return their copy, and the event after which it is complete."""
+    numbers = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    numbers.copy_(values, non_blocking=True)
+    ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    ready.record(torch.cuda.current_stream(values.device))
+    return {"numbers": numbers, "ready": ready}
 
 
 def _not_finite(loss: float, grad_norm: float, step: int) -> FloatingPointError:

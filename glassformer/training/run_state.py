@@ -121,24 +121,12 @@ def write_run(
     else:
         write_exported(folder)
         _write(inside, "model", _by_plain_name(trainer.model) if base is None else adapter_state(trainer.model))
-    # Optimizers, and other objects with a state.
-    optimizers = []
-    for number, optimizer in enumerate(trainer.optimizers):
-        tensors, optimizer_values = optimizer_state(optimizer, trainer.model)
-        optimizers.append(optimizer_values)
-        _write(inside, f"optimizer{number}", tensors)
-    extra_values = {}
-    for name, extra in _checked(extras).items():
-        tensors, extra_values[name] = extra.state()
-        _write(inside, f"extra-{name}", tensors)
-    _write_random(inside, trainer.device)
     values = {
         "step": trainer.step,
         "tokens_seen": trainer.tokens_seen,
         "batches": trainer.batches.state(),
         "scaler": trainer.scaler.state_dict(),
-        "optimizers": optimizers,
-        "extras": extra_values,
+        **_write_states(inside, trainer, _checked(extras)),
         "processes": world_size(),
         "threads": torch.get_num_threads() if trainer.device.type == "cpu" else None,
         "seed": torch.initial_seed(),
@@ -146,6 +134,21 @@ def write_run(
         "identity": full_fingerprint,
     }
     on_rank_zero(partial(write_text, inside / "state.json", json.dumps(values, indent=2) + "\n"))
+
+
+def _write_states(inside: Path, trainer: Trainer, extras: Mapping[str, Stateful]) -> dict[str, Any]:
+    """Write the tensors of optimizers, extras and random generators; return what else belongs to the first two."""
+    optimizers = []
+    for number, optimizer in enumerate(trainer.optimizers):
+        tensors, optimizer_values = optimizer_state(optimizer, trainer.model)
+        optimizers.append(optimizer_values)
+        _write(inside, f"optimizer{number}", tensors)
+    extra_values = {}
+    for name, extra in extras.items():
+        tensors, extra_values[name] = extra.state()
+        _write(inside, f"extra-{name}", tensors)
+    _write_random(inside, trainer.device)
+    return {"optimizers": optimizers, "extras": extra_values}
 
 
 def read_run(

@@ -15,6 +15,7 @@ The folder::
 import json
 import os
 import shutil
+from collections import deque
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ from glassformer.families import lineages
 from glassformer.models.transformer import Transformer
 from glassformer.training.adapters import merged_with, save_adapters
 from glassformer.training.averaging import MovingAverage, load_average
-from glassformer.training.build import Run, build_run
+from glassformer.training.build import Run, build_run, fast_precision
 from glassformer.training.checkpoint import CheckpointError, Checkpoints, FolderLock, step_of
 from glassformer.training.cost import add_times, estimate_memory, fastest_threads
 from glassformer.training.evaluation import Evaluator, evaluation_note
@@ -45,7 +46,7 @@ from glassformer.training.recipe import Recipe
 from glassformer.training.recipe_files import write_recipe
 from glassformer.training.run_state import needs_base, read_run, write_model, write_run
 from glassformer.training.stopping import EarlyStopping, StopSignals
-from glassformer.training.threads import start_threads
+from glassformer.training.threads import computing_with, start_threads
 from glassformer.weights.reader import ConfigError
 from glassformer.weights.saving import naming_file, write_text
 
@@ -105,7 +106,7 @@ class Session:
         self.recipe, self.folder, self.process, self.monitor = recipe, folder, process, monitor
         self.checkpoints = Checkpoints(folder / "checkpoints", keep=recipe.run.keep)
         self._lock = FolderLock(folder)
-        with ExitStack() as undo:
+        with computing_with(recipe.run.threads), ExitStack() as undo:
             undo.callback(self._lock.release)
             # Check and lock the folder, then build the run.
             on_rank_zero(lambda: self._enter_folder(resume))
@@ -123,7 +124,8 @@ class Session:
             # Resume from the last checkpoint, or try everything once.
             self._notes = self._restore(latest, resume)
             undo.pop_all()
-        self._epoch, self._first_step = self.run.epoch, self.run.trainer.step
+        self._first_step = self.run.trainer.step
+        self._epochs = deque([self.run.epoch])  # of the steps that are not reported yet, and of the next one
 
     def _enter_folder(self, resume: bool) -> None:
         existing = next(path for path in (self.folder, *self.folder.parents) if path.exists())
@@ -187,11 +189,13 @@ class Session:
             missing = [
                 f"{path} does not exist; the checkpoint has what came from it" for path, now in pairs if path != now
             ]
+            notes += precision_notes(recipe, run, self.process.device, is_resumed=True)
             return [f"resuming after step {run.trainer.step:,}", *dict.fromkeys(missing), *notes, *run.notes()]
         self.evaluator.dry_run(self.recipe.evaluation.by, self.recipe.evaluation.samples)
         begins = ["no checkpoint was written yet, so the run begins"] if resume else []
         export = export_note(run)
-        return [*begins, *run.start_notes, *([] if export is None else [export]), *run.notes()]
+        precision = precision_notes(self.recipe, run, self.process.device, is_resumed=False)
+        return [*begins, *run.start_notes, *precision, *([] if export is None else [export]), *run.notes()]
 
     def _save_recipe(self) -> None:
         """From now on the folder holds a run, with the changes to its recipe included."""
@@ -239,7 +243,7 @@ class Session:
         )
         if log is not None and self.run.trainer.step == 0:
             log.write("cost", 0, *timed.record())
-        if self.recipe.run.compile is None and timed.pays_to_compile:
+        if timed.pays_to_compile:
             self.run.trainer.train_module.compile_whole()
             self._show_cost([COMPILES], [])
 
@@ -252,6 +256,7 @@ class Session:
     def _make_steps(self, log: RunLog | None, signals: StopSignals) -> None:
         trainer = self.run.trainer
         trainer.must_fetch = lambda step: self._is_due(step) or signals.received
+        trainer.after_update.append(lambda: self._epochs.append(self.run.epoch))
         if self.evaluator.average is not None:
             trainer.after_update.append(self.evaluator.average.update)
         for report in trainer if not self.stopping.is_over else ():
@@ -303,12 +308,12 @@ class Session:
         return self.process.is_first
 
     def _log_step(self, log: RunLog | None, report: StepReport) -> None:
+        epoch = self._epochs.popleft()
         if log is None:
             return
         values = {"loss": report.loss, "terms": report.terms, "parts": report.metrics, "lr": report.lr}
         values |= {"grad_norm": report.grad_norm, "tokens": report.tokens, "tokens_seen": report.tokens_seen}
-        measured = self.monitor.step(report, self._epoch)
-        self._epoch = self.run.epoch
+        measured = self.monitor.step(report, epoch)
         log.write("step", report.step, values | ({"skipped": True} if report.skipped else {}), measured)
 
     def _validate(self, log: RunLog | None, step: int) -> bool:
@@ -416,6 +421,16 @@ def save_model(path: Path, run: Run, checkpoints: Sequence[Path]) -> None:
         finally:
             shutil.rmtree(hidden, ignore_errors=True)
             shutil.rmtree(before, ignore_errors=True)
+
+
+def precision_notes(stated: Recipe, run: Run, device: torch.device, *, is_resumed: bool) -> list[str]:
+    """Return what is to be said about a precision that the stated recipe leaves open."""
+    used = run.trainer.settings.precision
+    if stated.run.precision != "auto":
+        return []
+    if is_resumed:
+        return [] if used == fast_precision(device) else [f"multiplying in {used}, as before"]
+    return [] if used == "float32" else [f"multiplying in {used}; run.precision=float32 is slower and more exact"]
 
 
 def export_note(run: Run) -> str | None:

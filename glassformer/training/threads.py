@@ -8,8 +8,10 @@ and the smallest number within a tenth of the fastest is used. Sums have another
 so a resumed run uses that of its checkpoint, with which it continues bit for bit.
 """
 
+import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +20,8 @@ import torch
 from glassformer.training.parallel import Process
 from glassformer.training.run_state import saved_threads
 
-VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # by which a user sets the number; torch follows them
+VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # by which a user sets the number, as torch reads them
+CONTROL_GROUP = Path("/sys/fs/cgroup")
 LEAST_STEPS = 100  # a shorter run is not worth a measurement
 TOLERANCE = 1.1  # of the fastest time
 SLOW = 1.5  # stop trying fewer threads once a count is this much slower than the fastest
@@ -50,16 +53,41 @@ def start_threads(threads: int | None, checkpoint: Path | None, process: Process
     is_set = threads is not None or any(os.environ.get(name) for name in VARIABLES)
     if saved is None:
         return ThreadPlan(not is_set and checkpoint is None and process.world == 1 and torch.get_num_threads() > 1)
-    if not is_set and saved <= (os.cpu_count() or 1):
+    if not is_set and saved <= usable_cores():
         torch.set_num_threads(saved)
         return ThreadPlan(False, (f"computing with {_count(saved)}, as before",))
     now = torch.get_num_threads()
     if now == saved:
         return ThreadPlan(False)
-    note = f"the checkpoint was written with {_count(saved)}, and this machine has {os.cpu_count()} cores"
+    reason = f"this process may use {_count(usable_cores(), 'core')}"
     if is_set:
-        note = f"the checkpoint was written with {_count(saved)}, and {_count(now)} were asked for"
+        setting = "run.threads" if threads is not None else next(name for name in VARIABLES if os.environ.get(name))
+        reason = f"this run uses {_count(now)} ({setting})"
+    note = f"the checkpoint was written with {_count(saved)}, and {reason}"
     return ThreadPlan(False, (f"{note}: results will differ in the last digits from a run without this stop",))
+
+
+@contextmanager
+def computing_with(threads: int | None) -> Iterator[None]:
+    """Compute with so many threads inside; None: with as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if threads is None else threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use: those it is bound to, or less if its control group has a quota."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for files in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):  # versions 2 and 1
+        paths = [CONTROL_GROUP / name for name in files]
+        if all(path.is_file() for path in paths):
+            quota, period = " ".join(path.read_text() for path in paths).split()
+            if quota not in ("max", "-1"):
+                cores = min(cores, math.ceil(int(quota) / int(period)))
+    return cores
 
 
 def choose_threads(time_pass: Callable[[], float]) -> str:
@@ -99,5 +127,5 @@ def _explain(chosen: int, most: int, seconds: Mapping[int, float]) -> str:
     )
 
 
-def _count(threads: int) -> str:
-    return f"{threads} thread{'' if threads == 1 else 's'}"
+def _count(number: int, what: str = "thread") -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 import typer
 
 from glassformer.cli import chat as talking
@@ -19,6 +20,7 @@ from glassformer.data.readers.delimited import read_columns
 from glassformer.data.readers.text import read_text
 from glassformer.data.records import AsText, BadRowError, Origin, SourceError, label_of
 from glassformer.generation.defaults import Advice, settings_for
+from glassformer.training.capture import CaptureError
 from glassformer.training.parallel import FailedElsewhereError, LostProcessError
 from glassformer.training.recipe_files import TYPES, RecipeError, read_recipe
 from glassformer.weights.files import WeightsError, open_weights
@@ -243,6 +245,8 @@ def test_what_input_can_cause_is_a_paragraph(error: Exception, capsys: pytest.Ca
         (FloatingPointError("the loss became nan at step 3; Try a lower lr."), "the loss became nan at step 3"),
         (LostProcessError("process 1 of 2 waited"), "process 1 of 2 waited"),
         (FailedElsewhereError("the first process failed"), "the first process failed"),
+        (CaptureError("this step cannot be recorded; set run.capture=false"), "set run.capture=false"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB."), "batch.examples or batch.tokens"),
         (RuntimeError("Found no NVIDIA driver on your system.\nPlease"), "Found no NVIDIA driver on your system; use"),
         (RuntimeError("No CUDA GPUs are available"), "run.device=cpu"),
         (AssertionError("Torch not compiled with CUDA enabled"), "--device cpu"),

@@ -334,6 +334,14 @@ def test_bad_rows_are_told_or_left_out(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "b" / "results.json").read_text())["notes"] == [counted]
 
 
+@pytest.mark.parametrize("change", ["run.threads=4", "run={threads: 4, steps: 9}"])
+def test_the_number_of_threads_is_set_once(change: str) -> None:
+    done = ask("train", "toy", "--threads", "1", change, "--print-config")
+    assert done.exit_code == 2
+    assert f"set it once: --threads 1 or {change}." in " ".join(done.stderr.split())
+    assert "threads: 1" in ask("train", "toy", "--threads", "1", "--print-config").stdout
+
+
 @pytest.mark.parametrize("stated", [["data.format=csv"], []])
 def test_commas_are_read_by_a_recipe_whose_own_files_have_semicolons(stated: list[str], tmp_path: Path) -> None:
     path = tmp_path / "train.csv"

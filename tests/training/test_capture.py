@@ -1,19 +1,27 @@
 """Which steps become CUDA graphs, and when graphs are forgotten; a step that counts calls stands for a recorded one."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+    register_module_full_backward_hook,
+    register_module_full_backward_pre_hook,
+)
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from glassformer import Transformer
 from glassformer.config import BlockSparse
 from glassformer.nn.observer import thread_watches
 from glassformer.training import capture
-from glassformer.training.capture import FEW_SHAPES, CapturedSteps, obstacles
+from glassformer.training.capture import FEW_SHAPES, CapturedSteps, CaptureError, obstacles, recording
 from glassformer.training.loop import TrainModule
 from glassformer.training.objectives.base import Batch
 from glassformer.training.objectives.causal_lm import NextToken
@@ -104,13 +112,13 @@ def test_graphs_are_forgotten_when_what_they_read_is_elsewhere(moved: str) -> No
 @pytest.mark.usefixtures("on_cpu")
 def test_many_shapes_become_few_but_no_longer_than_the_positions() -> None:
     run = counted(built("gpt2"))
-    for length in range(2, 2 + FEW_SHAPES + 1):
+    for length in range(8, 8 + FEW_SHAPES + 1):
         assert run.made(rows(length)) == "step"
-    assert run.made(rows(3)) == "step"
-    assert run.made(rows(4)) == "graph"  # padded to the same length
+    assert run.made(rows(9)) == "step"
+    assert run.made(rows(10)) == "graph"  # padded to the same length
     assert LONGEST == 24
-    assert rows(17).enlarged(20).inputs["ids"].shape == (8, 20)
-    assert rows(21).enlarged(20).inputs["ids"].shape == (8, 21)
+    assert rows(17).enlarged(20).inputs["ids"].shape == (1, 20)
+    assert rows(21).enlarged(20).inputs["ids"].shape == (1, 21)
     assert [run.made(rows(LONGEST - n)) for n in (0, 1)] == ["step", "graph"]
     assert [run.made(rows(LONGEST + 8)) for _ in range(2)] == ["step", "step"]  # the model reads these positions
 
@@ -146,6 +154,54 @@ def test_a_step_that_python_code_watches_is_an_ordinary_one() -> None:
         del thread_watches()[model.model_key]
 
 
+@pytest.mark.usefixtures("on_cpu")
+def test_hooks_of_optimizers_and_of_all_modules_are_called() -> None:
+    run = counted(built("gpt2"))
+    assert [run.made(rows(5, 5)) for _ in range(2)] == ["step", "graph"]
+    for register in (
+        run.optimizer.register_step_pre_hook,
+        run.optimizer.register_step_post_hook,
+        register_optimizer_step_pre_hook,
+        register_optimizer_step_post_hook,
+        register_module_forward_pre_hook,
+        register_module_forward_hook,
+        register_module_full_backward_pre_hook,
+        register_module_full_backward_hook,
+    ):
+        handle = register(lambda *_: None)  # type: ignore[operator]
+        try:
+            assert run.made(rows(5, 5)) == "step"
+        finally:
+            handle.remove()
+        assert run.made(rows(5, 5)) == "graph"
+
+
+def _exchange_groups(_: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.param_groups[:] = [dict(group) for group in optimizer.param_groups]  # as a loaded state does
+
+
+CHANGES: dict[str, Callable[[Any, torch.optim.Optimizer], object]] = {
+    "weight decay": lambda _, optimizer: optimizer.param_groups[0].update(weight_decay=0.5),
+    "betas": lambda _, optimizer: optimizer.param_groups[0].update(betas=(0.5, 0.5)),
+    "other groups": _exchange_groups,
+    "a frozen weight": lambda model, _: next(model.parameters()).requires_grad_(False),
+    "formulas": lambda model, _: setattr(model, "fused", False),
+    "formulas in one part": lambda model, _: setattr(model.decoder.blocks[0].attention.q, "fused", False),
+}
+
+
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("change", CHANGES)
+def test_graphs_are_forgotten_when_a_setting_changes(change: str) -> None:
+    model = built("gpt2")
+    run = counted(model)
+    assert [run.made(rows(5, 5)) for _ in range(2)] == ["step", "graph"]
+    run.optimizer.param_groups[0]["lr"] = 0.3  # the one that a graph takes from outside
+    assert run.made(rows(5, 5)) == "graph"
+    CHANGES[change](model, run.optimizer)
+    assert [run.made(rows(5, 5)) for _ in range(3)] == ["step", "graph", "graph"]
+
+
 def test_block_sparse_attention_is_not_one_graph() -> None:
     config = CONFIGS["bert"]
     assert config.encoder is not None
@@ -155,6 +211,44 @@ def test_block_sparse_attention_is_not_one_graph() -> None:
     assert obstacles(model, objective) == ["block-sparse attention reads the lengths of rows"]
     with pytest.raises(ValueError, match=r"not one graph: block-sparse .*Compile the blocks alone"):
         TrainModule(model, objective).compile_whole()
+
+
+# ---- recordings that fail
+
+
+class EndFails:
+    """A CUDA graph whose recording cannot be ended, as after an error inside."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
+        raise RuntimeError("operation failed due to a previous error during capture")
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_failed_recording_says_what_to_do_and_leaves_the_stream(ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[str] = []
+
+    class Stream:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __enter__(self) -> None: ...
+
+        def __exit__(self, *_: object) -> None:
+            left.append(self.name)
+
+    monkeypatch.setattr(torch.cuda, "device", nullcontext)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: "the one before")
+    monkeypatch.setattr(torch.cuda, "stream", Stream)
+    monkeypatch.setattr(torch.cuda, "graph", lambda *_, **__: nullcontext() if ends else EndFails())
+    graph: Any = None
+    remedy = r"cannot be recorded as a CUDA graph; set run\.capture=false"
+    with pytest.raises(CaptureError, match=remedy), recording(graph, CPU):
+        raise RuntimeError("operation not permitted when stream is capturing")
+    with pytest.raises(torch.OutOfMemoryError, match="tried to allocate"), recording(graph, CPU):
+        raise torch.OutOfMemoryError("tried to allocate 3 GiB")
+    assert left == ["the one before"] * 2
 
 
 # ---- that nothing else reads values, or copies them from the CPU

@@ -8,6 +8,7 @@ import copy
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,18 +21,47 @@ from glassformer import hub
 from glassformer.models.transformer import Transformer
 from glassformer.nn.cache import KVCache
 from glassformer.nn.kernels.compiler import VERSIONS
+from glassformer.training import block_calls
 from glassformer.training.block_calls import (
     Call,
     checkpoint_blocks,
     compile_model,
+    missing_compiler,
 )
 from glassformer.training.loop import evaluate
 from glassformer.training.objectives.causal_lm import NextToken
 from tests.configs import CONFIGS, tokens
 from tests.helpers import largest_difference, randomise, right_padded
+from tests.training.small_sessions import small, trained
 from tests.training.test_activation_checkpointing import gradients, made, model_inputs
 
 RAGGED = ((2, 7), (3, 5), (4, 9), (2, 4), (5, 6), (3, 11), (6, 8), (2, 13))  # rows and tokens of batches
+
+
+@pytest.fixture
+def without_compilers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    from torch._inductor import config
+
+    monkeypatch.setattr(block_calls, "HAS_TRITON", False)
+    with config.patch({"cpp.cxx": ("/nonexistent/g++",)}):
+        yield
+
+
+@pytest.mark.usefixtures("without_compilers")
+def test_a_machine_without_compilers_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {device: missing_compiler(torch.device(device)) or "" for device in ("cpu", "cuda")}
+    assert said["cpu"].startswith("torch.compile needs a C++ compiler: install one")
+    assert said["cuda"].startswith("torch.compile needs")
+    monkeypatch.setattr(block_calls, "HAS_TRITON", True)
+    assert missing_compiler(torch.device("cuda")) is None
+
+
+@pytest.mark.usefixtures("without_compilers")
+def test_a_run_that_cannot_be_compiled_does_not_begin(tmp_path: Path) -> None:
+    recipe = small("lm-bytes", tmp_path, "run.compile=true")
+    with pytest.raises(ValueError, match=r"run\.compile=true is not possible: torch\.compile needs a C\+\+ compiler"):
+        trained(recipe, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 class Counting:

@@ -9,14 +9,18 @@ import torch
 
 from glassformer.training import cost as cost_module
 from glassformer.training.build import Run, build_run
+from glassformer.training.capture import CapturedSteps
 from glassformer.training.cost import CostEstimate, add_times, estimate_memory
 from glassformer.training.logging.progress import Monitor
 from glassformer.training.logging.sinks import read_log
 from glassformer.training.logging.throughput import current_memory, memory_limit
+from glassformer.training.objectives import base
+from glassformer.training.objectives.causal_lm import NextToken
 from glassformer.training.parallel import Process
 from glassformer.training.recipe import Recipe
 from glassformer.training.recipe_files import recipe_names
 from glassformer.training.session import Session
+from tests.configs import built
 from tests.helpers import some_at_once
 from tests.inspect.levels import peak
 from tests.training.several import together
@@ -72,6 +76,24 @@ def test_warnings_name_what_is_too_small_and_what_to_change() -> None:
     assert "batch.micro_batches" in memory
     (disk,) = replace(ESTIMATE, steps=5, disk_limit=10**8).warnings()
     assert "520 MB of disk, and 100 MB is free" in disk
+
+
+def test_a_run_is_compiled_where_that_saves_time_and_is_possible() -> None:
+    long = replace(ESTIMATE, can_compile=True)
+    assert long.pays_to_compile
+    assert long.time_summary() == "estimated time: about 4:40:50 at 3.2 s per step, before compilation"
+    assert not replace(long, steps=50).pays_to_compile
+    without = replace(long, no_compiler="torch.compile needs the package triton: install it")
+    assert not without.pays_to_compile
+    assert "before compilation" not in str(without.time_summary())
+    assert (
+        "not compiled, which would make steps faster: torch.compile needs the package triton" in without.warnings()[-1]
+    )
+    assert replace(without, steps=5).warnings() == []
+    stated = replace(ESTIMATE, steps=500, compiles=True, compiles_whole=True, precision="bfloat16", captures=True)
+    assert "at 3.2 s per step, before compilation, 10:00 of it" in str(stated.time_summary())
+    measured = stated.record()[1]
+    assert [measured[name] for name in ("precision", "capture", "compile")] == ["bfloat16", True, True]
 
 
 def test_the_device_has_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,6 +238,33 @@ def timed(monkeypatch: pytest.MonkeyPatch, seconds: list[float]) -> list[float]:
 
     monkeypatch.setattr(cost_module, "_now", tick)
     return left
+
+
+def captured(run: Run) -> CapturedSteps:
+    return CapturedSteps(lambda *_: (None, torch.zeros(1)), run.model, run.trainer.optimizers, HERE.device)
+
+
+def test_a_step_that_the_run_does_not_capture_is_timed_as_an_ordinary_one(tmp_path: Path) -> None:
+    run = build_run(small("lm-bytes", tmp_path), tmp_path, HERE)
+    (full,) = cost_module._first_batches(run, HERE, 1)
+    run.trainer.captured = captured(run)
+    handle = run.model.register_forward_hook(lambda *_: None)
+    assert cost_module._pass_seconds(run, HERE, full) > 0
+    handle.remove()
+    windowed = replace(run, model=built("gpt_neo", torch.float32), objective=NextToken())
+    windowed.trainer.captured = captured(windowed)
+    padded = NextToken().prepare([[1, 2, 3, 4], [5, 6]], torch.Generator())
+    assert cost_module._pass_seconds(windowed, HERE, padded) > 0
+
+
+def test_memory_is_that_of_batches_as_steps_compute_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "round_up", lambda size, _: -(-size // 8) * 8)  # the rows are few and short
+    run = build_run(small("translate", tmp_path), tmp_path, HERE)
+    before, run.trainer.captured = cost_module._added_bytes(run, HERE), captured(run)
+    batches = cost_module._first_batches(run, HERE, 4)
+    assert all("mask" in batch.inputs for batch in cost_module._as_computed(run, batches))
+    assert cost_module._as_computed(run, batches[:1])[0] is batches[0]  # nothing is added to batches of one shape
+    assert cost_module._added_bytes(run, HERE) > before
 
 
 @pytest.mark.parametrize(

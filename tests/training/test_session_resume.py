@@ -9,14 +9,24 @@ import pytest
 import torch
 
 from glassformer import hub
-from glassformer.training import build_model
+from glassformer.training import build, build_model, session
 from glassformer.training.adapters import fingerprint
 from glassformer.training.checkpoint import CheckpointError
 from glassformer.training.logging.progress import Monitor
 from glassformer.training.logging.sinks import read_log
 from glassformer.training.recipe import Recipe
 from glassformer.training.session import Session
-from tests.training.small_sessions import HERE, Listens, Stopped, StopsAt, assert_refused, content, small, trained
+from tests.training.small_sessions import (
+    HERE,
+    Listens,
+    Stopped,
+    StopsAt,
+    assert_refused,
+    content,
+    losses,
+    small,
+    trained,
+)
 from tests.training.tiny_recipes import sentence
 
 FEW = ("run.steps=4", "run.checkpoint_every=2", "evaluation.every=2", "optimizer.warmup=0")
@@ -113,6 +123,23 @@ def test_the_model_that_a_run_began_from_may_move_or_go(
         for item in (tmp_path / "whole", out)
     ]
     assert states[0] == states[1]  # so that it can go on a second time
+
+
+def test_a_run_goes_on_in_its_precision_on_another_device(tmp_path: Path) -> None:
+    recipe = small("toy", tmp_path, *FEW)
+    begins = Listens()
+    with pytest.MonkeyPatch.context() as on_gpu:
+        for module in (build, session):
+            on_gpu.setattr(module, "fast_precision", lambda _: "bfloat16")
+        Session(recipe, tmp_path / "whole", HERE, begins).train()
+        out = stopped(recipe, tmp_path / "out")
+    assert "multiplying in bfloat16; run.precision=float32 is slower and more exact" in begins.notes
+    resumes = Listens()
+    Session(recipe, out, HERE, resumes, resume=True).train()
+    assert "multiplying in bfloat16, as before" in resumes.notes
+    assert losses(out) == losses(tmp_path / "whole")
+    stated = small("toy", tmp_path, *FEW, "run.precision=float32")
+    assert_refused(stated, out, r"run\.precision: was 'bfloat16', is 'float32'", resume=True)
 
 
 def test_a_checkpoint_that_stands_in_for_the_start_is_not_hashed(

@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from glassformer.training import threads
-from glassformer.training.build import build_run
+from glassformer.training.build import Run, build_run
 from glassformer.training.cost import estimate_memory, fastest_threads
 from glassformer.training.parallel import Process
 from glassformer.training.session import Session
@@ -24,7 +25,7 @@ def number(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     now = [16]
     monkeypatch.setattr(torch, "get_num_threads", lambda: now[-1])
     monkeypatch.setattr(torch, "set_num_threads", now.append)
-    monkeypatch.setattr("os.cpu_count", lambda: 16)
+    monkeypatch.setattr(threads, "usable_cores", lambda: 16)
     for name in threads.VARIABLES:
         monkeypatch.delenv(name, raising=False)
     return now
@@ -69,8 +70,13 @@ def test_what_the_user_sets_is_used(monkeypatch: pytest.MonkeyPatch, number: lis
     [
         (None, 2, 2, "computing with 2 threads, as before"),
         (2, 2, 2, None),
-        (4, 2, 4, "written with 2 threads, and 4 threads were asked for: results will differ in the last digits"),
-        (None, 32, 16, "written with 32 threads, and this machine has 16 cores: results will differ"),
+        (
+            4,
+            2,
+            4,
+            "written with 2 threads, and this run uses 4 threads (run.threads): results will differ in the last digits",
+        ),
+        (None, 32, 16, "written with 32 threads, and this process may use 16 cores: results will differ"),
         (None, None, 16, None),  # a checkpoint of a GPU
     ],
 )
@@ -87,6 +93,42 @@ def test_a_resumed_run_keeps_the_number_of_its_checkpoint(
     assert not plan.measures
     assert number[-1] == used
     assert [note in text for text in plan.notes] == ([] if note is None else [True])
+
+
+@pytest.mark.usefixtures("number")
+def test_who_set_another_number_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "saved_threads", lambda _: 2)
+    monkeypatch.setattr(threads, "usable_cores", lambda: 1)
+    (note,) = start_threads(None, Path("checkpoint"), CPU).notes
+    assert "this process may use 1 core:" in note
+    monkeypatch.setenv("OMP_NUM_THREADS", "16")  # torchrun does so
+    (note,) = start_threads(None, Path("checkpoint"), CPU).notes
+    assert "this run uses 16 threads (OMP_NUM_THREADS):" in note
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({}, 6),
+        ({"cpu.max": "max 100000"}, 6),
+        ({"cpu.max": "250000 100000"}, 3),
+        ({"cpu.max": "50000 100000"}, 1),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 6),
+        ({"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"}, 2),
+    ],
+)
+def test_cores_are_those_that_the_process_may_use(
+    files: dict[str, str], cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "CONTROL_GROUP", tmp_path)
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(6)), raising=False)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+    assert threads.usable_cores() == cores
+    monkeypatch.delattr("os.sched_getaffinity")
+    assert threads.usable_cores() == (64 if cores == 6 else cores)
 
 
 @pytest.fixture
@@ -115,6 +157,22 @@ def test_a_measurement_changes_no_random_number_and_no_weight(tmp_path: Path, mo
     assert torch.equal(torch.get_rng_state(), state)
     assert run.trainer.batches.state() == position
     assert all(torch.equal(tensor, weights[name]) for name, tensor in run.model.state_dict().items())
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_run_is_built_with_its_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    def build(*args: Any, **kwargs: Any) -> Run:
+        seen.append(torch.get_num_threads())
+        return build_run(*args, **kwargs)
+
+    monkeypatch.setattr("glassformer.training.session.build_run", build)
+    for number in (1, None):
+        changes = [] if number is None else [f"run.threads={number}"]
+        Session(small("toy", tmp_path, *changes), tmp_path / str(number), HERE, Listens())
+        assert torch.get_num_threads() == 2
+    assert seen == [1, 2]
 
 
 @pytest.mark.usefixtures("two_threads")

@@ -84,9 +84,9 @@ class Batch:
     def enlarged(self, longest: int | None = None) -> "Batch":
         """Return the same rows with more padding, on the right and in rows of padding alone, so that few shapes occur.
 
-        Sizes are rounded up in steps of at most an eighth (rows) and a quarter (lengths, from 32 tokens on, but not
-        beyond ``longest``). Batches with inputs or labels that are not one per token of the ids or of the target are
-        returned as they are.
+        Rows are rounded up by less than an eighth and lengths by less than a quarter, but not beyond ``longest``, so
+        the batch grows by two fifths at most. Batches with inputs or labels that are not one per token of the ids or of
+        the target are returned as they are.
         """
         sides = [(ids, mask) for ids, mask in (("ids", "mask"), ("target", "target_mask")) if ids in self.inputs]
         shapes = {self.inputs[ids].shape for ids, _ in sides}
@@ -109,8 +109,8 @@ def _enlarge(x: Tensor, fill: int, longest: int | None) -> Tensor:
 
 
 def round_up(size: int, parts: int) -> int:
-    """Round up to a multiple of 8, or of the power of two that is 1 / ``parts`` of the size or less."""
-    step = max(8, 1 << max(0, (size // parts).bit_length() - 1))
+    """Round up to a multiple of the largest power of two that is at most 1 / ``parts`` of the size."""
+    step = 1 << max(0, (size // parts).bit_length() - 1)
     return -(-size // step) * step
 
 
