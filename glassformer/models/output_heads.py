@@ -96,8 +96,8 @@ class LMHead(nn.Module):
             return linear_cross_entropy(x, matrix, self.bias, labels, smoothing=smoothing, fused=True, chunk=chunk)
         return self._logits(x, table)
 
-    def _logits(self, x: Float[Tensor, "B T E"], table: Float[Tensor, "V E"]) -> Float[Tensor, "B T V"]:
-        """Return one logit per row of the embedding table, or of the head's own matrix."""
+    def _logits(self, x: Float[Tensor, "B T D"], table: Float[Tensor, "V E"]) -> Float[Tensor, "B T V"]:
+        """Return one logit per row of the embedding table (where D = E), or of the head's own matrix."""
         if self.out is None:
             return linear(x, table, self.bias, fused=self.fused)
         logits = self.out(x)
