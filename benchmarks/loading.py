@@ -16,10 +16,10 @@ from typing import Any
 import torch
 
 from glassformer.data.loader import Loader
+from glassformer.objectives.base import Batch
+from glassformer.recipes.files import read_recipe
 from glassformer.training.build import Run, batch_plan, build_run
-from glassformer.training.objectives.base import Batch
 from glassformer.training.parallel import Process
-from glassformer.training.recipe_files import read_recipe
 
 ROWS, FEW = 20_000, 200  # of a data set, and of one that only shows that all runs
 SYLLABLES = [a + b for a in "bdfgklmnprstvw" for b in ("a", "e", "i", "o", "u", "an", "er", "is", "ol", "ut")]

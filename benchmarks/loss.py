@@ -16,8 +16,8 @@ from torch import nn
 from benchmarks.hardware import describe
 from glassformer import Transformer, preset
 from glassformer.config import change
-from glassformer.training.objectives.base import Batch
-from glassformer.training.objectives.causal_lm import NextToken
+from glassformer.objectives.base import Batch
+from glassformer.objectives.causal_lm import NextToken
 from glassformer.training.optim import adamw
 from tests.inspect.levels import peak
 

@@ -33,12 +33,12 @@ from benchmarks.loading import report_loading
 from glassformer import load
 from glassformer.data.batching import FixedPlan
 from glassformer.data.loader import Loader
+from glassformer.objectives.base import IGNORE, Batch, Objective
+from glassformer.objectives.causal_lm import NextToken
+from glassformer.objectives.masked_lm import MaskedLM
+from glassformer.objectives.masking import Masking, MaskVocabulary
+from glassformer.objectives.seq2seq import SequenceToSequence, SourceTarget
 from glassformer.training.loop import DTYPES, Precision, Settings, StepReport, Trainer
-from glassformer.training.objectives.base import IGNORE, Batch, Objective
-from glassformer.training.objectives.causal_lm import NextToken
-from glassformer.training.objectives.masked_lm import MaskedLM
-from glassformer.training.objectives.masking import Masking, MaskVocabulary
-from glassformer.training.objectives.seq2seq import SequenceToSequence, SourceTarget
 from glassformer.training.optim import adamw
 
 # Different batches; steps whose losses must agree, and how closely: the first step of AdamW amplifies rounding.

@@ -50,9 +50,9 @@ def recorded() -> Iterator[Functions]:
 
 def walk_step(folder: Path) -> Functions:
     """One step of training of a small language model, with fetching its batch; the second, so that nothing is new."""
+    from glassformer.recipes.files import read_recipe
     from glassformer.training.build import build_run
     from glassformer.training.parallel import start
-    from glassformer.training.recipe_files import read_recipe
 
     text = folder / "text.txt"
     text.write_text("The quick brown fox jumps over the lazy dog. " * 40, encoding="utf-8")

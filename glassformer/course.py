@@ -20,10 +20,10 @@ from torch.optim import AdamW as AdamW
 from torch.optim import Optimizer
 
 from glassformer.config.checks import check_number, check_positive
+from glassformer.objectives.base import token_losses
+from glassformer.objectives.causal_lm import Windows
 from glassformer.text.bpe import BPETokenizer as BPETokenizer
 from glassformer.text.bpe import train_bpe as train_bpe
-from glassformer.training.objectives.base import token_losses
-from glassformer.training.objectives.causal_lm import Windows
 from glassformer.training.schedules import warmup_cosine
 
 __all__ = [

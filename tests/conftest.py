@@ -23,7 +23,18 @@ import tests.typechecker  # the hook finds it by name
 
 # Every jaxtyping signature of these packages can be enforced in tests; users do not pay for it. Packages without one
 # are left to mypy.
-TENSORS = ("nn", "models", "data", "generation", "tasks", "training", "weights.single_file", "course")
+TENSORS = (
+    "nn",
+    "models",
+    "data",
+    "generation",
+    "tasks",
+    "recipes",
+    "objectives",
+    "training",
+    "weights.single_file",
+    "course",
+)
 install_import_hook([f"glassformer.{part}" for part in TENSORS], "tests.typechecker.check")
 
 import torch
@@ -46,7 +57,8 @@ TYPED = (
     "tests/generation/test_sampling.py",
     "tests/tasks/test_fill.py",
     "tests/tasks/test_tag.py",
-    "tests/training/objectives/",
+    "tests/objectives/",
+    "tests/recipes/",
     "tests/training/test_loop.py",
     "tests/training/test_optim.py",
     "tests/weights/test_single_file.py",

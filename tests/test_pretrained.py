@@ -15,9 +15,9 @@ from glassformer import pretrained
 from glassformer.cli.main import app
 from glassformer.inspect.facts import facts_of
 from glassformer.loaded import Loaded
+from glassformer.recipes.files import read_recipe
 from glassformer.text.languages import Languages
 from glassformer.text.tokenizer import Tokenizer
-from glassformer.training.recipe_files import read_recipe
 from tests import forked
 
 NAMES = ("en-zh", "stories", "mlm-en", "ner-en")

@@ -29,12 +29,12 @@ from glassformer.nn.cross_entropy import IGNORE
 from glassformer.nn.kernels.cross_entropy import linear_cross_entropy
 from glassformer.nn.kernels.packed import has_packed_kernel, make_packed_mask
 from glassformer.nn.masks import Mask
+from glassformer.objectives.base import Batch, Objective
+from glassformer.objectives.causal_lm import NextToken
+from glassformer.objectives.masked_lm import MaskedLM
+from glassformer.objectives.masking import Masking, MaskVocabulary
+from glassformer.objectives.seq2seq import SequenceToSequence, SourceTarget
 from glassformer.training.block_calls import compile_model
-from glassformer.training.objectives.base import Batch, Objective
-from glassformer.training.objectives.causal_lm import NextToken
-from glassformer.training.objectives.masked_lm import MaskedLM
-from glassformer.training.objectives.masking import Masking, MaskVocabulary
-from glassformer.training.objectives.seq2seq import SequenceToSequence, SourceTarget
 
 TIMES, UNITS = 4.0, 2.0  # of the formula's own error, and of rounding, that a fast path may be off
 SHAPES = 3  # random ones for each function

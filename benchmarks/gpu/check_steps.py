@@ -19,11 +19,11 @@ from benchmarks.gpu.ours import Repeated
 from benchmarks.gpu.training import facts_of, next_tokens
 from glassformer.config import ModelConfig
 from glassformer.models.transformer import Transformer
+from glassformer.objectives.base import Batch, Objective
+from glassformer.objectives.causal_lm import NextToken
+from glassformer.objectives.masked_lm import MaskedLM
+from glassformer.objectives.masking import Masking, MaskVocabulary
 from glassformer.training.loop import Settings, Trainer
-from glassformer.training.objectives.base import Batch, Objective
-from glassformer.training.objectives.causal_lm import NextToken
-from glassformer.training.objectives.masked_lm import MaskedLM
-from glassformer.training.objectives.masking import Masking, MaskVocabulary
 from glassformer.training.optim import adamw
 
 LR, VOCAB, WIDTH = 1e-3, 300, 64

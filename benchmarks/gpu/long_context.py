@@ -7,7 +7,7 @@ from benchmarks.gpu.timing import Ceilings
 from benchmarks.gpu.training import QUICK, Sizes, facts_of, floor, next_tokens, ours, random_ids
 from glassformer.config import ModelConfig, change
 from glassformer.inspect.account import account
-from glassformer.training.objectives.causal_lm import NextToken
+from glassformer.objectives.causal_lm import NextToken
 
 WINDOWS = (256, 1024)
 

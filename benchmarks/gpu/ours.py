@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.inspect.account import account
+from glassformer.objectives.base import Batch, Objective
 from glassformer.training.loop import Settings, Trainer
-from glassformer.training.objectives.base import Batch, Objective
 from glassformer.training.optim import adamw
 
 LR, BETAS, WEIGHT_DECAY, CLIP = 1e-4, (0.9, 0.95), 0.1, 1.0  # of both sides

@@ -15,11 +15,11 @@ from glassformer.config import ModelConfig, change
 from glassformer.config.checks import check_positive
 from glassformer.families import lineages, preset
 from glassformer.models.transformer import Transformer
-from glassformer.training.objectives.base import Batch, Objective
-from glassformer.training.objectives.causal_lm import NextToken
-from glassformer.training.objectives.masked_lm import MaskedLM
-from glassformer.training.objectives.masking import Masking, MaskVocabulary
-from glassformer.training.objectives.seq2seq import SequenceToSequence
+from glassformer.objectives.base import Batch, Objective
+from glassformer.objectives.causal_lm import NextToken
+from glassformer.objectives.masked_lm import MaskedLM
+from glassformer.objectives.masking import Masking, MaskVocabulary
+from glassformer.objectives.seq2seq import SequenceToSequence
 
 MASKED = 0.15  # share of the tokens
 

@@ -33,12 +33,12 @@ from glassformer import hub
 from glassformer.config import ModelConfig, shapes
 from glassformer.hub import Loaded
 from glassformer.models.transformer import Transformer
+from glassformer.recipes.files import read_recipe
+from glassformer.recipes.recipe import Recipe
 from glassformer.text.vocabularies import set_template
 from glassformer.training import parallel
 from glassformer.training.logging.curve import draw_curve
 from glassformer.training.logging.progress import Monitor
-from glassformer.training.recipe import Recipe
-from glassformer.training.recipe_files import read_recipe
 from glassformer.training.session import Session, StoppedError
 
 FILES: dict[str, dict[str, Any]] = {

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer import pretrained
-from glassformer.training.recipe_files import read_recipe
+from glassformer.recipes.files import read_recipe
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 Results = dict[str, Any]

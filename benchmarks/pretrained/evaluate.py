@@ -13,8 +13,8 @@ import torch
 import glassformer
 from benchmarks.pretrained.prepare import MARK, sentence_key
 from glassformer.hub import Loaded
+from glassformer.recipes.files import recipe_of
 from glassformer.training.evaluation import evaluate_model, page_for
-from glassformer.training.recipe_files import recipe_of
 
 Translator = Callable[[Sequence[str], str, str], list[str]]  # texts, source language, target language
 Results = dict[str, Any]

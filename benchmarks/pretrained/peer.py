@@ -20,16 +20,16 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.config import ModelConfig
+from glassformer.metrics.text import chrf
+from glassformer.objectives.base import Batch, Loss, LossTerm, token_cross_entropy
+from glassformer.objectives.seq2seq import SequenceToSequence
+from glassformer.recipes.recipe import Recipe
 from glassformer.text.languages import languages_of
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.training import parallel
 from glassformer.training.averaging import MovingAverage
 from glassformer.training.build import Run, build_run, make_optimizers
 from glassformer.training.loop import Trainer
-from glassformer.training.metrics.text import chrf
-from glassformer.training.objectives.base import Batch, Loss, LossTerm, token_cross_entropy
-from glassformer.training.objectives.seq2seq import SequenceToSequence
-from glassformer.training.recipe import Recipe
 
 NextLogits = Callable[[Tensor, Tensor, Tensor], Tensor]  # source (B S), mask (B S), target (B T) -> logits (B V)
 

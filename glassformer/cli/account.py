@@ -49,7 +49,7 @@ from glassformer.inspect.account.plot import check_plot, plot_models, plot_sweep
 from glassformer.inspect.account.report import as_dict, part_rows, summary_row
 from glassformer.inspect.account.sweep import Sweep, crossings, parse_sweep, run_sweep
 from glassformer.inspect.facts import Choices, facts_of
-from glassformer.training.recipe_files import parse_change
+from glassformer.recipes.files import parse_change
 
 NUMBERS = ("flops", "bandwidth", "memory", "mfu", "tokens")
 LOAD, OUTPUT, DEVICE, PLAN = "Workload", "Output", "Device", "Training run"

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from glassformer.models.transformer import Transformer
+    from glassformer.objectives.base import Batch
     from glassformer.training.loop import StepReport
-    from glassformer.training.objectives.base import Batch
 
 # Of the models that can be trained in a minute on two cores, this one generates the best text.
 CONTEXT, BATCH = 128, 16
@@ -64,9 +64,9 @@ def _train(console: Console, options: TrainingDemo) -> "Transformer":
     from glassformer.data.loader import Loader
     from glassformer.inspect.parameters import num_parameters
     from glassformer.models.transformer import Transformer
+    from glassformer.objectives.causal_lm import NextToken, Windows
     from glassformer.text.plain_text import python_documentation
     from glassformer.training.loop import Settings, Trainer, evaluate
-    from glassformer.training.objectives.causal_lm import NextToken, Windows
     from glassformer.training.optim import adamw
 
     # Data and model: windows of CONTEXT bytes; the end of the text is held out.

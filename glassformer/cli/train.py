@@ -36,9 +36,9 @@ from glassformer.cli.options import (
 from glassformer.config.checks import Setting, SettingError
 
 if TYPE_CHECKING:
+    from glassformer.recipes.recipe import Recipe
     from glassformer.training.compare import RunSummary
     from glassformer.training.logging.progress import OpenSink
-    from glassformer.training.recipe import Recipe
     from glassformer.training.session import Session
 
 _THREADS = re.compile(r"run(\.threads=|=.*\bthreads\b)")
@@ -96,7 +96,7 @@ class LogOptions:
 
 def _complete_recipe(beginning: str) -> list[str]:
     """Shell completion of recipe names."""
-    from glassformer.training.recipe_files import recipe_names
+    from glassformer.recipes.files import recipe_names
 
     return [name for name in recipe_names() if name.startswith(beginning)]
 
@@ -127,8 +127,8 @@ def train(
     notes: list[str] = []
     chosen = _read(recipe, list(changes or ()), run, start, notes)
     if printing.print_config:
-        from glassformer.training.objectives.job import with_all_options
-        from glassformer.training.recipe_files import write_recipe
+        from glassformer.objectives.job import with_all_options
+        from glassformer.recipes.files import write_recipe
 
         typer.echo(write_recipe(with_all_options(chosen)), nl=False)
         for text in notes:
@@ -141,7 +141,7 @@ def _read(
     recipe: str | None, changes: list[str], run: RunOptions, start: Mapping[str, Any], notes: list[str]
 ) -> "Recipe":
     """Return the recipe with the changes and options of the command line; ``notes`` gets what follows from them."""
-    from glassformer.training.recipe_files import read_recipe
+    from glassformer.recipes.files import read_recipe
 
     if recipe is None or _CHANGE.match(recipe):
         if not run.resume or run.out is None:
@@ -176,7 +176,7 @@ def _read(
 
 
 def _list_recipes() -> None:
-    from glassformer.training.recipe_files import read_recipe, recipe_names, recipe_sizes
+    from glassformer.recipes.files import read_recipe, recipe_names, recipe_sizes
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("recipe", style="bold cyan", no_wrap=True)
@@ -306,8 +306,8 @@ def evaluate(
 
     KEY=VALUE changes how data is read and evaluated, as in a recipe: data.columns.label=emotion evaluation.beam=5.
     """
+    from glassformer.recipes.files import recipe_of
     from glassformer.training.evaluation import check_changes, evaluate_model, files_of, format_of, page_for
-    from glassformer.training.recipe_files import recipe_of
 
     # Arguments are files or changes of the recipe; an option and a change may not set the same key.
     files = [argument for argument in data if not _CHANGE.match(argument)]

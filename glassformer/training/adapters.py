@@ -14,11 +14,9 @@ Shapes: ``...`` any leading axes, ``d_in`` and ``d_out`` vector widths.
 """
 
 import copy
-import hashlib
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,11 +26,11 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from glassformer.config import Init
 from glassformer.config.checks import check_number, check_positive, check_probability
 from glassformer.models.transformer import Transformer, unwrapped
 from glassformer.nn.linear import Linear
 from glassformer.weights.files import WeightsError, open_weights, some
+from glassformer.weights.fingerprint import fingerprint
 from glassformer.weights.saving import replacing, write_weights
 
 AnyModel = TypeVar("AnyModel", bound=nn.Module)
@@ -188,33 +186,6 @@ def restore_adapters(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     _check_shapes("these adapters", {n: t.shape for n, t in tensors.items()}, {n: t.shape for n, t in own.items()})
     for name, tensor in tensors.items():
         own[name].copy_(tensor)
-
-
-def fingerprint(model: nn.Module, exclude: Collection[str] = ()) -> str:
-    """Return SHA-256 over the facts of a model and all of its weights, without those named in ``exclude``."""
-    inner = unwrapped(model)
-    facts = replace(inner.config, init=Init())  # the initialisation is not part of what was trained
-    digest = hashlib.sha256(json.dumps(_non_defaults(facts), sort_keys=True).encode())
-    for name, tensor in sorted({**dict(inner.named_parameters()), **dict(inner.named_buffers())}.items()):
-        if name not in exclude:
-            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            numbers: Any = tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy()
-            digest.update(numbers)
-    return digest.hexdigest()
-
-
-def _non_defaults(facts: Any) -> Any:
-    """Return facts as plain data, without those at their defaults: facts that are added later change no fingerprint."""
-    if isinstance(facts, tuple):
-        return [_non_defaults(item) for item in facts]
-    if not is_dataclass(facts):
-        return facts
-    page: dict[str, Any] = {"type": type(facts).__name__}
-    for item in fields(facts):
-        default = item.default if item.default_factory is MISSING else item.default_factory()
-        if (value := getattr(facts, item.name)) != default:
-            page[item.name] = _non_defaults(value)
-    return page
 
 
 def save_adapters(model: nn.Module, folder: Path, *, base: str | None = None) -> None:

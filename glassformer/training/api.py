@@ -13,7 +13,7 @@ Section = Mapping[str, Any]
 
 
 class Changes(TypedDict, total=False):
-    """Changes to the sections of a recipe, whose keys are the fields of ``training.recipe.Recipe``."""
+    """Changes to the sections of a recipe, whose keys are the fields of ``recipes.recipe.Recipe``."""
 
     job: str  # what is learned
     data: Section  # files and how they are read: {"train": "reviews.jsonl"}
@@ -59,7 +59,7 @@ def train(
     """Run a recipe, as ``glassformer train`` does, and return the finished run.
 
     Args:
-        recipe: the name of a recipe (``training.recipe_files.recipe_names``) or the path of a YAML file.
+        recipe: the name of a recipe (``recipes.files.recipe_names``) or the path of a YAML file.
         out: the folder of the run; ``runs/RECIPE`` by default.
         resume: continue the run in ``out``, bit for bit as if it had never stopped.
         progress: show a progress bar and the estimated cost on standard error; warnings are printed there in any case.
@@ -68,9 +68,9 @@ def train(
     """
     from rich.console import Console
 
+    from glassformer.recipes.files import read_recipe
     from glassformer.training import parallel
     from glassformer.training.logging.progress import Monitor
-    from glassformer.training.recipe_files import read_recipe
     from glassformer.training.session import Session
 
     # Nested changes as dotted keys: {"run": {"steps": 9}} becomes run.steps=9.

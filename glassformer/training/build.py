@@ -16,22 +16,24 @@ from glassformer.config import to_dict
 from glassformer.data.batching import BatchPlan, BudgetPlan, FixedPlan
 from glassformer.data.loader import Dataset, Loader
 from glassformer.data.token_files import tokenizer_fingerprint
+from glassformer.objectives.base import Batch, Objective
+from glassformer.objectives.job import HasLengths, Job, RunContext, job_of, without_smoothing
+from glassformer.recipes.new_models import check_new
+from glassformer.recipes.recipe import Aligned, Files, Optimisation, Recipe, RecipeLoadOptions
+from glassformer.recipes.rows import PARTS, Records, read_parts
 from glassformer.training import parallel
-from glassformer.training.adapters import adapter_state, fingerprint
+from glassformer.training.adapters import adapter_state
 from glassformer.training.block_calls import checkpoint_blocks, compile_model, missing_compiler
-from glassformer.training.build_model import StartModel, check_new, make_facts, make_model, make_tokenizer, start_model
+from glassformer.training.build_model import StartModel, make_facts, make_model, make_tokenizer, start_model
 from glassformer.training.capture import obstacles
 from glassformer.training.checkpoint import CheckpointError, check
 from glassformer.training.loop import RECOMPUTES, Precision, Settings, Trainer, check_capture, reasons_to_synchronise
-from glassformer.training.objectives.base import Batch, Objective
-from glassformer.training.objectives.job import HasLengths, Job, RunContext, job_of, without_smoothing
 from glassformer.training.optim import adamw, muon_and_adamw
 from glassformer.training.parallel import all_gather, on_rank_zero, rank_zero_first
-from glassformer.training.recipe import Aligned, Files, Optimisation, Recipe, RecipeLoadOptions
-from glassformer.training.recipe_data import PARTS, Records, read_parts
 from glassformer.training.run_state import compare, fingerprint_of, needs_base
 from glassformer.training.schedules import Schedule, schedule
 from glassformer.weights.files import WeightsError
+from glassformer.weights.fingerprint import fingerprint
 from glassformer.weights.source import find_model
 
 # Settings that may change when a run is resumed, because the result does not depend on them (or only in the last

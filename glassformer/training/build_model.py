@@ -1,7 +1,7 @@
 """From a recipe to a tokenizer and a model: new ones, or those of a folder to start from (fine-tuning)."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -13,18 +13,19 @@ from torch import nn
 
 from glassformer import hub
 from glassformer.config import Head, LMHead, ModelConfig, PretrainingHead, TaskHead, merge, shapes, to_dict
-from glassformer.config.checks import check_choice
 from glassformer.config.model import a_family
 from glassformer.families import lineages
 from glassformer.models.initialise import initialise
+from glassformer.objectives.examples import read_note
+from glassformer.objectives.job import Job, RunContext
+from glassformer.recipes.new_models import label_config, new_facts
+from glassformer.recipes.recipe import Recipe, RecipeLoadOptions
+from glassformer.recipes.rows import Records
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.training import style, train_tokenizer
-from glassformer.training.adapters import add_adapters, fingerprint
-from glassformer.training.objectives.examples import read_note
-from glassformer.training.objectives.job import Job, RunContext
-from glassformer.training.recipe import ModelPlan, Recipe, RecipeLoadOptions
-from glassformer.training.recipe_data import Records
-from glassformer.weights.lineage import Lineage, head_kind
+from glassformer.training.adapters import add_adapters
+from glassformer.weights.fingerprint import fingerprint
+from glassformer.weights.lineage import head_kind
 from glassformer.weights.saving import write_text
 from glassformer.weights.source import find_model
 
@@ -96,74 +97,6 @@ def make_facts(
             f"lower it, or raise the number of positions in model.sizes."
         )
     return facts
-
-
-def new_facts(
-    lineage: Lineage, sizes: Mapping[str, Any], head: str, tokenizer: Tokenizer, labels: tuple[str, ...] = ()
-) -> ModelConfig:
-    """Return facts of a model of a lineage for the vocabulary of a tokenizer, with the ids of its special tokens."""
-    key_of = {key.path: name for name, key in lineage.keys.items() if key.path is not None}
-    config = {key_of["vocab"]: tokenizer.vocab_size, **sizes}  # as in the lineage's config.json
-    if config[key_of["vocab"]] < tokenizer.vocab_size:
-        raise ValueError(
-            f"model.sizes.{key_of['vocab']}={config[key_of['vocab']]} is less than the {tokenizer.vocab_size} tokens "
-            f"of the vocabulary; leave it out."
-        )
-    # Ids of special tokens, under the names of the lineage's config.json.
-    roles = ("bos", "eos", "pad")
-    tokens = {role: getattr(tokenizer, role) for role in roles}
-    config |= {key_of[f"tokens.{role}"]: tokens[role] for role in roles if f"tokens.{role}" in key_of}
-    config |= _label_config(labels)
-    start = _start_token(lineage, head, tokens)
-    if "tokens.start" in key_of:
-        config[key_of["tokens.start"]] = start
-    facts = lineage.facts(config, head)
-    # Roles that this config.json has no key for.
-    missing = {role: number for role, number in tokens.items() if getattr(facts.tokens, role) is None}
-    if facts.family == "encoder-decoder":
-        missing["start"] = start
-    elif facts.family == "encoder":
-        missing = {}
-    return replace(facts, tokens=replace(facts.tokens, **missing))
-
-
-def _label_config(labels: tuple[str, ...]) -> dict[str, Any]:
-    """Return labels as a config.json has them, if there are any."""
-    return {"id2label": {str(number): label for number, label in enumerate(labels)}} if labels else {}
-
-
-def _start_token(lineage: Lineage, head: str, tokens: Mapping[str, int | None]) -> int | None:
-    """Return the decoder's start token: the one with that role in the lineage's published models, or a default."""
-    published = lineage.facts({}, head).tokens
-    same = [
-        role
-        for role in ("pad", "eos", "bos")
-        if published.start is not None and getattr(published, role) == published.start
-    ]
-    return next((tokens[role] for role in (*same, "bos", "pad", "eos") if tokens[role] is not None), None)
-
-
-def check_new(plan: ModelPlan, head: str, **sizes: Any) -> None:
-    """Raise unless a new model can be built from a plan: a lineage that has this head and all of these sizes.
-
-    Args:
-        plan: the recipe's section on the model.
-        head: the kind of head.
-        **sizes: in place of those of the plan.
-    """
-    check_choice("model.lineage", str(plan.lineage), lineages())
-    lineage, config = lineages()[str(plan.lineage)], {**plan.sizes, **sizes}
-    check_choice(f"the kind of head of {lineage.name}", head, lineage.heads)
-    reader = lineage.reader(config)
-    try:
-        facts = replace(lineage.read(reader), head=lineage.head_format(head).head(reader))
-    except (TypeError, ValueError) as error:  # the message is about a config.json
-        raise ValueError(f"model.sizes of {lineage.name}: {str(error).replace('config.json says ', '')}") from error
-    merge(facts, plan.facts, "model.facts")
-    for name in config:
-        check_choice(f"a size of {lineage.name}", name, {*reader.used, *lineage.keys})
-        if name.endswith(("_token_id", "_index")):  # not all of them are keys with a path
-            raise ValueError(f"the size {name}={config[name]!r} comes from the tokenizer; leave it out.")
 
 
 @dataclass(kw_only=True)
@@ -256,7 +189,7 @@ def _new_head(own: hub.Loaded, job: Job[Any], labels: tuple[str, ...]) -> Head:
     if own.lineage is not None and kind in lineages()[own.lineage].heads:
         lineage = lineages()[own.lineage]
         config = lineage.config(replace(own.config, head=None)) if "none" in lineage.heads else {}
-        head = lineage.facts({**config, **_label_config(labels)}, kind).head
+        head = lineage.facts({**config, **label_config(labels)}, kind).head
         assert head is not None
         return head
     # A plain head.

@@ -26,7 +26,7 @@ from glassformer.config import BlockSparse
 from glassformer.models.stack import Stack
 from glassformer.models.transformer import Transformer
 from glassformer.nn.observer import thread_watches
-from glassformer.training.objectives.base import Batch, Count, Objective, is_traceable
+from glassformer.objectives.base import Batch, Count, Objective, is_traceable
 
 FEW_SHAPES = 4  # more shapes than these are made fewer by padding
 LIMIT = 128  # graphs

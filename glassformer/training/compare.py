@@ -157,7 +157,7 @@ def _draw_bars(axes: "Axes", title: str, runs: Sequence[RunSummary], values: lis
 def _read_recipe(path: Path) -> dict[str, Any]:
     import yaml
 
-    from glassformer.training.recipe_files import RecipeError, parse_yaml
+    from glassformer.recipes.files import RecipeError, parse_yaml
 
     try:
         page = parse_yaml(path.read_text(encoding="utf-8"))

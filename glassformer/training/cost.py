@@ -27,6 +27,9 @@ from glassformer.inspect.account.counts import Workload
 from glassformer.inspect.account.memory import memory_of
 from glassformer.inspect.account.report import human
 from glassformer.inspect.account.trace import Kernels, sizes_of, trace_module
+from glassformer.objectives.base import Batch
+from glassformer.objectives.job import HasLengths, Job
+from glassformer.recipes.files import unused_sizes
 from glassformer.training.block_calls import missing_compiler
 from glassformer.training.build import Run, batch_plan
 from glassformer.training.capture import recording
@@ -34,10 +37,7 @@ from glassformer.training.logging.progress import as_time
 from glassformer.training.logging.throughput import current_memory, memory_limit, peak_memory
 from glassformer.training.loop import DTYPES, Precision, TrainModule, evaluate
 from glassformer.training.malloc import MALLOC_AHEAD
-from glassformer.training.objectives.base import Batch
-from glassformer.training.objectives.job import HasLengths, Job
 from glassformer.training.parallel import Process, all_gather
-from glassformer.training.recipe_files import unused_sizes
 from glassformer.training.run_state import random_state, restore_random
 from glassformer.training.threads import LEAST_STEPS, choose_threads
 

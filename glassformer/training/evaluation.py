@@ -20,18 +20,18 @@ from glassformer.data.loader import Loader
 from glassformer.data.records import TextRecord
 from glassformer.hub import JOB, Loaded
 from glassformer.models.transformer import Transformer
+from glassformer.objectives.base import Objective
+from glassformer.objectives.examples import read_note
+from glassformer.objectives.job import Job, RunContext, as_loaded, job_of, without_smoothing
+from glassformer.recipes.files import ENDINGS, ending_of, recipe_of
+from glassformer.recipes.recipe import Recipe
+from glassformer.recipes.rows import Records, read_part
 from glassformer.training.adapters import adapted, merged
 from glassformer.training.averaging import MovingAverage
 from glassformer.training.build import Run, batch_plan
 from glassformer.training.logging.sinks import read_log
 from glassformer.training.loop import evaluate
-from glassformer.training.objectives.base import Objective
-from glassformer.training.objectives.examples import read_note
-from glassformer.training.objectives.job import Job, RunContext, as_loaded, job_of, without_smoothing
 from glassformer.training.parallel import Process, all_gather, gathered_weights, own_batches
-from glassformer.training.recipe import Recipe
-from glassformer.training.recipe_data import Records, read_part
-from glassformer.training.recipe_files import ENDINGS, ending_of, recipe_of
 from glassformer.training.run_state import random_state, restore_random
 from glassformer.weights.lineage import head_kind
 

@@ -19,10 +19,10 @@ from torch.optim import AdamW, Optimizer
 from glassformer.config.checks import check_choice, check_number, check_positive
 from glassformer.nn.kernels.compiler import prepare_compiler
 from glassformer.nn.modes import Evaluating
+from glassformer.objectives.base import Batch, Count, Loss, LossTerm, Means, Objective, count_tensors
 from glassformer.training.block_calls import calls_in
 from glassformer.training.capture import CapturedSteps, obstacles
-from glassformer.training.loss_sums import LossAccumulator, Means
-from glassformer.training.objectives.base import Batch, Count, Loss, LossTerm, Objective, count_tensors
+from glassformer.training.loss_sums import LossAccumulator
 from glassformer.training.parallel import all_gather, full_tensor, gathered_weights, world_size
 from glassformer.training.schedules import Schedule, warmup_cosine
 

@@ -2,21 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from glassformer.training.objectives.base import Count, Loss
+from glassformer.objectives.base import Count, Loss, Means
 from glassformer.training.parallel import all_gather
-
-
-class Means(NamedTuple):
-    """Mean loss over some batches, with its terms and metrics such as accuracy."""
-
-    loss: float
-    terms: dict[str, float]
-    metrics: dict[str, float]
 
 
 @dataclass

@@ -30,6 +30,8 @@ from glassformer.config.checks import Setting
 from glassformer.config.facts import for_json
 from glassformer.families import lineages
 from glassformer.models.transformer import Transformer
+from glassformer.recipes.files import write_recipe
+from glassformer.recipes.recipe import Recipe
 from glassformer.training.adapters import merged_with, save_adapters
 from glassformer.training.averaging import MovingAverage, load_average
 from glassformer.training.build import Run, build_run, fast_precision
@@ -42,8 +44,6 @@ from glassformer.training.logging.sinks import RunLog
 from glassformer.training.logging.throughput import utilisation_of
 from glassformer.training.loop import StepReport
 from glassformer.training.parallel import Process, all_gather, on_rank_zero
-from glassformer.training.recipe import Recipe
-from glassformer.training.recipe_files import write_recipe
 from glassformer.training.run_state import needs_base, read_run, write_model, write_run
 from glassformer.training.stopping import EarlyStopping, StopSignals
 from glassformer.training.threads import computing_with, start_threads

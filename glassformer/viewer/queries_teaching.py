@@ -184,9 +184,9 @@ def _one_thread() -> Iterator[None]:
 
 
 def _train() -> Training:
+    from glassformer.recipes.files import read_recipe
     from glassformer.training import parallel
     from glassformer.training.build import Run, build_run
-    from glassformer.training.recipe_files import read_recipe
 
     def look(run: Run) -> list[Tensor]:
         return [_distributions(run.model, *example) for example in examples]

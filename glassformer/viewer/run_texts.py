@@ -23,7 +23,7 @@ def run_texts(run: Path, mask: str | None) -> list[str]:
 
 def read_text(sample: str, mask: str | None) -> str:
     """Return what a sample was made from: its first line, or the beginning of a text that a language model wrote."""
-    from glassformer.training.objectives.masking import BLANK
+    from glassformer.objectives.masking import BLANK
 
     if sample.startswith("→ "):  # the sentence of a tagger, with its tags
         text = MARKED.sub(r"\1", sample[2:].partition("\n")[0])

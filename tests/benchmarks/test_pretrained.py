@@ -13,10 +13,10 @@ from benchmarks.pretrained.truecase import Truecaser, word_accuracy
 from glassformer import hub
 from glassformer.families import lineages
 from glassformer.models.transformer import Transformer
+from glassformer.recipes.new_models import new_facts
 from glassformer.text.languages import languages_of
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.training import style, train_tokenizer
-from glassformer.training.build_model import new_facts
 
 PAIRS = [("I love you.", "我爱你。"), ("The dog sleeps.", "狗在睡觉。"), ("Where is Tom?", "汤姆在哪里？")]
 CASED = 'Once upon a time, Lily met Tom. Tom said, "I like Lily." "Why?" asked Lily. "Go!" She ran to Tom and Ben.'

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import loading, training
-from glassformer.training.objectives.base import Batch
+from glassformer.objectives.base import Batch
 
 
 def test_every_case_and_recipe_gets_its_line(

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from glassformer.hub import load
+from glassformer.recipes.files import read_recipe, write_recipe
 from glassformer.training.logging.sinks import RunLog
-from glassformer.training.recipe_files import read_recipe, write_recipe
 from glassformer.viewer.contents import open_contents
 from tests.browser.conftest import OpenPage, Problems, serve_contents, start_server
 from tests.browser.tools import save, settle, state

@@ -20,9 +20,9 @@ from glassformer.data.readers.delimited import read_columns
 from glassformer.data.readers.text import read_text
 from glassformer.data.records import AsText, BadRowError, Origin, SourceError, label_of
 from glassformer.generation.defaults import Advice, settings_for
+from glassformer.recipes.files import TYPES, RecipeError, read_recipe
 from glassformer.training.capture import CaptureError
 from glassformer.training.parallel import FailedElsewhereError, LostProcessError
-from glassformer.training.recipe_files import TYPES, RecipeError, read_recipe
 from glassformer.weights.files import WeightsError, open_weights
 from tests.configs import CONFIGS
 from tests.helpers import types_unchecked

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import glassformer
 from glassformer.families import lineages
 from glassformer.loaded import NEEDS, Loaded
-from glassformer.training.recipe_files import recipe_names
+from glassformer.recipes.files import recipe_names
 from tests.contracts.rules import REPOSITORY, offenders, source
 from tests.contracts.test_imports import ORDER
 from tests.parity.cases import CASES

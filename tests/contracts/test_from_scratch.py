@@ -9,7 +9,9 @@ from tests.contracts.rules import PACKAGE, offenders, source
 
 MATHEMATICS = sorted((PACKAGE / "nn").glob("*.py"))  # not nn/kernels: without being asked, nn computes formulas
 GENERAL = [
-    p for package in ("nn", "models", "generation", "training") for p in sorted((PACKAGE / package).rglob("*.py"))
+    p
+    for package in ("nn", "models", "generation", "objectives", "training")
+    for p in sorted((PACKAGE / package).rglob("*.py"))
 ]
 READY_MADE = {
     "Linear", "Embedding", "LayerNorm", "RMSNorm", "MultiheadAttention", "Softmax", "GELU", "SiLU", "Transformer",

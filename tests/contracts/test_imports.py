@@ -16,7 +16,7 @@ from tests.contracts.rules import PACKAGE, REPOSITORY, offenders, source
 # Each package imports only from those to its left (and from itself).
 ORDER = [
     "config", "pretrained", "nn", "models", "weights", "families", "text", "task_methods", "loaded", "hub",
-    "data", "generation", "tasks", "inspect", "training", "viewer", "cli",
+    "data", "generation", "tasks", "inspect", "metrics", "recipes", "objectives", "training", "viewer", "cli",
 ]  # fmt: skip
 MODULES = sorted(PACKAGE.rglob("*.py"))
 COURSE_NAMES = """

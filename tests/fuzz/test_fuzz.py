@@ -13,9 +13,9 @@ from glassformer.families import lineages
 from glassformer.models.transformer import Transformer
 from tests.configs import CONFIGS
 from tests.fuzz.child import KINDS
+from tests.objectives.models import facts_of
 from tests.parity.cases import CASES
 from tests.tasks.models import save_tokenizer
-from tests.training.objectives.models import facts_of
 from tests.weights.test_single_file import llama, write_gguf, write_llama2c
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits processes as Linux does")

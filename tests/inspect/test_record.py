@@ -30,8 +30,8 @@ from glassformer.nn.block import Block
 from glassformer.nn.cache import KVCache
 from glassformer.nn.observer import thread_watches
 from glassformer.nn.sparse import block_sparse_mask
+from glassformer.objectives.base import model_token_loss
 from glassformer.training.block_calls import checkpoint_blocks, compile_model
-from glassformer.training.objectives.base import model_token_loss
 from tests.configs import CONFIGS, PAIRS, at_token, attention, built, model, random_config, stack, tokens
 from tests.helpers import largest_difference, right_padded, some_at_once
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from glassformer.training.objectives.job import job_of
-from glassformer.training.recipe_data import read_parts
-from glassformer.training.recipe_files import read_recipe
+from glassformer.objectives.job import job_of
+from glassformer.recipes.files import read_recipe
+from glassformer.recipes.rows import read_parts
 from tests.real.places import data_set
 
 

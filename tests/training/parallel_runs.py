@@ -14,16 +14,16 @@ from torch.optim import Optimizer
 
 from glassformer import config
 from glassformer.models.transformer import Transformer
+from glassformer.objectives.base import Batch, Objective
+from glassformer.objectives.causal_lm import NextToken
+from glassformer.objectives.masked_lm import MaskedLM
+from glassformer.objectives.masking import Masking, MaskVocabulary
+from glassformer.objectives.replaced_tokens import GeneratorAndDiscriminator, ReplacedTokens
+from glassformer.objectives.seq2seq import SequenceToSequence, SourceTarget
 from glassformer.training import parallel, run_state
 from glassformer.training.block_calls import checkpoint_blocks, compile_model
 from glassformer.training.checkpoint import Checkpoints
 from glassformer.training.loop import Settings, Trainer, evaluate
-from glassformer.training.objectives.base import Batch, Objective
-from glassformer.training.objectives.causal_lm import NextToken
-from glassformer.training.objectives.masked_lm import MaskedLM
-from glassformer.training.objectives.masking import Masking, MaskVocabulary
-from glassformer.training.objectives.replaced_tokens import GeneratorAndDiscriminator, ReplacedTokens
-from glassformer.training.objectives.seq2seq import SequenceToSequence, SourceTarget
 from glassformer.training.optim import adamw, muon_and_adamw, parameter_names
 from glassformer.training.parallel import (
     Process,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from glassformer.config.checks import check_positive
 from glassformer.data.batching import hashed
-from glassformer.training.objectives.base import Batch
+from glassformer.objectives.base import Batch
 
 
 class RandomWindows:

@@ -12,14 +12,14 @@ from torch import nn
 from glassformer.config import from_dict
 from glassformer.data.batching import FixedPlan
 from glassformer.data.loader import Loader
+from glassformer.objectives.job import Job, RunContext, as_loaded, job_of
+from glassformer.recipes.recipe import Recipe
+from glassformer.recipes.rows import Records
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.training import Kind, train_tokenizer
 from glassformer.training.build_model import make_facts, make_model
 from glassformer.training.loop import Settings, StepReport, Trainer
-from glassformer.training.objectives.job import Job, RunContext, as_loaded, job_of
 from glassformer.training.optim import adamw
-from glassformer.training.recipe import Recipe
-from glassformer.training.recipe_data import Records
 
 # Every word can be told from its neighbours, the second sentence from the first, one document from the other.
 NUMBERS = "one two three. four five six. seven eight nine."

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from glassformer.recipes.files import read_recipe
+from glassformer.recipes.recipe import Recipe
 from glassformer.training import parallel
 from glassformer.training.checkpoint import CheckpointError
 from glassformer.training.logging.progress import Monitor
 from glassformer.training.logging.sinks import read_log
-from glassformer.training.recipe import Recipe
-from glassformer.training.recipe_files import read_recipe
 from glassformer.training.session import Outcome, Session
 from tests.training.tiny_recipes import tiny
 

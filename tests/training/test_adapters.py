@@ -22,7 +22,6 @@ from glassformer.training.adapters import (
     adapted,
     adapter_state,
     add_adapters,
-    fingerprint,
     load_adapters,
     merge,
     merged,
@@ -31,6 +30,7 @@ from glassformer.training.adapters import (
 )
 from glassformer.training.optim import adamw, list_groups
 from glassformer.weights.files import WeightsError
+from glassformer.weights.fingerprint import fingerprint
 from tests.configs import CONFIGS, at_token, built, tokens
 from tests.helpers import largest_difference, normal, right_padded
 

@@ -20,14 +20,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from glassformer import Transformer
 from glassformer.config import BlockSparse
 from glassformer.nn.observer import thread_watches
+from glassformer.objectives.base import Batch
+from glassformer.objectives.causal_lm import NextToken
 from glassformer.training import capture
 from glassformer.training.capture import FEW_SHAPES, CapturedSteps, CaptureError, obstacles, recording
 from glassformer.training.loop import TrainModule
-from glassformer.training.objectives.base import Batch
-from glassformer.training.objectives.causal_lm import NextToken
 from tests.configs import CONFIGS, LONGEST, built, tokens
-from tests.training.objectives.models import seeded
-from tests.training.objectives.test_objectives import OBJECTIVES
+from tests.objectives.models import seeded
+from tests.objectives.test_objectives import OBJECTIVES
 
 CPU = torch.device("cpu")
 

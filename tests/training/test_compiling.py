@@ -21,6 +21,7 @@ from glassformer import hub
 from glassformer.models.transformer import Transformer
 from glassformer.nn.cache import KVCache
 from glassformer.nn.kernels.compiler import VERSIONS
+from glassformer.objectives.causal_lm import NextToken
 from glassformer.training import block_calls
 from glassformer.training.block_calls import (
     Call,
@@ -29,7 +30,6 @@ from glassformer.training.block_calls import (
     missing_compiler,
 )
 from glassformer.training.loop import evaluate
-from glassformer.training.objectives.causal_lm import NextToken
 from tests.configs import CONFIGS, tokens
 from tests.helpers import largest_difference, randomise, right_padded
 from tests.training.small_sessions import small, trained

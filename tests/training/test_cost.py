@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from glassformer.objectives import base
+from glassformer.objectives.causal_lm import NextToken
+from glassformer.recipes.files import recipe_names
+from glassformer.recipes.recipe import Recipe
 from glassformer.training import cost as cost_module
 from glassformer.training.build import Run, build_run
 from glassformer.training.capture import CapturedSteps
@@ -14,11 +18,7 @@ from glassformer.training.cost import CostEstimate, add_times, estimate_memory
 from glassformer.training.logging.progress import Monitor
 from glassformer.training.logging.sinks import read_log
 from glassformer.training.logging.throughput import current_memory, memory_limit
-from glassformer.training.objectives import base
-from glassformer.training.objectives.causal_lm import NextToken
 from glassformer.training.parallel import Process
-from glassformer.training.recipe import Recipe
-from glassformer.training.recipe_files import recipe_names
 from glassformer.training.session import Session
 from tests.configs import built
 from tests.helpers import some_at_once

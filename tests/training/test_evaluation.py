@@ -12,9 +12,9 @@ import glassformer
 from glassformer.config import TaskHead
 from glassformer.hub import JOB, Loaded
 from glassformer.models.transformer import Transformer
+from glassformer.recipes.files import recipe_names, recipe_of
+from glassformer.recipes.recipe import Recipe
 from glassformer.training.evaluation import check_changes, evaluate_model, files_of, format_of, page_for
-from glassformer.training.recipe import Recipe
-from glassformer.training.recipe_files import recipe_names, recipe_of
 from glassformer.training.session import Outcome
 from tests.helpers import some_at_once
 from tests.training import small_sessions

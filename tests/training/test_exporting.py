@@ -9,10 +9,10 @@ import torch
 import transformers
 
 import glassformer
+from glassformer.recipes.files import read_recipe, recipe_names
+from glassformer.recipes.recipe import Recipe
 from glassformer.training.build import Run, build_run
 from glassformer.training.loop import StepReport
-from glassformer.training.recipe import Recipe
-from glassformer.training.recipe_files import read_recipe, recipe_names
 from glassformer.training.session import Session, export_note
 from glassformer.weights.reader import ConfigError
 from tests.training.small_sessions import HERE, TAUGHT, Listens, Stopped, small, trained

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from glassformer.data.token_files import write_tokens
+from glassformer.recipes.recipe import Recipe
 from glassformer.training.checkpoint import CheckpointError, Checkpoints
 from glassformer.training.logging.curve import draw_curve
 from glassformer.training.logging.sinks import RunLog
-from glassformer.training.recipe import Recipe
 from glassformer.weights.saving import write_text
 from tests.helpers import file_size_limit
 from tests.training.small_sessions import content, small, trained

@@ -8,10 +8,10 @@ import torch
 
 from glassformer.data.records import BadRowError, Origin, QuestionRecord
 from glassformer.models.transformer import Transformer
+from glassformer.objectives.job import as_loaded, job_of
+from glassformer.objectives.question_answering import WIDER, answer_tokens, best_answer
 from glassformer.tasks.answer import Answer, Answered, answer
 from glassformer.tasks.batches import text_tokens
-from glassformer.training.objectives.job import as_loaded, job_of
-from glassformer.training.objectives.question_answering import WIDER, answer_tokens, best_answer
 from tests.helpers import largest_difference, randomise, types_unchecked
 from tests.training.test_jobs_labels import (
     FILLERS,

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from glassformer.objectives import examples
+from glassformer.objectives.examples import DatasetSlice, token_file
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.training import train_tokenizer
-from glassformer.training.objectives import examples
-from glassformer.training.objectives.examples import DatasetSlice, token_file
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ import pytest
 
 from glassformer.data.records import LabelledRecord, Origin, QuestionRecord, TaggedRecord
 from glassformer.models.transformer import Transformer
+from glassformer.objectives.examples import as_trained, row_tokens
+from glassformer.objectives.job import as_loaded
 from glassformer.tasks.answer import answer
 from glassformer.tasks.batches import TextTokens, all_text_tokens
 from glassformer.tasks.classify import classify
 from glassformer.tasks.tag import tag
-from glassformer.training.objectives.examples import as_trained, row_tokens
-from glassformer.training.objectives.job import as_loaded
 from tests.training.test_jobs_labels import job_and_kit, records
 
 LABELLED = [LabelledRecord("the film", "no"), LabelledRecord("good", "yes")]

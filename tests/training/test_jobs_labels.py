@@ -16,17 +16,17 @@ from glassformer.data.loader import Loader
 from glassformer.data.records import BadRowError, LabelledRecord, Origin, TaggedRecord
 from glassformer.families import lineages
 from glassformer.models.transformer import Transformer
+from glassformer.objectives.base import IGNORE
+from glassformer.objectives.classification import _correlation, _score_several
+from glassformer.objectives.job import Job, RunContext, as_loaded, job_of
+from glassformer.recipes.recipe import BatchSizes, Data, Expected, ModelPlan, Optimisation, Recipe, RunPlan
+from glassformer.recipes.rows import Records
 from glassformer.tasks.classify import classify
 from glassformer.tasks.tag import tag
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.training import train_tokenizer
 from glassformer.training.loop import Settings, Trainer
-from glassformer.training.objectives.base import IGNORE
-from glassformer.training.objectives.classification import _correlation, _score_several
-from glassformer.training.objectives.job import Job, RunContext, as_loaded, job_of
 from glassformer.training.optim import adamw
-from glassformer.training.recipe import BatchSizes, Data, Expected, ModelPlan, Optimisation, Recipe, RunPlan
-from glassformer.training.recipe_data import Records
 from tests.helpers import largest_difference, randomise, types_unchecked
 
 FILLERS = tuple("the film was long and we saw it again in a small town on one day with her old friend".split())  # noqa: SIM905

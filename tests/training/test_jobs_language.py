@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from glassformer.data.records import LabelledRecord, Origin
+from glassformer.objectives.job import as_loaded
 from glassformer.text.training import style, train_tokenizer
 from glassformer.training.build_model import make_model
-from glassformer.training.objectives.job import as_loaded
 from tests.training.small_runs import COLOURS, NUMBERS, ready, recipe_of, records
 
 SIZES = {"n_layer": 1, "n_head": 2, "n_embd": 16, "dff": 16, "n_positions": 64}

@@ -13,16 +13,16 @@ from glassformer.config import change
 from glassformer.data.records import PairRecord
 from glassformer.data.records import TextRecord as Row
 from glassformer.families import lineages
+from glassformer.objectives.base import IGNORE, TokenRow, as_ids
+from glassformer.objectives.distillation import copy_teacher, teacher_layers, without_pair_head
+from glassformer.objectives.job import job_of
+from glassformer.objectives.masking import WordNumbering
+from glassformer.objectives.replaced_tokens import GeneratorAndDiscriminator
+from glassformer.objectives.sentence_pairs import SentencePair
+from glassformer.recipes.files import read_recipe
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.training import Kind
 from glassformer.text.vocabularies import Vocabulary
-from glassformer.training.objectives.base import IGNORE, TokenRow, as_ids
-from glassformer.training.objectives.distillation import copy_teacher, teacher_layers, without_pair_head
-from glassformer.training.objectives.job import job_of
-from glassformer.training.objectives.masking import WordNumbering
-from glassformer.training.objectives.replaced_tokens import GeneratorAndDiscriminator
-from glassformer.training.objectives.sentence_pairs import SentencePair
-from glassformer.training.recipe_files import read_recipe
 from tests.training.small_runs import (
     COLOURS,
     DOCUMENTS,

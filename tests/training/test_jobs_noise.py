@@ -9,12 +9,12 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models
 
 from glassformer.data.records import TextRecord as Row
+from glassformer.objectives.examples import SentenceRows, sentences_of
+from glassformer.objectives.span_corruption import SpanSizes as Cuts
+from glassformer.objectives.span_corruption import fill_gaps, sentinels
+from glassformer.recipes.files import read_recipe
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.vocabularies import Vocabulary
-from glassformer.training.objectives.examples import SentenceRows, sentences_of
-from glassformer.training.objectives.span_corruption import SpanSizes as Cuts
-from glassformer.training.objectives.span_corruption import fill_gaps, sentinels
-from glassformer.training.recipe_files import read_recipe
 from tests.training.small_runs import (
     COLOURS,
     DOCUMENTS,

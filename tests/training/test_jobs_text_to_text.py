@@ -9,11 +9,11 @@ import torch
 
 from glassformer.data.records import PairRecord
 from glassformer.generation.text import generate_text
+from glassformer.objectives.job import Job, RunContext, as_loaded, job_of
+from glassformer.objectives.seq2seq import END, _table
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.training import style, train_tokenizer
 from glassformer.training.build_model import make_model
-from glassformer.training.objectives.job import Job, RunContext, as_loaded, job_of
-from glassformer.training.objectives.seq2seq import END, _table
 from tests.helpers import types_unchecked
 from tests.training.small_runs import COLOURS, NUMBERS, ready, recipe_of, records
 
@@ -52,7 +52,7 @@ def read(job: Job[Any], context: RunContext, monkeypatch: pytest.MonkeyPatch) ->
         inputs.extend(prompts)
         return generate_text(loaded, prompts, **options)
 
-    monkeypatch.setattr("glassformer.training.objectives.seq2seq.generate_text", listening)
+    monkeypatch.setattr("glassformer.objectives.seq2seq.generate_text", listening)
     torch.manual_seed(0)
     loaded = as_loaded(job.saved_model(make_model(context, job, None)), context.tokenizer, context.folder)
     assert set(job.metrics(context, loaded, ROWS)) == {"bleu", "chrf"}

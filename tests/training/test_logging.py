@@ -10,12 +10,12 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from glassformer.inspect.account.hardware import custom_hardware
+from glassformer.objectives.causal_lm import NextToken
 from glassformer.training.logging.curve import draw_curve
 from glassformer.training.logging.progress import Progress
 from glassformer.training.logging.sinks import RunLog, Sinks, TensorBoard, step_values
 from glassformer.training.logging.throughput import Utilisation, flops_per_token, peak_memory, typical_row
 from glassformer.training.loop import evaluate
-from glassformer.training.objectives.causal_lm import NextToken
 from tests.configs import CONFIGS
 from tests.training.a_run import STEPS, Counted, made
 

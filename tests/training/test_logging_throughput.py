@@ -9,6 +9,7 @@ import torch
 from glassformer.config import ModelConfig, change
 from glassformer.inspect.account.account import account
 from glassformer.inspect.account.hardware import HARDWARE, custom_hardware
+from glassformer.objectives.base import Batch
 from glassformer.training.logging import throughput
 from glassformer.training.logging.throughput import (
     RowLength,
@@ -19,7 +20,6 @@ from glassformer.training.logging.throughput import (
     typical_row,
 )
 from glassformer.training.loop import Precision
-from glassformer.training.objectives.base import Batch
 from tests.configs import CONFIGS
 from tests.helpers import right_padded
 

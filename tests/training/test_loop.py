@@ -11,9 +11,9 @@ from torch import nn
 
 from glassformer import Transformer
 from glassformer.families.cs336 import CS336
+from glassformer.objectives.base import Batch, Loss, LossTerm
+from glassformer.objectives.causal_lm import NextToken
 from glassformer.training.loop import Settings, Trainer, evaluate
-from glassformer.training.objectives.base import Batch, Loss, LossTerm
-from glassformer.training.objectives.causal_lm import NextToken
 from glassformer.training.optim import adamw
 from glassformer.training.schedules import schedule
 from tests.helpers import types_unchecked

@@ -11,10 +11,11 @@ import torch
 import glassformer
 from glassformer.config import Head, LMHead, PretrainingHead, TaskHead
 from glassformer.models.transformer import Transformer
-from glassformer.training.build_model import StartModel, check_new, start_model
-from glassformer.training.objectives.job import job_of
-from glassformer.training.recipe import Recipe, RecipeLoadOptions
-from glassformer.training.recipe_files import read_recipe
+from glassformer.objectives.job import job_of
+from glassformer.recipes.files import read_recipe
+from glassformer.recipes.new_models import check_new
+from glassformer.recipes.recipe import Recipe, RecipeLoadOptions
+from glassformer.training.build_model import StartModel, start_model
 from glassformer.training.session import Outcome, Session
 from tests.configs import CONFIGS
 from tests.helpers import randomise

@@ -10,12 +10,12 @@ import torch
 
 import glassformer
 from glassformer.config import Rotary
+from glassformer.objectives.causal_lm import ControlledJob
+from glassformer.recipes.files import read_recipe, recipe_names
 from glassformer.training import build
 from glassformer.training.checkpoint import CheckpointError
 from glassformer.training.logging.progress import Monitor
 from glassformer.training.logging.sinks import RunLog, read_log
-from glassformer.training.objectives.causal_lm import ControlledJob
-from glassformer.training.recipe_files import read_recipe, recipe_names
 from glassformer.training.session import Session, StoppedError
 from tests.helpers import some_at_once
 from tests.training.small_sessions import HERE, TAUGHT, Stopped, StopsAt, losses, small, trained

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from glassformer.recipes.files import read_recipe
 from glassformer.training.checkpoint import CheckpointError, FolderLock
 from glassformer.training.logging.progress import Monitor
-from glassformer.training.recipe_files import read_recipe
 from glassformer.training.session import Session
 from tests.training.small_sessions import HERE, assert_refused, content, small, trained
 

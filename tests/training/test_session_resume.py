@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from glassformer import hub
+from glassformer.recipes.recipe import Recipe
 from glassformer.training import build, build_model, session
-from glassformer.training.adapters import fingerprint
 from glassformer.training.checkpoint import CheckpointError
 from glassformer.training.logging.progress import Monitor
 from glassformer.training.logging.sinks import read_log
-from glassformer.training.recipe import Recipe
 from glassformer.training.session import Session
+from glassformer.weights.fingerprint import fingerprint
 from tests.training.small_sessions import (
     HERE,
     Listens,

@@ -16,11 +16,8 @@ import torch
 from safetensors.torch import load_file
 
 from glassformer.nn.kernels.compiler import VERSIONS
-from glassformer.training import build, loop
-from glassformer.training.logging.progress import Monitor
-from glassformer.training.loop import Settings, StepReport, Trainer, TrainModule
-from glassformer.training.objectives import base
-from glassformer.training.objectives.base import (
+from glassformer.objectives import base
+from glassformer.objectives.base import (
     IGNORE,
     Batch,
     Loss,
@@ -29,15 +26,18 @@ from glassformer.training.objectives.base import (
     is_traceable,
     round_up,
 )
-from glassformer.training.objectives.causal_lm import NextToken
-from glassformer.training.objectives.classification import Classification, ClassificationExample
-from glassformer.training.objectives.job import job_of
+from glassformer.objectives.causal_lm import NextToken
+from glassformer.objectives.classification import Classification, ClassificationExample
+from glassformer.objectives.job import job_of
+from glassformer.training import build, loop
+from glassformer.training.logging.progress import Monitor
+from glassformer.training.loop import Settings, StepReport, Trainer, TrainModule
 from glassformer.training.optim import adamw, muon_and_adamw
 from glassformer.training.parallel import Process
 from glassformer.training.session import Session
 from tests.helpers import largest_difference
-from tests.training.objectives.models import seeded
-from tests.training.objectives.test_objectives import OBJECTIVES
+from tests.objectives.models import seeded
+from tests.objectives.test_objectives import OBJECTIVES
 from tests.training.small_sessions import HERE, losses, small, trained
 from tests.training.test_loop import small as small_model
 from tests.training.test_loop import trainer

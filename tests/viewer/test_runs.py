@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from glassformer.hub import load
+from glassformer.recipes.files import read_recipe
 from glassformer.training.compare import read_runs
 from glassformer.training.logging.sinks import RunLog, read_log
-from glassformer.training.recipe_files import read_recipe
 from glassformer.viewer import queries_runs
 from glassformer.viewer.contents import Contents, open_contents
 from glassformer.viewer.encode import decode

@@ -27,8 +27,8 @@ from glassformer.config.checks import check_choice, check_number, check_positive
 from glassformer.inspect.account.account import account
 from glassformer.inspect.account.hardware import HARDWARE, Hardware
 from glassformer.inspect.account.measure import main_memory
+from glassformer.objectives.base import Batch
 from glassformer.training.loop import DTYPES, Precision
-from glassformer.training.objectives.base import Batch
 
 # What torch.cuda.get_device_name calls the devices of the table. Whole names: an H100 for PCIe is another device.
 DEVICES = {
