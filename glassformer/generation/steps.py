@@ -35,7 +35,7 @@ from glassformer.models.transformer import Transformer
 from glassformer.nn.attention import AttentionPath
 from glassformer.nn.cache import KVCache
 from glassformer.nn.kernels.compiler import prepare_compiler
-from glassformer.nn.kernels.plain import calls_only_itself, has_global_hooks
+from glassformer.nn.kernels.operators import calls_only_itself, has_global_hooks
 from glassformer.nn.kernels.static_cache import StaticCache, capacity_for, layer_shapes
 from glassformer.nn.kernels.step_kernels import step_kernels
 from glassformer.nn.observer import ModelKey, is_observed

@@ -17,7 +17,7 @@ from glassformer.nn.cross_entropy import TokenLoss, token_cross_entropy
 from glassformer.nn.feedforward import ACTIVATIONS
 from glassformer.nn.kernels import operators
 from glassformer.nn.kernels.cross_entropy import linear_cross_entropy
-from glassformer.nn.kernels.plain import calls_only_itself
+from glassformer.nn.kernels.operators import calls_only_itself
 from glassformer.nn.kernels.quantized import QuantizedLinear
 from glassformer.nn.linear import Embedding, Linear, linear
 from glassformer.nn.norm import make_norm, product_dtype, upcast

@@ -8,7 +8,7 @@ from glassformer.config.checks import check_choice
 from glassformer.config.options import Quantization
 from glassformer.models.output_heads import LMHead
 from glassformer.models.transformer import Transformer
-from glassformer.nn.kernels.plain import calls_only_itself
+from glassformer.nn.kernels.operators import calls_only_itself
 from glassformer.nn.kernels.quantized import QuantizedLinear
 from glassformer.nn.linear import Linear
 

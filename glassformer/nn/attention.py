@@ -117,9 +117,10 @@ def _resolve_parts(
     if isinstance(mask, WindowMask | PackedMask):
         is_taken = by_kernels and (isinstance(mask, WindowMask) or takes_packed(q, k, v, dropout))
         return mask if is_taken else DenseMask(mask.dense((*q.shape[:-1], k.shape[-2]), q.device))
-    if not by_kernels or not isinstance(mask, Mask) or mask.keys is not None or mask.pairs is not None:
+    if not by_kernels or not isinstance(mask, Mask) or mask.window is None:
         return mask
-    return make_window_mask(mask, q.shape[-2], q.device) if has_blocks(mask, q.shape[-2], k.shape[-2]) else mask
+    takes_blocks = mask.keys is None and mask.pairs is None and has_blocks(mask, q.shape[-2], k.shape[-2])
+    return make_window_mask(mask, q.shape[-2], q.device) if takes_blocks else mask
 
 
 def _make_dense(q: Tensor, k: Tensor, v: Tensor, mask: Mask | Tensor | None, *, keep_causal: bool) -> DenseMask | None:

@@ -33,9 +33,9 @@ def linear(
     if fused:
         if bias is not None and bias.dtype != weight.dtype:
             bias = bias.to(weight.dtype)
-        if step_kernels.takes_matvec(x, weight):
+        if x.is_cuda and step_kernels.takes_matvec(x, weight):
             return step_kernels.matvec(x, [weight], [] if bias is None else [bias], [])
-        if step_kernels.takes_transposed(x, weight):
+        if x.is_cuda and step_kernels.takes_transposed(x, weight):
             return step_kernels.transposed_linear(x, weight, bias)
         product = operators.onednn_linear if operators.takes_onednn(x, weight, bias) else operators.linear
         return product(x, weight, bias)

@@ -57,8 +57,10 @@ def linear_cross_entropy(
     if dtype == torch.float16:
         raise ValueError("float16 needs fused=False: its gradients underflow unless the loss is scaled before them.")
     logits, rows = CPU_CHUNK if x.is_cpu else COMPILED_CHUNK if torch.compiler.is_compiling() else CHUNK
-    chunk = max(rows, logits // weight.shape[0]) if chunk is None else chunk
-    check_positive(chunk=chunk)
+    if chunk is None:
+        chunk = max(rows, logits // weight.shape[0])
+    elif chunk < 1:
+        check_positive(chunk=chunk)
     flat, targets = x.reshape(-1, x.shape[-1]), labels.reshape(-1)  # N D, N
     with without_autocast(x):
         if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):

@@ -147,6 +147,28 @@ class _OneDNNLinear(torch.autograd.Function):
         )
 
 
+# ---- modules that kernels may stand in for
+
+_SHARED: Any = nn.modules.module
+_GLOBAL_HOOKS: tuple[dict[int, Any], ...] = (  # never replaced, only filled
+    _SHARED._global_forward_hooks,
+    _SHARED._global_forward_pre_hooks,
+    _SHARED._global_backward_hooks,
+    _SHARED._global_backward_pre_hooks,
+)
+
+
+def calls_only_itself(module: nn.Module) -> bool:
+    """Whether a call of ``module`` runs the ``forward`` of its class and no hooks but those of all modules."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return not any(hooks) and "forward" not in module.__dict__
+
+
+def has_global_hooks() -> bool:
+    """Whether there are hooks that every call of any module runs."""
+    return any(_GLOBAL_HOOKS)
+
+
 def set_fused(module: nn.Module, fused: bool) -> None:
     """Choose kernels (True) or formulas (False) for every submodule of ``module`` that has the choice."""
     for part in module.modules():
