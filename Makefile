@@ -52,7 +52,16 @@ $(VENV)/real: $(VENV)/dev
 	  echo "They cannot be had here; the tests that need them will be skipped."
 	@touch $@
 
-.PHONY: help demo test test-slow test-real test-all test-kernels parity mutations check format bench bench-gpu bench-check bench-sparse bench-generate bench-encode bench-train bench-memory bench-viewer docs clean
+# Torch for GPUs brings the Triton that it was built with; other torches get it in a folder of its own, which only its tests use.
+$(VENV)/triton: $(VENV)/dev
+	@mkdir -p $@
+	@$(BIN)/python -c 'import triton' 2>/dev/null || { \
+	  echo "Adding Triton to $@, 290 MB ..."; \
+	  $(PIP) install --quiet --no-deps --upgrade --target $@ triton || \
+	  echo "It cannot be had here; the tests that need it will be skipped."; }
+	@touch $@
+
+.PHONY: help demo test test-slow test-real test-triton test-all test-kernels parity mutations check format bench bench-gpu bench-check bench-sparse bench-generate bench-encode bench-train bench-memory bench-viewer docs clean
 
 demo: $(VENV)/core ## what the shipped models do, in less than a minute
 	@$(BIN)/glassformer demo
@@ -66,7 +75,10 @@ test-slow: $(VENV)/dev $(VENV)/browser $(VENV)/notebook ## the long tests, and a
 test-real: $(VENV)/real ## real trained models, beside the references
 	@$(BIN)/python -m pytest -q --types=all tests/real
 
-test-all: test test-slow test-real ## the tests, the long tests and the real models
+test-triton: $(VENV)/triton ## the Triton kernels, on a CPU, by Triton's interpreter
+	@PYTHONPATH=$(VENV)/triton $(BIN)/python -m pytest -q tests/nn/kernels/test_step_kernels.py
+
+test-all: test test-slow test-real test-triton ## the tests, the long tests, the real models and the Triton kernels
 
 # What other processors compute with: plain kernels, those of SSE4.1 in bfloat16, products that are the same everywhere.
 KERNELS := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE
