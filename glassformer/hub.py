@@ -311,7 +311,7 @@ def _checked_weights(model: Transformer) -> dict[str, torch.Tensor]:
     if wrong:
         raise WeightsError(
             f"these weights do not match the model's config, so it could not be loaded again: {some(wrong)}. "
-            f"Change the config (glassformer.config.change) and build the model from them."
+            f"To change a model, change its config (glassformer.config.change) and build the model from that."
         )
     if any(tensor.is_meta for tensor in weights.values()):
         raise WeightsError("the model has no values yet: its weights are on the meta device.")

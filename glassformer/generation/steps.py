@@ -314,7 +314,7 @@ def why_not_captured(model: Transformer, decoding: Decoding) -> str | None:
 def _python_in(modules: Iterable[nn.Module]) -> str | None:
     """Return what would run in Python at every step: hooks, modules of others, replaced methods."""
     if has_global_hooks():
-        return "a hook of all modules is called at each step"
+        return "hooks of all modules (global hooks) are called at each step"
     for module in modules:
         what = type(module).__name__
         if not calls_only_itself(module) or module._compiled_call_impl is not None:

@@ -222,9 +222,13 @@ def _check(recipe: Recipe, job: Job[Any], process: parallel.Process) -> None:
         reasons = reasons_to_synchronise(process.device, process.world, precision, is_fused)
         check_capture([*reasons, *([RECOMPUTES] if recipe.run.recompute else [])])
     if process.world > 1 and recipe.run.parallel == "fsdp" and (recipe.model.adapters or not job.keeps_all):
-        raise ValueError("the part that is kept cannot be extracted from sharded weights; set run.parallel=ddp.")
+        raise ValueError(
+            "this run saves only a part of what it trains, which sharded weights do not allow; set run.parallel=ddp."
+        )
     if not job.keeps_all and recipe.data.test is not None:
-        raise ValueError(f"what the job {recipe.job} keeps cannot be evaluated on its own; leave out data.test.")
+        raise ValueError(
+            f"the part that the job {recipe.job} saves cannot be evaluated on its own; leave out data.test."
+        )
 
 
 def _trainer(

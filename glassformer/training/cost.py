@@ -130,9 +130,10 @@ class CostEstimate:
                 f"batch.length or the model's sizes, or set run.recompute=true."
             )
         if self.seconds is not None and self.seconds >= LONG:
-            remedies = ["fewer run.steps", "a smaller model", *(f"run.size={size}" for size in self.sizes)]
+            remedies = ["lower run.steps", "choose a smaller model", *(f"set run.size={size}" for size in self.sizes)]
             warnings.append(
-                f"the run takes about {self.seconds / 3600:.1f} hours on this machine. Set {' or '.join(remedies)}."
+                f"the run takes about {self.seconds / 3600:.1f} hours on this machine. To shorten it, "
+                f"{', or '.join(remedies)}."
             )
         if self._gains_by_compiling and self.no_compiler is not None:
             warnings.append(f"model and loss are not compiled, which would make steps faster: {self.no_compiler}.")

@@ -120,8 +120,8 @@ def start(device: str | None = None, *, timeout: float = TIMEOUT) -> Iterator[Pr
         if isinstance(error, RuntimeError) and _is_about_others(error):
             reason = str(error).partition("\n")[0]  # the rest is a C++ stack trace
             raise LostProcessError(
-                f"process {number} of {count} waited for another one that has stopped or hangs; what happened is in "
-                f"the output of that process. Here: {reason}"
+                f"process {number} of {count} waited for another one that has stopped or hangs; the output of that "
+                f"process shows why. The error of this one: {reason}"
             ) from error
         raise
     finally:

@@ -64,7 +64,7 @@ def start_threads(threads: int | None, checkpoint: Path | None, process: Process
         setting = "run.threads" if threads is not None else next(name for name in VARIABLES if os.environ.get(name))
         reason = f"this run uses {_count(now)} ({setting})"
     note = f"the checkpoint was written with {_count(saved)}, and {reason}"
-    return ThreadPlan(False, (f"{note}: results will differ in the last digits from a run without this stop",))
+    return ThreadPlan(False, (f"{note}: results will differ in the last digits from those of an uninterrupted run",))
 
 
 @contextmanager

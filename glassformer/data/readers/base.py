@@ -92,7 +92,7 @@ class RowSource(Generic[R]):
     def index(self, limit: int | None = None) -> "Indexed[R]":
         """Read all rows once and remember the position of each good one: about 24 bytes per row, however long it is.
 
-        With a ``limit`` reading stops after so many good rows; later rows are not checked.
+        With a ``limit`` reading stops after so many valid rows; later rows are not checked.
         """
         reader = self._open(True)
         columns = [array(code) for code in reader.key_typecodes]
