@@ -61,7 +61,7 @@ class FileOptions:
         documents: read a file as one text with its line ends (whole), or split it into texts at line ends or blank
             lines.
         jsonl_field: read JSON lines, with the text in this field.
-        on_bad_row: stop at or skip rows that are not UTF-8, not JSON or empty.
+        on_bad_row: what to do with a row that is not UTF-8, not JSON or empty: stop, or skip it.
     """
 
     panel: ClassVar[str] = "Files"
