@@ -67,10 +67,10 @@ BEGUN = ".begun"  # holds the recipe that the other files belong to, until the f
 
 
 class StoppedError(Exception):
-    """A signal stopped the run; a checkpoint was written after the step it names, and a model of those so far.
+    """A signal stopped the run, after it had written a checkpoint of this step and a model.
 
     Args:
-        step: the last one that was made.
+        step: the last one.
         kept: the steps of the checkpoints that the model is made of: the best, the newest, or several to average.
     """
 
