@@ -340,7 +340,8 @@ def show(
     texts: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="TEXT", help="Texts to tokenize. Without any, --file or standard input is read, if piped."
+            metavar="TEXT",
+            help="Texts to tokenize; if none are given, they are read from --file or from piped standard input.",
         ),
     ] = None,
     kind: Annotated[

@@ -407,7 +407,7 @@ def _as_computed(run: Run, batches: list[Batch]) -> list[Batch]:
 
 
 def _have_one_shape(batches: Sequence[Batch], device: torch.device) -> bool:
-    """Whether batches have the same shapes, with which compiled code is made once."""
+    """Whether batches have the same shapes, so that a step is compiled only once."""
     on_device = (batch.to(device) for batch in batches)  # with the positions that are counted in the loss
     return len({tuple((name, x.shape) for name, x in batch.tensors.items()) for batch in on_device}) == 1
 

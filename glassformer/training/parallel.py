@@ -53,11 +53,11 @@ Wrap = Callable[[nn.Module], nn.Module]
 Value = TypeVar("Value")
 Item = TypeVar("Item")
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
-# Seconds. A process that dies is noticed at once, or torchrun ends the others: this is for one that hangs, and must be
-# longer than all that the first does alone while they wait, such as training a tokenizer or tokenising a corpus.
+# Seconds to wait for another process that hangs. (One that dies is noticed at once, or torchrun ends the others.) It
+# is longer than anything that the first process does alone while the others wait, such as training a tokenizer.
 TIMEOUT = 2 * 60 * 60.0
-# Process groups of failed runs. The error's frames hold a DDP model, which would be the last to release its group: it
-# waits for the group's threads without giving up Python's lock, for which they may wait. This list releases it later.
+# Process groups of failed runs, kept until the program ends. Otherwise the DDP model that the error's frames hold would
+# release its group last, and wait for the group's threads while it holds Python's lock, for which they may wait.
 _failed_groups: list[dist.ProcessGroup | None] = []
 atexit.register(_failed_groups.clear)
 _rank_zero_works: ContextVar[bool] = ContextVar("rank_zero_works", default=False)  # alone, while the others wait
