@@ -73,7 +73,7 @@ def load(
         check_choice("an option of load", name, ModelOptions.__annotations__)
     dtype, target = _dtype(dtype), _device(device)
     if dtype is None and isinstance(name_or_path, str | os.PathLike) and pretrained.is_named(name_or_path):
-        dtype = torch.float32  # stored in half precision to be small, not to be computed in it
+        dtype = torch.float32  # shipped weights are stored in half precision only to save space
     with (
         _open(name_or_path, options) as source,
         prefix_errors(source.path, ConfigError, WeightsError),
@@ -122,9 +122,9 @@ def save(
 
     Args:
         loaded: a loaded model, or a model.
-        folder: the folder to write; an earlier save in it is replaced, but for its tokenizer if there is no other.
+        folder: the folder to write. An earlier save in it is replaced; its tokenizer stays if there is no new one.
         to: ``"glassformer"``: the facts and our own parameter names; ``"hf"``: readable by Hugging Face.
-        lineage: the kind of model, for Hugging Face; None: that of the loaded model.
+        lineage: the model type to write for Hugging Face; None: that of the loaded model.
         tokenizer: None: that of the loaded model.
     """
     check_choice("to", to, ("glassformer", "hf"))
@@ -311,7 +311,7 @@ def _checked_weights(model: Transformer) -> dict[str, torch.Tensor]:
     if wrong:
         raise WeightsError(
             f"these weights do not match the model's config, so it could not be loaded again: {some(wrong)}. "
-            f"Change the config (glassformer.config.change) and build the model from them."
+            f"To change a model, change its config (glassformer.config.change) and build the model from that."
         )
     if any(tensor.is_meta for tensor in weights.values()):
         raise WeightsError("the model has no values yet: its weights are on the meta device.")

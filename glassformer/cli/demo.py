@@ -100,7 +100,7 @@ class DemoOptions:
 def demo(options: DemoOptions) -> None:
     """Show what the shipped models do, in less than a minute; nothing is downloaded.
 
-    The last step opens the viewer in the browser, or writes its page to a temporary file where there is none.
+    The last step opens the viewer in the browser, or without a browser writes its page to a temporary file.
     """
     training = {name: value for name, value in asdict(options).items() if name not in ("train", "threads")}
     training = {name: value for name, value in training.items() if value is not None}

@@ -47,8 +47,8 @@ class PairOptions:
     """How the second texts of pairs are read.
 
     Args:
-        pair: the second text of a pair; give one per TEXT. Repeatable.
-        tsv: each text is a pair, separated by a TAB.
+        pair: the second text of the pair; give one for each TEXT. Repeatable.
+        tsv: each text is a pair: two texts with a tab between them.
     """
 
     pair: list[str] | None = setting(None, metavar="TEXT")

@@ -61,7 +61,7 @@ class FileOptions:
         documents: read a file as one text with its line ends (whole), or split it into texts at line ends or blank
             lines.
         jsonl_field: read JSON lines, with the text in this field.
-        on_bad_row: stop at or skip rows that are not UTF-8, not JSON or empty.
+        on_bad_row: what to do with a row that is not UTF-8, not JSON or empty: stop, or skip it.
     """
 
     panel: ClassVar[str] = "Files"
@@ -340,7 +340,8 @@ def show(
     texts: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="TEXT", help="Texts to tokenize. Without any, --file or standard input is read, if piped."
+            metavar="TEXT",
+            help="Texts to tokenize; if none are given, they are read from --file or from piped standard input.",
         ),
     ] = None,
     kind: Annotated[

@@ -59,7 +59,8 @@ class ExportOptions:
 
     Args:
         export: write the page as one HTML file that needs no server, and exit.
-        full_head: a head whose attention the file holds in full, such as decoder.0.3 or cross.2.1. Repeatable.
+        full_head: write all attention weights of this head, such as decoder.0.3 or cross.2.1, even into a file that has
+            only the largest weights of others. Repeatable.
     """
 
     panel: ClassVar[str] = "Export"
@@ -93,8 +94,8 @@ def view(
 ) -> None:
     """Visualise what a model computes, or a training run, as a page in the browser.
 
-    The server accepts connections from this machine only, and only with the secret address; it makes no outgoing
-    requests. Ctrl-C ends it.
+    Unless --host says otherwise, only this machine can reach the server, and only by an address with a secret token.
+    The server makes no outgoing requests. Ctrl-C ends it.
 
     Weights are loaded as float32 unless --dtype is given, so that the numbers shown are not rounded to half precision.
     """

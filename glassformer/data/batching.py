@@ -142,7 +142,7 @@ def checked_lengths(lengths: Lengths, what: str, purpose: str) -> Int64[np.ndarr
 
 
 TooLong: TypeAlias = Literal["stop", "cut", "skip"]
-_Numbers: TypeAlias = Int64[np.ndarray, "B"]
+_Indices: TypeAlias = Int64[np.ndarray, "B"]
 
 
 @runtime_checkable
@@ -183,8 +183,8 @@ class FixedPlan:
     def settings(self) -> dict[str, Any]:
         """Everything that determines the batches."""
         order = self._order
-        facts = {"kind": "fixed", "examples": order.count, "seed": order.seed, "shuffle": order.shuffle}
-        return facts | {"size": self._size, "drop_last": self._drop_last}
+        values = {"kind": "fixed", "examples": order.count, "seed": order.seed, "shuffle": order.shuffle}
+        return values | {"size": self._size, "drop_last": self._drop_last}
 
     def batches(self, epoch: int) -> int:
         """Return the number of batches in an epoch; the same for all epochs."""
@@ -200,14 +200,14 @@ class FixedPlan:
 
 
 class BudgetPlan:
-    """As many examples per batch as fit: longest × examples, padding included, is at most ``budget`` tokens.
+    """As many examples per batch as fit: examples × longest of them, the padded size, is at most ``budget`` tokens.
 
     The shuffled order is split into windows of ``window`` examples; a window is sorted by length, so that neighbours
     are about equally long, and cut into batches; finally the batches of an epoch are shuffled. The padding within a
     window is at most budget · ln(longest / shortest), however many examples it has.
 
     Args:
-        lengths: tokens of each example; for pairs the longer side or the sum, whichever the budget limits.
+        lengths: tokens of each example; of a pair, the longer side or the sum, depending on which the budget limits.
         budget: tokens of a batch, padding included.
         seed: as in ``Order``.
         shuffle: as in ``Order``.
@@ -247,7 +247,7 @@ class BudgetPlan:
         self._budget, self._window, self._too_long = budget, window, too_long
         self._order = Order(len(self._kept), seed, shuffle)
         self._digest = hashlib.sha256(counts.astype("<i8").tobytes()).hexdigest()
-        self._epochs: dict[int, list[_Numbers]] = {}
+        self._epochs: dict[int, list[_Indices]] = {}
 
     @property
     def examples(self) -> int:
@@ -257,9 +257,9 @@ class BudgetPlan:
     @property
     def settings(self) -> dict[str, Any]:
         """Everything that determines the batches."""
-        facts = {"kind": "budget", "examples": self.examples, "seed": self._order.seed, "shuffle": self._order.shuffle}
-        facts |= {"budget": self._budget, "window": self._window, "longest": self.longest}
-        return facts | {"too_long": self._too_long, "lengths": self._digest}
+        values = {"kind": "budget", "examples": self.examples, "seed": self._order.seed, "shuffle": self._order.shuffle}
+        values |= {"budget": self._budget, "window": self._window, "longest": self.longest}
+        return values | {"too_long": self._too_long, "lengths": self._digest}
 
     def batches(self, epoch: int) -> int:
         """Return the number of batches in an epoch; epochs differ a little."""
@@ -273,7 +273,7 @@ class BudgetPlan:
         shuffled = Order(len(batches), hashed("batches", self._order.seed), self._order.shuffle)
         return batches[shuffled.at(epoch, number)].tolist()
 
-    def _epoch(self, epoch: int) -> list[_Numbers]:
+    def _epoch(self, epoch: int) -> list[_Indices]:
         """Return all batches of an epoch, window by window; those of the last two epochs used are cached."""
         if epoch not in self._epochs:
             order = self._kept[self._order.span(epoch, 0, self._order.count)]
@@ -282,8 +282,8 @@ class BudgetPlan:
             self._epochs = {**dict(list(self._epochs.items())[-1:]), epoch: batches}
         return self._epochs[epoch]
 
-    def _cut(self, window: Int64[np.ndarray, "W"]) -> Iterator[_Numbers]:
-        """Yield a window as batches of examples of similar length."""
+    def _cut(self, window: Int64[np.ndarray, "W"]) -> Iterator[_Indices]:
+        """Cut a window into batches of examples of similar length."""
         # Sort the window by length.
         lengths = self._lengths[window]
         by_length = np.argsort(lengths, kind="stable")

@@ -148,7 +148,7 @@ class Loader(Generic[Item, Batch]):
         return {"version": _VERSION, "data": data, "seed": self._seed, "plan": self._plan.settings}
 
     def _later(self, cursor: Cursor, steps: int) -> Cursor:
-        """Return the cursor so many batches later, across the ends of epochs."""
+        """Return the cursor that is ``steps`` batches later, across the ends of epochs."""
         epoch, offset = cursor.epoch, cursor.offset + steps
         while offset >= (count := self._plan.batches(epoch)):
             epoch, offset = epoch + 1, offset - count

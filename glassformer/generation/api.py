@@ -258,7 +258,7 @@ def _rows(prompts: Prompts, mask: Tensor | None) -> list[list[int]]:
     # Lists of ids.
     if not isinstance(prompts, Tensor):
         if mask is not None:
-            raise ValueError("a mask belongs to a rectangle of ids; lists of unequal length need none.")
+            raise ValueError("a mask is for a tensor of padded ids; lists of ids need none.")
         if isinstance(prompts, str) or not all(isinstance(prompt, Sequence | Tensor) for prompt in prompts):
             raise TypeError(f"prompts are a list with the ids of each, as [[464, 3280], [15496]]; got {prompts!r:.60}.")
         if any(isinstance(prompt, str) for prompt in prompts):

@@ -66,12 +66,12 @@ class GenerationSettings:
         bad_words: token sequences that are never completed.
         logit_bias: token → number added to its logit; kept as sorted pairs.
         forced_first: force the first token.
-        forced_last: force the token at position ``max_new_tokens``, if the text gets that far.
+        forced_last: force the last token of a text that reaches ``max_new_tokens``.
         suppress: tokens that are never generated.
         eos: tokens that end a text.
         stop: strings that end a text.
-        contrastive_alpha: weight of dissimilarity against probability in contrastive search (Su et al. 2022); needs
-            ``top_k``.
+        contrastive_alpha: contrastive search (Su et al. 2022): how much similarity to earlier tokens counts, against
+            probability; needs ``top_k``.
         top_alternatives: how many of the most probable tokens to report beside each token.
         record: keep every step of the search, not only its result.
     """
@@ -176,8 +176,8 @@ class TextOptions(GenerationOptions, total=False):
         keep_special: show special tokens in the text.
         path: attention implementation: fused kernels (sdpa) or the plain formula (eager).
         chunk: prefill prompts in chunks of this many tokens; by default in one pass.
-        decoding: how steps are run: with a cache that grows (dynamic), one of fixed size (static), as one CUDA graph
-            (graph), compiled (compiled); auto: graph on a GPU wherever that is possible, else dynamic.
+        decoding: how decoding steps run: with a cache that grows (dynamic) or is of fixed size (static), as CUDA graphs
+            (graph), by torch.compile (compiled); auto: graph on a GPU wherever that is possible, else dynamic.
         draft: a ``ModelDraft`` or ``PromptLookup`` for speculative decoding, which is faster and leaves the text's
             distribution as it is.
         start: the ids that an encoder-decoder's text begins with; None: its start token.

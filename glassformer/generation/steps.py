@@ -1,6 +1,6 @@
 """How decoding steps are run: each from Python, or all of them as one CUDA graph.
 
-A step of a small model takes a GPU less time than it takes Python to launch its few hundred kernels. With a static
+On a GPU, a step of a small model takes less time than Python needs to launch its few hundred kernels. With a static
 cache (``nn.kernels.static_cache``) every step launches the same kernels on the same buffers, so they can be recorded
 once and then be launched together. ``Decoding`` names the ways:
 
@@ -35,7 +35,7 @@ from glassformer.models.transformer import Transformer
 from glassformer.nn.attention import AttentionPath
 from glassformer.nn.cache import KVCache
 from glassformer.nn.kernels.compiler import prepare_compiler
-from glassformer.nn.kernels.operators import calls_only_itself, has_global_hooks
+from glassformer.nn.kernels.operators import has_global_hooks, runs_plain_forward
 from glassformer.nn.kernels.static_cache import StaticCache, capacity_for, layer_shapes
 from glassformer.nn.kernels.step_kernels import step_kernels
 from glassformer.nn.observer import ModelKey, is_observed
@@ -314,10 +314,10 @@ def why_not_captured(model: Transformer, decoding: Decoding) -> str | None:
 def _python_in(modules: Iterable[nn.Module]) -> str | None:
     """Return what would run in Python at every step: hooks, modules of others, replaced methods."""
     if has_global_hooks():
-        return "a hook of all modules is called at each step"
+        return "hooks of all modules (global hooks) are called at each step"
     for module in modules:
         what = type(module).__name__
-        if not calls_only_itself(module) or module._compiled_call_impl is not None:
+        if not runs_plain_forward(module) or module._compiled_call_impl is not None:
             return f"a call of a {what} runs a hook, or a forward method that was replaced"
         if not type(module).__module__.startswith(("glassformer.", "torch.nn.modules.")):
             return f"a {what} is not one of the library's modules, and may do anything in Python"

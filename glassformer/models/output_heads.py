@@ -17,14 +17,14 @@ from glassformer.nn.cross_entropy import TokenLoss, token_cross_entropy
 from glassformer.nn.feedforward import ACTIVATIONS
 from glassformer.nn.kernels import operators
 from glassformer.nn.kernels.cross_entropy import linear_cross_entropy
-from glassformer.nn.kernels.operators import calls_only_itself
+from glassformer.nn.kernels.operators import runs_plain_forward
 from glassformer.nn.kernels.quantized import QuantizedLinear
 from glassformer.nn.linear import Embedding, Linear, linear
 from glassformer.nn.norm import make_norm, product_dtype, upcast
 
 
 class Targets(NamedTuple):
-    """What a language-model head returns the loss of, instead of logits; see ``linear_cross_entropy``."""
+    """Labels: a language-model head that gets them returns its loss instead of logits; see ``linear_cross_entropy``."""
 
     labels: Int[Tensor, "B T"]
     smoothing: float = 0.0
@@ -42,9 +42,9 @@ class LMHead(nn.Module):
     def __init__(self, facts: config.LMHead, model_config: config.ModelConfig) -> None:
         super().__init__()
         self.facts = facts
-        # A transform maps to the width of the embeddings, which a tied head reads its logits from.
-        embedding_width = facts.tied or facts.transform is not None
-        width = (model_config.embed.width or model_config.width) if embedding_width else model_config.width
+        # The logits of a tied head are products with the embedding table; a transform maps to the width of that table.
+        at_table_width = facts.tied or facts.transform is not None
+        width = (model_config.embed.width or model_config.width) if at_table_width else model_config.width
         self.transform = Linear(model_config.width, width, bias=True) if facts.transform is not None else None
         self.norm = make_norm(model_config.norm, width) if facts.transform is not None else None
         self.out: Linear | QuantizedLinear | None = None if facts.tied else Linear(width, model_config.vocab)
@@ -63,14 +63,14 @@ class LMHead(nn.Module):
             nn.init.zeros_(self.bias)
 
     def fuses_loss(self, x: Tensor) -> bool:
-        """Whether this head can return the loss of such vectors without holding all logits.
+        """Whether this head can compute its loss of vectors such as ``x`` without holding all logits.
 
-        It must be fused. It holds the logits where something else reads or changes them: a hook on their way (but not
-        a hook of all modules, such as those that count operators), another ``forward`` or another module in the place
-        of its matrix (an adapter, int8 weights), or the scaled gradients of float16.
+        It can if it is fused and nothing else needs the logits. These do: a hook on the head or its matrix (but not a
+        global hook, such as one that counts operators), a replaced ``forward``, another module in place of the matrix
+        (an adapter, int8 weights), and float16, whose gradients are scaled.
         """
-        is_plain = self.out is None or (type(self.out) is Linear and calls_only_itself(self.out))
-        return self.fused and is_plain and calls_only_itself(self) and product_dtype(x) != torch.float16
+        is_plain = self.out is None or (type(self.out) is Linear and runs_plain_forward(self.out))
+        return self.fused and is_plain and runs_plain_forward(self) and product_dtype(x) != torch.float16
 
     def forward(
         self,
@@ -135,7 +135,7 @@ class TaskHead(nn.Module):
 
 
 class EmbeddingHead(nn.Module):
-    """One vector per sequence, with ``normalise`` of length 1, so that products of two are cosines."""
+    """One vector per sequence; with ``normalise`` its length is 1, so that the dot product of two is their cosine."""
 
     def __init__(self, facts: config.EmbeddingHead, model_config: config.ModelConfig) -> None:
         super().__init__()

@@ -8,7 +8,7 @@ from glassformer.config.checks import check_choice
 from glassformer.config.options import Quantization
 from glassformer.models.output_heads import LMHead
 from glassformer.models.transformer import Transformer
-from glassformer.nn.kernels.operators import calls_only_itself
+from glassformer.nn.kernels.operators import runs_plain_forward
 from glassformer.nn.kernels.quantized import QuantizedLinear
 from glassformer.nn.linear import Linear
 
@@ -24,7 +24,7 @@ def quantize(model: Transformer, kind: Quantization = "int8") -> None:
     modules = list(model.named_modules(remove_duplicate=False))  # a layer may have several names
     layers = {name: module for name, module in modules if isinstance(module, Linear)}
     for name, layer in layers.items():
-        if type(layer) is not Linear or not calls_only_itself(layer):
+        if type(layer) is not Linear or not runs_plain_forward(layer):
             raise ValueError(
                 f"{name} is not a plain Linear: it is of the class {type(layer).__name__}, or has hooks or another "
                 f"forward method, which quantised weights would remove. Merge adapters and remove hooks first."

@@ -26,11 +26,11 @@ class Observer(Protocol):
         ...
 
     def part(self, name: str) -> "Observer | None":
-        """Return the observer of a part of this part; None: nothing of it is to be seen."""
+        """Return the observer of a submodule of this part; None: nothing in it is observed."""
         ...
 
     def wants(self, *names: str) -> bool:
-        """Whether any of these values of this part is to be seen."""
+        """Whether any of these values of this part is observed."""
         ...
 
 

@@ -232,10 +232,7 @@ def encode_rows(run: RunContext, rows: Records[R], make: MakeExamples[R, E]) -> 
 
 
 def readable_rows(run: RunContext, rows: Sequence[R], read: Callable[[RunContext, R], object]) -> list[R]:
-    """Return the rows without bad ones, for which ``read`` raises BadRowError.
-
-    All rows if bad ones stop the run anyway.
-    """
+    """Return the rows for which ``read`` raises no BadRowError; all rows if a bad one stops the run anyway."""
     if run.recipe.data.on_bad_row == "stop":
         return list(rows)
 

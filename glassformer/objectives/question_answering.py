@@ -176,9 +176,7 @@ class QuestionAnsweringJob(Job[QuestionRecord]):
             raise BadRowError(row.origin, "a question that is too long", problem, "Shorten it, or raise batch.length")
         stride = max(1, window // 2) if self.options.stride is None else self.options.stride
         if stride > window:
-            problem = (
-                f"objective.stride={stride} passes over tokens, for beside the question {window} of the context fit"
-            )
+            problem = f"objective.stride={stride} would skip tokens: beside the question, {window} of the context fit"
             raise BadRowError(row.origin, "a question that is too long", problem, "Lower it, or raise batch.length")
         return encoded, sliding(len(encoded.second), window, stride)
 

@@ -95,7 +95,7 @@ class GeneratorAndDiscriminator(nn.Module):
             sizes = ["none" if table is None else str(tuple(table.weight.shape)) for table in (mine, theirs)]
             raise ValueError(
                 f"share={self.share!r} needs tables of one size; those of the {name}s are {sizes[0]} in the generator "
-                f"and {sizes[1]} in the discriminator. Set embed.width of both alike, or share='none'."
+                f"and {sizes[1]} in the discriminator. Give both the same embed.width, or share='none'."
             )
         theirs.weight = mine.weight
 

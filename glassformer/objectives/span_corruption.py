@@ -80,7 +80,7 @@ def random_segments(items: int, segments: int, generator: torch.Generator) -> In
 def choose_spans(length: int, spans: SpanSizes, generator: torch.Generator) -> Bool[Tensor, "T"]:
     """Return which tokens of a text of ``length`` are removed."""
     if length < 2:
-        raise ValueError(f"a text of {length} tokens has nothing to remove and something to keep; leave it out.")
+        raise ValueError(f"a text of {length} tokens is too short: at least one is removed and one kept; leave it out.")
     noise, number = spans.counts(length)
     kept = random_segments(length - noise, number, generator)
     cut = random_segments(noise, number, generator)
@@ -132,7 +132,7 @@ class SpanCorruption:
         if (number := self.spans.counts(len(ids))[1]) > self.sentinels:
             raise ValueError(
                 f"a text of {len(ids)} tokens is cut into {number} spans, and there are {self.sentinels} sentinels. "
-                f"Cut the text into shorter ones, or set a greater spans.mean."
+                f"Cut the text into shorter ones, or set a larger spans.mean."
             )
         return SourceTarget(*corrupt(ids, removed, self.first_sentinel, self.eos))
 
@@ -175,7 +175,7 @@ class SpanCorruptionJob(PlainTextJob):
         if (needed := self._sizes.counts(longest)[1]) > count:
             raise ValueError(
                 f"rows of batch.length={self.recipe.batch.length} have {needed} spans, and the tokenizer has {count} "
-                f"sentinels; take shorter rows, or a greater objective.mean."
+                f"sentinels; take shorter rows, or set a larger objective.mean."
             )
         return SpanCorruption(
             decoder=SequenceToSequence(start=run.start, chunk=self.options.chunk),

@@ -91,7 +91,7 @@ def _by_ending(page: dict[str, Any]) -> str | None:
         formats |= dict.fromkeys(names, f"data.{part}")
     if len(formats) > 1:
         readings = " and ".join(f"{part} as {name}" for name, part in formats.items())
-        raise ValueError(f"by their endings, files of {readings} would be read; set one data.format for all.")
+        raise ValueError(f"the endings of the files suggest several formats: {readings}; set data.format, one for all.")
     return next(iter(formats), None)
 
 

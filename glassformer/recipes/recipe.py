@@ -37,11 +37,11 @@ class Data:
     held_out: float = 0.05
     limit: int | None = None  # read no more rows than this of any part
     documents: Literal["line", "blank line", "marker", "file"] = "blank line"  # what ends a document of plain text
-    marker: str | None = None
+    marker: str | None = None  # the text between two documents, with ``documents: marker``
     columns: dict[str, Any] = field(default_factory=dict)  # the column of each field: {text: sentence, label: 1}
-    separator: str | None = None  # between columns; None: that of the format
-    header: bool = True
-    quoted: bool | None = None  # None: of csv, yes; of tsv, no
+    separator: str | None = None  # between columns; None: the usual one of the format
+    header: bool = True  # the first line of csv and tsv files names the columns
+    quoted: bool | None = None  # whether cells may be in quotes; None: yes in csv, no in tsv
     prefix: str = ""  # removed from each word of conll files
     ignored: tuple[str, ...] = ("-DOCSTART-",)  # lines of conll files starting with these are skipped
     languages: tuple[str, ...] = ()  # of the source and of the target
@@ -104,10 +104,10 @@ class RecipeLoadOptions:
 class ModelPlan:
     """The model: a lineage with sizes, or the weights of a folder to start from."""
 
-    start: str | None = None  # a folder; its facts and tokenizer come with it
+    start: str | None = None  # the folder of a trained model, whose facts and tokenizer are used too
     lineage: str | None = None
     sizes: dict[str, Any] = field(default_factory=dict)  # with the names of the lineage's config.json
-    facts: dict[str, Any] = field(default_factory=dict)  # of ModelConfig, for a new model, instead of the lineage's
+    facts: dict[str, Any] = field(default_factory=dict)  # of a new model: changes to those of its lineage and sizes
     helper: dict[str, Any] = field(default_factory=dict)  # sizes of a second model, if the job has one
     teacher: str | None = None  # a folder, if the job has one
     adapters: Adapters | None = None
@@ -138,7 +138,7 @@ class ModelPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSizes:
-    """What a step reads: ``micro_batches`` of ``examples`` rows, or of ``tokens`` tokens, padding included."""
+    """What a step reads: ``micro_batches`` batches of ``examples`` rows each, or of up to ``tokens`` padded tokens."""
 
     examples: int | None = None
     tokens: int | None = None
@@ -168,8 +168,8 @@ class Optimisation:
     eps: float = 1e-8
     schedule: Literal["cosine", "linear", "inverse-sqrt", "constant"] = "cosine"
     warmup: int = 0  # steps
-    floor: float = 0.0  # the fraction of lr at the end of cosine and linear
-    clip: float | None = 1.0
+    floor: float = 0.0  # the fraction of lr with which cosine and linear end
+    clip: float | None = 1.0  # maximum gradient norm
 
     def __post_init__(self) -> None:
         check_number(**{"optimizer.lr": self.lr, "optimizer.eps": self.eps})
@@ -191,17 +191,17 @@ class RunPlan:
 
     steps: int
     seed: int = 0
-    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # bfloat16 on GPUs that compute with it
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # bfloat16 on GPUs that support it
     device: str = "auto"  # a GPU if there is one
     parallel: Literal["ddp", "fsdp"] = "ddp"  # with several processes
     compile: bool | None = None  # with torch.compile; None: on a GPU, where the run is long enough to pay for it
     capture: bool | None = None  # run steps as CUDA graphs; None: where that is possible
     threads: int | None = None  # of a CPU, in each process; None: chosen by a short measurement before the first step
     recompute: bool = False  # activation checkpointing: less memory, a third more compute
-    keep_memory: bool = True  # on a CPU, keep freed memory: faster, for somewhat more memory
+    keep_memory: bool = True  # on a CPU, keep freed memory for reuse: faster, but uses somewhat more
     average: float | None = None  # decay of a moving average of the weights, which is then evaluated and kept
     checkpoint_every: int = 1000
-    keep: int = 3
+    keep: int = 3  # how many checkpoints are kept, besides the best
 
     @property
     def chosen_device(self) -> str | None:
@@ -242,7 +242,7 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """The expected result on stated data, and the time it takes."""
+    """The result to expect, on which data, and how long the run takes."""
 
     result: str
     cpu_minutes: float | None = None  # None: not measured
@@ -258,7 +258,7 @@ class Expected:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A run."""
+    """Everything that defines a run."""
 
     name: str
     about: str

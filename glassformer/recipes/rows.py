@@ -136,11 +136,11 @@ def _read(data: Data, part: str, kind: type[R]) -> Records[R] | None:
         return cast(Records[R], Records(memory, np.arange(len(memory), dtype=np.int64)))
     if files is None:
         return None
-    # Read all files once, and index the good rows.
+    # Read all files once, and index the valid rows.
     indexed = _open(data, files, part, kind).index(data.limit)
     if not len(indexed):
         raise ValueError(
-            f"data.{part} has no good rows: {files}: {indexed.stats}"
+            f"data.{part} has no valid rows: {files}: {indexed.stats}"
             if indexed.stats.bad
             else f"data.{part} has no rows: {files}."
         )

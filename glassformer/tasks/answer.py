@@ -106,8 +106,8 @@ def answer(
     An answer is a span of at most ``max_answer_tokens`` tokens of the context; its score is the start logit of its
     first token plus the end logit of its last token. A context that does not fit is read in windows, each with the
     whole question; for an answer in two windows, the higher score counts. The probability of an answer is the softmax
-    of the scores over all such spans of all windows; with ``no_answer``, no answer is one more choice, and its score is
-    that of the very first token, the lowest of all windows (Devlin et al., 2018, section 4.3).
+    of the scores over all such spans of all windows. With ``no_answer``, "no answer" is one more choice, scored by the
+    start and end logits of the first token; of several windows the lowest counts (Devlin et al., 2018, section 4.3).
 
     Args:
         loaded: a model with a head of the kind span, and its tokenizer.
@@ -115,8 +115,8 @@ def answer(
         top: how many answers per question; fewer if the context has no more.
         max_answer_tokens: the longest answer.
         no_answer: whether the context may hold no answer; only for models that were trained with such questions.
-        stride: tokens of the context between the ends of two windows; None: half of what fits. Answers longer than the
-            overlap of two windows may be missed.
+        stride: tokens of the context by which each window advances; None: half of what fits. (In transformers,
+            ``doc_stride`` is the overlap instead.) Answers longer than the overlap of two windows may be missed.
         batch_size: windows per batch; None: by their tokens, see ``tasks.batches``.
         progress: called with the number done and the total.
     """

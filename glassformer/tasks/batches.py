@@ -35,9 +35,9 @@ from glassformer.text.tokenizer import Tokenizer
 # or 16,384 a token takes up to a third longer, probably because the vectors exceed the caches (benchmarks/LOG.md).
 BATCH_TOKENS = 2048
 GPU_BATCH_TOKENS = 32_768  # where no logits of a vocabulary are made; fewer leave a large GPU waiting for its CPU
-PADDING_SHARE = 16  # of the tokens of a batch, one in so many is padding at most: more costs more than another batch
-PACKED_PADDING_SHARE = 2  # the same where the model computes no padding, which then takes memory alone
-MOST_SPECIAL = 4  # special tokens around a text, at most: a longer row has tokens of its own
+PADDING_SHARE = 16  # at most 1/16 of the tokens of a batch is padding: more would cost more than another batch
+PACKED_PADDING_SHARE = 2  # at most 1/2 where padding is not computed (packed rows) and only takes memory
+MOST_SPECIAL = 4  # special tokens around a text, at most: a longer row has tokens of its text
 ENCODED_TEXTS = 1024  # texts that the tokenizer encodes at once: its own form of them takes much memory
 
 Pair = tuple[str, str]

@@ -103,7 +103,7 @@ def _cleaning(model: PieceModel) -> list[normalizers.Normalizer]:
 
 
 def unigram(model: PieceModel, before: Sequence[normalizers.Normalizer] = ()) -> Tokenizer:
-    """SentencePiece's Unigram; ``before`` are the model's own normalizers (ALBERT lower-cases)."""
+    """SentencePiece's Unigram; ``before``: normalizers to run first (ALBERT lower-cases)."""
     if model.byte_fallback:
         raise TokenizerError("Unigram with byte fallback is not supported: the library takes '<0x0A>' for a byte.")
     backend = Tokenizer(models.Unigram([(text, score) for text, score, _ in model.pieces], unk_id=model.unk_id))
@@ -146,7 +146,7 @@ def score_bpe(model: PieceModel, space: str = SPACE) -> Tokenizer:
     return backend
 
 
-def as_fairseq(model: PieceModel, token: Callable[[str], str], languages: Sequence[str] = ()) -> None:
+def number_as_fairseq(model: PieceModel, token: Callable[[str], str], languages: Sequence[str] = ()) -> None:
     """Number the pieces as fairseq does (XLM-RoBERTa): its four special tokens first, languages and a mask last.
 
     ``token`` returns the token of a role.
@@ -160,8 +160,8 @@ def renumber(model: PieceModel, numbers: Mapping[str, int], extra: Sequence[tupl
     """Give the pieces the ids of another file (M2M-100), followed by ``extra`` pieces, each with its type.
 
     Pieces that are not in the other file still take part in segmentation, with ids after all others; the first of these
-    ids is returned. Entries only of the other file are characters that no piece covers: each is looked up by itself,
-    while the reference looks up a run of them together, and seldom finds it.
+    ids is returned. Entries that only the other file has are characters without a piece: here each is looked up by
+    itself; the reference looks up a sequence of them as one entry, which is seldom there.
     """
     if sorted(numbers.values()) != list(range(len(numbers))):
         raise TokenizerError(f"the {len(numbers)} tokens of a vocabulary must have the ids 0 to {len(numbers) - 1}.")

@@ -295,7 +295,7 @@ def _albert(folder: Folder) -> Tokenizer:
 
 
 def _xlm_roberta(folder: Folder) -> Tokenizer:
-    pieces.as_fairseq(model := _pieces(folder), folder.token)
+    pieces.number_as_fairseq(model := _pieces(folder), folder.token)
     backend, eos = _finish(unigram(model), model, folder), folder.token("eos")
     set_template(backend, start=[folder.token("bos")], end=[eos], between=[eos, eos], second=0)
     return backend
@@ -311,7 +311,7 @@ def _llama(folder: Folder) -> Tokenizer:
 
 def _nllb(folder: Folder) -> Tokenizer:
     """Return NLLB's vocabulary: a text ends with EOS, and ``Languages.source`` adds its language token."""
-    pieces.as_fairseq(model := _pieces(folder, bpe=True), folder.token, NLLB.split())
+    pieces.number_as_fairseq(model := _pieces(folder, bpe=True), folder.token, NLLB.split())
     backend = _finish(score_bpe(model), model, folder)
     set_template(backend, end=[folder.token("eos")])
     return backend

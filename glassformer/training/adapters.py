@@ -274,6 +274,8 @@ def _read_settings(path: Path) -> dict[str, Any]:
 
 def _check_shapes(source: str, shapes: Mapping[str, torch.Size], expected: Mapping[str, torch.Size]) -> None:
     if unmatched := shapes.keys() ^ expected.keys():
-        raise WeightsError(f"{source}: they do not fit this model; {some(unmatched)} are on one side only.")
+        raise WeightsError(
+            f"{source}: these adapters are for another model; only one of the two has {some(unmatched)}."
+        )
     if wrong := [f"{name} {tuple(shapes[name])}" for name in expected if shapes[name] != expected[name]]:
-        raise WeightsError(f"{source}: they do not fit the sizes of this model: {some(wrong)}.")
+        raise WeightsError(f"{source}: these adapters do not have the shapes that this model needs: {some(wrong)}.")

@@ -83,7 +83,7 @@ class MovingAverage:
     def restore(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         """Restore what ``state`` gave."""
         if unmatched := tensors.keys() ^ self._averages.keys():
-            raise ValueError(f"another set of weights was averaged: {some(unmatched)} are on one side only.")
+            raise ValueError(f"these averages are of another model; only one of the two has {some(unmatched)}.")
         if values["decay"] != self.decay:
             raise ValueError(f"these averages were made with decay={values['decay']}, and this run has {self.decay}.")
         for name, average in self._averages.items():

@@ -1,9 +1,9 @@
 """Activation checkpointing and ``torch.compile``, applied to the blocks of a model in place.
 
 ``nn.Module.__call__`` calls whatever ``nn.Module.compile`` has stored in ``_compiled_call_impl``, if anything: here a
-``Call``. So no class, method or name in the state dict changes, a deep copy is a plain model, and the two combine in
-the one order that is right: the compiled block runs twice. (The other way round the compiler itself has to keep random
-numbers the same, and not every backend of PyTorch does.)
+``Call``. So no class, method or name in the state dict changes, and a deep copy is a plain model. With both, the
+checkpoint is outermost and runs the compiled block twice. (Inside a compiled block, the compiler would have to restore
+the random states, which not every backend of PyTorch does.)
 
 Activation checkpointing: blocks save only their inputs and run again in the backward pass (Chen et al., 2016). A
 training step then saves about one vector per token and block instead of some twenty, and costs one more forward pass;
@@ -13,9 +13,9 @@ dropout falls on the same values. Calls without gradients (evaluation, generatio
 Compilation: by default each block is compiled. Equal blocks share one compiled graph, so a model of any depth starts
 quickly, and every entry point runs compiled blocks: ``model(...)`` as well as ``encode``, ``decode`` and
 ``apply_head``, which objectives call. Compiled as a whole, ``model(...)`` is one graph, slower to start; the other
-entry points are then correct, but not compiled. The first batch is compiled for its own sizes. The first one of other
-sizes makes a graph for any (and sizes of 1, which PyTorch always specialises, some more); ragged batches need no new
-graph after a handful, and batches of one size keep the faster graph. ``dynamic=True`` makes the general graph at once.
+entry points are then correct, but not compiled. The first batch is compiled for its own sizes; the first one of other
+sizes makes a second graph, for all sizes (PyTorch compiles sizes of 1 separately). So batches of one size keep the
+faster graph, and ragged ones need only a handful. ``dynamic=True`` makes the general graph at once.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ from glassformer.nn.layers import TransformerBlock
 
 
 class Call:
-    """Replaces the call of a module. With a cache, which grows at every call, the module is called as usual."""
+    """What runs instead of a module's call: compiled, checkpointed, both or, with a growing cache, the plain call."""
 
     def __init__(self, module: nn.Module) -> None:
         self.plain: Callable[..., Any] = module._call_impl
@@ -75,7 +75,7 @@ def calls_in(model: nn.Module) -> list[Call]:
 
 
 def checkpoint_blocks(model: nn.Module) -> None:
-    """Let every block of a model save only its input. Names, facts and saved files stay as they are."""
+    """Turn on activation checkpointing in every block of a model. Names, facts and saved files stay as they are."""
     if model._compiled_call_impl is not None:
         raise ValueError("the whole model is compiled as one graph; compile its blocks to recompute them.")
     for call in block_calls(model):
@@ -83,7 +83,7 @@ def checkpoint_blocks(model: nn.Module) -> None:
 
 
 def missing_compiler(device: torch.device) -> str | None:
-    """Return what ``torch.compile`` lacks to make code for a device, and the remedy; None: nothing that is known of."""
+    """Return what ``torch.compile`` lacks to make code for a device, and the remedy; None: nothing, as far as known."""
     if device.type == "cuda" and not HAS_TRITON:
         return (
             f"torch.compile needs {'the package triton' if HAS_COMPILER else 'a C compiler, such as gcc'}: install it"
@@ -107,8 +107,8 @@ def compile_model(
 ) -> None:
     """Compile a model in place; the compilation happens when the model is first called.
 
-    Raises PyTorch's limit of versions per function, for the whole process. Calls with a cache are not compiled: each
-    would have other sizes.
+    Also increases PyTorch's limit on recompilations, for the whole process. Calls with a cache are not compiled: each
+    has other sizes.
     """
     check_choice("parts", parts, ("blocks", "whole"))
     if parts == "whole" and any(call.recomputes for call in calls_in(model)):

@@ -27,7 +27,14 @@ from glassformer.training.block_calls import checkpoint_blocks, compile_model, m
 from glassformer.training.build_model import StartModel, make_facts, make_model, make_tokenizer, start_model
 from glassformer.training.capture import obstacles
 from glassformer.training.checkpoint import CheckpointError, check
-from glassformer.training.loop import RECOMPUTES, Precision, Settings, Trainer, check_capture, reasons_to_synchronise
+from glassformer.training.loop import (
+    RECOMPUTE_OBSTACLE,
+    Precision,
+    Settings,
+    Trainer,
+    check_capture,
+    reasons_to_synchronise,
+)
 from glassformer.training.optim import adamw, muon_and_adamw
 from glassformer.training.parallel import all_gather, on_rank_zero, rank_zero_first
 from glassformer.training.run_state import compare, fingerprint_of, needs_base
@@ -220,11 +227,15 @@ def _check(recipe: Recipe, job: Job[Any], process: parallel.Process) -> None:
     if recipe.run.capture:  # what is known by now; the trainer checks model and objective
         precision, is_fused = chosen_precision(recipe, process.device), recipe.optimizer.kind == "adamw"
         reasons = reasons_to_synchronise(process.device, process.world, precision, is_fused)
-        check_capture([*reasons, *([RECOMPUTES] if recipe.run.recompute else [])])
+        check_capture([*reasons, *([RECOMPUTE_OBSTACLE] if recipe.run.recompute else [])])
     if process.world > 1 and recipe.run.parallel == "fsdp" and (recipe.model.adapters or not job.keeps_all):
-        raise ValueError("the part that is kept cannot be extracted from sharded weights; set run.parallel=ddp.")
+        raise ValueError(
+            "this run saves only a part of what it trains, which sharded weights do not allow; set run.parallel=ddp."
+        )
     if not job.keeps_all and recipe.data.test is not None:
-        raise ValueError(f"what the job {recipe.job} keeps cannot be evaluated on its own; leave out data.test.")
+        raise ValueError(
+            f"the part that the job {recipe.job} saves cannot be evaluated on its own; leave out data.test."
+        )
 
 
 def _trainer(

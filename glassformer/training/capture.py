@@ -28,7 +28,7 @@ from glassformer.models.transformer import Transformer
 from glassformer.nn.observer import thread_watches
 from glassformer.objectives.base import Batch, Count, Objective, is_traceable
 
-FEW_SHAPES = 4  # more shapes than these are made fewer by padding
+FEW_SHAPES = 4  # with more shapes than these, batches are padded further
 LIMIT = 128  # graphs
 REMEDY = "set run.capture=false (from Python: Trainer(…, capture=False)) for ordinary steps"
 
@@ -53,11 +53,11 @@ def _windows(model: nn.Module) -> set[int | BlockSparse | None]:
 
 
 class CapturedSteps:
-    """Calls a step on the device, from the second batch of each shape on as a CUDA graph.
+    """Runs steps on the device: the first of each shape kernel by kernel, later ones as a CUDA graph.
 
     Args:
-        step: everything that a step does, from batches on the device on.
-        model: which the step trains.
+        step: everything that a step does, given batches on the device.
+        model: the one that it trains.
         optimizers: whose learning rates may change from step to step; graphs are recorded anew if other settings do.
         device: a GPU.
     """
@@ -96,7 +96,7 @@ class CapturedSteps:
         return graph.replay(moved, numbers)
 
     def enlarged(self, batches: Sequence[Batch]) -> list[Batch]:
-        """Return the batches as steps with many shapes compute them; as they are, if more padding rules a graph out."""
+        """Return the batches with more padding, for fewer shapes; unchanged if padding would prevent the capture."""
         larger = [batch.enlarged(self._longest) for batch in batches]
         return [*batches] if any(map(self._inspects_values, larger)) else larger
 
@@ -119,13 +119,13 @@ class CapturedSteps:
         settings = self._recorded_settings()
         if (memory, settings) != (self._memory, self._settings):
             self._memory, self._settings = memory, settings
-            if self._graphs:  # after an ordinary step of each shape, which makes states that an optimizer lacks
+            if self._graphs:  # each shape begins with an ordinary step again, which creates missing optimizer states
                 self._seen.clear()
             self._graphs.clear()
             self._pool = None  # the memory of graphs that are gone cannot be shared
 
     def _recorded_settings(self) -> list[object]:
-        """Which weights are trained, with which options besides the learning rate, and where by fused kernels."""
+        """Return what graphs fix: which weights are trained, their options but the learning rate, what is fused."""
         groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
         options = [{name: value for name, value in group.items() if name not in ("params", "lr")} for group in groups]
         trained = [weight.requires_grad for weight in self._model.parameters()]
@@ -148,11 +148,11 @@ class CapturedSteps:
 
 @contextmanager
 def recording(graph: torch.cuda.CUDAGraph, device: torch.device, pool: Any = None) -> Iterator[None]:
-    """Record what a device computes inside; after a failure, too, its current stream is the one before.
+    """Record the kernels launched in the ``with`` block; the current stream is restored, even after a failure.
 
     Raises:
         CaptureError: something inside cannot be recorded.
-        torch.OutOfMemoryError: as it is.
+        torch.OutOfMemoryError: the GPU has too little memory.
     """
     try:
         # A graph that fails to end leaves its own stream the current one. The data loader has threads of its own, which

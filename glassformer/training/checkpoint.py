@@ -118,7 +118,9 @@ def step_of(path: Path) -> int:
     """Return the step after which a checkpoint was written."""
     match = NAME.fullmatch(path.name)
     if match is None:
-        raise CheckpointError(f"{path}: a checkpoint's folder is called step- and a number; this one is not.")
+        raise CheckpointError(
+            f"{path}: a checkpoint's folder is called step-N, with the number of its step; this one is not."
+        )
     return int(match.group(1))
 
 

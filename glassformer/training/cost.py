@@ -41,12 +41,13 @@ from glassformer.training.parallel import Process, all_gather
 from glassformer.training.run_state import random_state, restore_random
 from glassformer.training.threads import LEAST_STEPS, choose_threads
 
-PLANNED_BATCHES = 200  # of the first epoch, among which the largest is sought
+PLANNED_BATCHES = 200  # of the first epoch; memory is counted for the largest of them
 TIMED_STEPS = 3  # after those that are not timed, because they also allocate or compile
 THREAD_BATCHES = 2  # on which numbers of threads are compared
 TIMED_SECONDS = 5.0  # no further step is timed after so many
 LONG = 3600.0  # seconds from which on a run is long
-COMPILED_SAVES, COMPILING = 0.25, 60.0  # share of a step's time on a GPU; seconds (benchmarks/LOG.md has the figures)
+COMPILE_GAIN = 0.25  # share of a step's time that compilation saves on a GPU (benchmarks/LOG.md has the figures)
+COMPILE_SECONDS = 60.0  # that it takes
 STATES = {"AdamW": 2, "Muon": 1}  # numbers that an optimizer keeps for each parameter
 
 
@@ -60,7 +61,7 @@ class CostEstimate:
     steps: int  # yet to be made
     tokens_per_step: int  # of all processes together, padding not counted
     memory: int | None  # the peak
-    memory_limit: int | None  # what the process can have: what it has, and what is free
+    memory_limit: int | None  # of the process: what it uses now, and what is free
     step_seconds: float | None
     validation_seconds: float | None  # of all validations, the final ones included
     disk: int  # of the checkpoints that are kept, and of the model
@@ -72,7 +73,7 @@ class CostEstimate:
     captures: bool = False  # steps as CUDA graphs
     compiles: bool = False  # because the recipe says so
     compiles_whole: bool = False  # model and loss as one graph, which is then not what was timed
-    can_compile: bool = False  # the whole step, for batches of one shape; the recipe leaves it open
+    can_compile: bool = False  # the recipe leaves it open, and the whole step can be one graph: batches have one shape
     no_compiler: str | None = None  # why nothing can be compiled on this machine
 
     @property
@@ -82,7 +83,7 @@ class CostEstimate:
 
     @property
     def _gains_by_compiling(self) -> bool:
-        return self.can_compile and (self.step_seconds or 0.0) * self.steps * COMPILED_SAVES > COMPILING
+        return self.can_compile and (self.step_seconds or 0.0) * self.steps * COMPILE_GAIN > COMPILE_SECONDS
 
     @property
     def seconds(self) -> float | None:
@@ -130,9 +131,10 @@ class CostEstimate:
                 f"batch.length or the model's sizes, or set run.recompute=true."
             )
         if self.seconds is not None and self.seconds >= LONG:
-            remedies = ["fewer run.steps", "a smaller model", *(f"run.size={size}" for size in self.sizes)]
+            remedies = ["lower run.steps", "choose a smaller model", *(f"set run.size={size}" for size in self.sizes)]
             warnings.append(
-                f"the run takes about {self.seconds / 3600:.1f} hours on this machine. Set {' or '.join(remedies)}."
+                f"the run takes about {self.seconds / 3600:.1f} hours on this machine. To shorten it, "
+                f"{', or '.join(remedies)}."
             )
         if self._gains_by_compiling and self.no_compiler is not None:
             warnings.append(f"model and loss are not compiled, which would make steps faster: {self.no_compiler}.")
@@ -252,9 +254,9 @@ def _checkpoint_bytes(run: Run) -> int:
     average = 0 if run.recipe.run.average is None else sum(4 * p.numel() for p in trained)
     if run.base is not None:  # adapters, twice: as the model and as the trained weights
         return 2 * sum(p.nbytes for p in trained) + states + average
-    shown = run.job.saved_model(run.model)
-    own = 0 if shown is run.model and not average else _weight_bytes(run.model)
-    return _weight_bytes(shown) + own + states + average
+    saved = run.job.saved_model(run.model)
+    trained_weights = 0 if saved is run.model and not average else _weight_bytes(run.model)
+    return _weight_bytes(saved) + trained_weights + states + average
 
 
 def _weight_bytes(model: nn.Module) -> int:
@@ -405,13 +407,13 @@ def _as_computed(run: Run, batches: list[Batch]) -> list[Batch]:
 
 
 def _have_one_shape(batches: Sequence[Batch], device: torch.device) -> bool:
-    """Whether batches have the same shapes, with which compiled code is made once."""
+    """Whether batches have the same shapes, so that a step is compiled only once."""
     on_device = (batch.to(device) for batch in batches)  # with the positions that are counted in the loss
     return len({tuple((name, x.shape) for name, x in batch.tensors.items()) for batch in on_device}) == 1
 
 
 def _validation_batches(run: Run) -> int:
-    """Return batches of all validations of the remaining steps, and of the final evaluation."""
+    """Return how many batches the validations of the remaining steps and the final evaluation have."""
     recipe, done = run.recipe, run.trainer.step
     total = 0
     for part in ("valid", "test"):
@@ -454,7 +456,7 @@ def _autocast(device: str, precision: Precision) -> AbstractContextManager[Any]:
     return nullcontext() if precision == "float32" else torch.autocast(device, DTYPES[precision])
 
 
-# Words.
+# Formatting.
 
 
 def _device_name(process: Process) -> str:

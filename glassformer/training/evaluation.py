@@ -259,7 +259,7 @@ def evaluate_model(loaded: Loaded, recipe: Recipe, part: str = "test") -> tuple[
     job: Job[Any] = job_of(recipe)
     if not job.keeps_all:
         raise ValueError(
-            f"the job {recipe.job} keeps only a part of what it trains, which cannot be evaluated on its own. "
+            f"the job {recipe.job} saves only a part of what it trains, which cannot be evaluated on its own. "
             f"Fine-tune it first: glassformer train finetune model.start={recipe.model.start} data.train=FILE."
         )
     kind = head_kind(loaded.config.head)

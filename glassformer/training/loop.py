@@ -27,11 +27,8 @@ from glassformer.training.parallel import all_gather, full_tensor, gathered_weig
 from glassformer.training.schedules import Schedule, warmup_cosine
 
 Precision = Literal["float32", "bfloat16", "float16"]
-RECOMPUTES = "run.recompute saves random states"
+RECOMPUTE_OBSTACLE = "run.recompute saves random states"  # why such a run cannot capture its steps
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-# Batches in, reports out.
 
 
 @runtime_checkable
@@ -39,7 +36,7 @@ class Batches(Protocol):
     """An endless source of batches that can save its position and resume from it."""
 
     def __iter__(self) -> Iterator[Batch]:
-        """Itself."""
+        """Return itself."""
 
     def __next__(self) -> Batch:
         """Return the next batch."""
@@ -94,7 +91,10 @@ class StepReport:
 
 
 def reasons_to_synchronise(device: torch.device, processes: int, precision: Precision, is_fused: bool) -> list[str]:
-    """Return why each step must be read before weights change; ``is_fused``: every optimizer is a fused AdamW."""
+    """Return why the CPU must read the loss of each step before weights change; none: a GPU can queue steps.
+
+    ``is_fused``: every optimizer is a fused AdamW.
+    """
     reasons = {
         f"the device is {device.type}, not an NVIDIA GPU": device.type != "cuda",
         "several processes train": processes > 1,
@@ -105,7 +105,7 @@ def reasons_to_synchronise(device: torch.device, processes: int, precision: Prec
 
 
 def check_capture(reasons: Sequence[str]) -> None:
-    """Raise if there are reasons that keep a run, which is to capture its steps, from doing so."""
+    """Raise if there are reasons why a run with ``run.capture=true`` cannot capture its steps."""
     if reasons:
         raise ValueError(f"run.capture=true is not possible: {'; '.join(reasons)}. Leave it out.")
 
@@ -135,7 +135,7 @@ class TrainModule(nn.Module):
         self._compiled = torch.compile(self._sums, fullgraph=True, **options)
 
     def forward(self, batch: Batch, counts: Mapping[str, Count]) -> tuple[Tensor, Loss]:
-        """This batch's part of the step's loss, a scalar to differentiate; and the loss with its terms."""
+        """Return this batch's share of the step's loss, a scalar to differentiate, and the loss with its terms."""
         if self._compiled is None:
             loss = self.objective.loss(self.model, batch)
             return loss.mean(counts), loss
@@ -152,7 +152,7 @@ class TrainModule(nn.Module):
         batch_counts: dict[str, Tensor],
         counts: dict[str, Tensor],
     ) -> tuple[Tensor, NamedSums, NamedSums]:
-        """Return the same from tensors alone: each term of the loss as its total, count and weight."""
+        """Return what ``forward`` does, from and as tensors: each term of the loss as its total, count and weight."""
         batch = Batch(inputs=inputs, labels=labels, counted=counted, counts=batch_counts, tokens=0)
         loss = self.objective.loss(self.model, batch)
         terms = {name: (term.total, term.count, term.weight) for name, term in loss.terms.items()}
@@ -218,11 +218,11 @@ class Trainer:
         self._parameters = [p for o in self.optimizers for group in o.param_groups for p in group["params"]]
         self._unfetched: list[QueuedStep] = []  # at most two
         self._check_processes(wrap)
-        # Whether a step leaves it to the device to skip an update that is not finite.
+        # On the device: whether a queued step failed, which skips all updates after it; None: the CPU checks each step.
         reasons = self._reasons_to_synchronise()
         self._failed = None if reasons else torch.zeros((), dtype=torch.bool, device=self.device)
         reasons += obstacles(model, objective)
-        reasons += [RECOMPUTES] if any(call.recomputes for call in calls_in(model)) else []
+        reasons += [RECOMPUTE_OBSTACLE] if any(call.recomputes for call in calls_in(model)) else []
         if capture:
             check_capture(reasons)
         captures = not reasons and capture is not False
@@ -249,7 +249,7 @@ class Trainer:
             while self._fraction(self.step) < 1:
                 try:
                     self._unfetched.append(self._queue())
-                except Exception:  # of the step before it is not known yet whether it failed, which comes first
+                except Exception:  # the step before may have failed, too, and its error comes first
                     while self._unfetched:
                         yield self._fetch_next()
                     raise
@@ -259,13 +259,13 @@ class Trainer:
             while self._unfetched:
                 yield self._fetch_next()
         finally:
-            with suppress(FloatingPointError):  # of a step that nobody waits for, which changed nothing
+            with suppress(FloatingPointError):  # the caller stopped before this step failed, which changed no weight
                 while self._unfetched:
                     self._fetch_next()
             self._scale_lr(1.0)
 
     def _fetch_next(self) -> StepReport:
-        """Report the first of the steps whose numbers have not been fetched; if it failed, none of them is left."""
+        """Report the oldest unfetched step; if it failed, forget those queued after it."""
         report = self._fetch(self._unfetched[0])
         del self._unfetched[0]
         return report
@@ -286,7 +286,7 @@ class Trainer:
         return self._fetch(self._queue())
 
     def _queue(self) -> QueuedStep:
-        """Give the next step to the device."""
+        """Queue the next step on the device."""
         began, settings = time.perf_counter(), self.settings
         self.model.train()
         self._scale_lr(settings.schedule(self._fraction(self.step + 1)))
@@ -335,7 +335,7 @@ class Trainer:
         return losses, full_tensor(norm) if processes > 1 else norm
 
     def _step_synchronously(self, batches: Sequence[Batch], counts: Mapping[str, Count]) -> dict[str, Any]:
-        """Make a step; fetch the gradient norm and the loss, and check them, before the weights change."""
+        """Make a step: fetch and check the gradient norm and the loss before the weights change."""
         on_device = [batch.to(self.device, non_blocking=True) for batch in batches]
         losses, norm = self._gradients(on_device, counts)
         grad_norm, means = float(norm), losses.means()
@@ -355,7 +355,7 @@ class Trainer:
         return {"losses": losses, "numbers": numbers, "skipped": overflowed}
 
     def _step_asynchronously(self, batches: Sequence[Batch], counts: Mapping[str, Count]) -> dict[str, Any]:
-        """Leave it to the device whether weights change; start copying its numbers to the CPU without synchronising."""
+        """Make a step whose update the device applies or skips; start to copy its numbers to the CPU, not waiting."""
         if self.captured is not None:
             losses, values = self.captured(batches, counts)
         else:
@@ -373,7 +373,7 @@ class Trainer:
         assert self._failed is not None
         self._failed.logical_or_(~(norm.isfinite() & losses.is_finite()))
         for optimizer in self.optimizers:
-            optimizer.found_inf = self._failed.float()  # type: ignore[attr-defined]  # as GradScaler tells it
+            optimizer.found_inf = self._failed.float()  # type: ignore[attr-defined]  # as GradScaler sets it
             optimizer.step()
             del optimizer.found_inf  # type: ignore[attr-defined]
             optimizer.zero_grad()

@@ -94,7 +94,9 @@ def list_groups(optimizers: Sequence[Optimizer], model: nn.Module) -> list[Group
     grouped, expected = sorted(row.name for row in rows), sorted(names[p] for p in trained(model))
     if grouped != expected:
         wrong = sorted(name for name in {*grouped, *expected} if grouped.count(name) != expected.count(name))
-        raise ValueError(f"each trained parameter belongs to one group of one optimizer; not so {', '.join(wrong)}.")
+        raise ValueError(
+            f"each trained parameter must be in exactly one group of one optimizer; these are not: {', '.join(wrong)}."
+        )
     return rows
 
 
@@ -182,7 +184,9 @@ def restore_optimizer(
         current = [names[parameter] for parameter in group["params"]]
         if current != saved["params"]:
             changed = sorted(set(current) ^ set(saved["params"])) or ["the same, in another order"]
-            raise ValueError(f"group {number} of the optimizer holds other parameters than were saved: {changed[:5]}.")
+            raise ValueError(
+                f"group {number} of the optimizer holds different parameters from those saved: {changed[:5]}."
+            )
         group |= {
             key: tuple(value) if isinstance(group.get(key), tuple) else value  # JSON has no tuples
             for key, value in saved.items()

@@ -53,11 +53,11 @@ Wrap = Callable[[nn.Module], nn.Module]
 Value = TypeVar("Value")
 Item = TypeVar("Item")
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
-# Seconds. A process that dies is noticed at once, or torchrun ends the others: this is for one that hangs, and must be
-# longer than all that the first does alone while they wait, such as training a tokenizer or tokenising a corpus.
+# Seconds to wait for another process that hangs. (One that dies is noticed at once, or torchrun ends the others.) It
+# is longer than anything that the first process does alone while the others wait, such as training a tokenizer.
 TIMEOUT = 2 * 60 * 60.0
-# Process groups of failed runs. The error's frames hold a DDP model, which would be the last to release its group: it
-# waits for the group's threads without giving up Python's lock, for which they may wait. This list releases it later.
+# Process groups of failed runs, kept until the program ends. Otherwise the DDP model that the error's frames hold would
+# release its group last, and wait for the group's threads while it holds Python's lock, for which they may wait.
 _failed_groups: list[dist.ProcessGroup | None] = []
 atexit.register(_failed_groups.clear)
 _rank_zero_works: ContextVar[bool] = ContextVar("rank_zero_works", default=False)  # alone, while the others wait
@@ -120,8 +120,8 @@ def start(device: str | None = None, *, timeout: float = TIMEOUT) -> Iterator[Pr
         if isinstance(error, RuntimeError) and _is_about_others(error):
             reason = str(error).partition("\n")[0]  # the rest is a C++ stack trace
             raise LostProcessError(
-                f"process {number} of {count} waited for another one that has stopped or hangs; what happened is in "
-                f"the output of that process. Here: {reason}"
+                f"process {number} of {count} waited for another one that has stopped or hangs; the output of that "
+                f"process shows why. The error of this one: {reason}"
             ) from error
         raise
     finally:

@@ -283,7 +283,9 @@ def _read_model(path: Path, model: nn.Module, written_for: str | None, base: str
         expected = {name: tuple(target.shape) for name, target in targets.items()}
         if saved != expected:
             wrong = {name for name in {*saved, *expected} if saved.get(name) != expected.get(name)}
-            raise CheckpointError(f"{path} is of another model: not in both, or of another shape, are {some(wrong)}.")
+            raise CheckpointError(
+                f"{path} is of another model. Missing in one of the two, or of another shape: {some(wrong)}."
+            )
         for name, target in targets.items():
             copy_full(stored.borrow(name), target)
 

@@ -61,16 +61,16 @@ AT_THE_END = (MODEL, "results.json", "loss.svg")
 STOPPING = "stopping after this step, with a checkpoint; a second Ctrl-C stops now, without one"
 COMPILES = (
     "model and loss are compiled as one graph during the first step, which takes up to a minute; run.compile=false "
-    "does without"
+    "avoids that"
 )
 BEGUN = ".begun"  # holds the recipe that the other files belong to, until the first checkpoint
 
 
 class StoppedError(Exception):
-    """A signal stopped the run; a checkpoint was written after the step it names, and a model of those so far.
+    """A signal stopped the run, after it had written a checkpoint of this step and a model.
 
     Args:
-        step: the last one that was made.
+        step: the last one.
         kept: the steps of the checkpoints that the model is made of: the best, the newest, or several to average.
     """
 
@@ -175,8 +175,8 @@ class Session:
                 raise ValueError(f"{key}={name} is where the run writes; choose another folder for the run.")
         if existing := [output.name for output in outputs if output.exists() and output.name not in own]:
             raise CheckpointError(
-                f"{self.folder} holds {', '.join(existing)}, but no checkpoint of the run that made this; a new run "
-                f"would overwrite it. Choose another folder for the run, or move it away."
+                f"{self.folder} holds {', '.join(existing)}, but no checkpoint of the run that wrote them; a new run "
+                f"would overwrite them. Choose another folder for the run, or move them away."
             )
 
     def _restore(self, latest: Path | None, resume: bool) -> list[str]:
@@ -187,12 +187,12 @@ class Session:
             recipe, used = self.recipe, run.recipe
             pairs = ((recipe.model.start, used.model.start), (recipe.tokenizer.load, used.tokenizer.load))
             missing = [
-                f"{path} does not exist; the checkpoint has what came from it" for path, now in pairs if path != now
+                f"{path} is gone and not needed: the checkpoint has its contents" for path, now in pairs if path != now
             ]
             notes += precision_notes(recipe, run, self.process.device, is_resumed=True)
             return [f"resuming after step {run.trainer.step:,}", *dict.fromkeys(missing), *notes, *run.notes()]
         self.evaluator.dry_run(self.recipe.evaluation.by, self.recipe.evaluation.samples)
-        begins = ["no checkpoint was written yet, so the run begins"] if resume else []
+        begins = ["there is no checkpoint yet, so the run starts from the beginning"] if resume else []
         export = export_note(run)
         precision = precision_notes(self.recipe, run, self.process.device, is_resumed=False)
         return [*begins, *run.start_notes, *precision, *([] if export is None else [export]), *run.notes()]
@@ -424,13 +424,15 @@ def save_model(path: Path, run: Run, checkpoints: Sequence[Path]) -> None:
 
 
 def precision_notes(stated: Recipe, run: Run, device: torch.device, *, is_resumed: bool) -> list[str]:
-    """Return what is to be said about a precision that the stated recipe leaves open."""
+    """Return notes on the precision, if the recipe as stated leaves the choice to the run."""
     used = run.trainer.settings.precision
     if stated.run.precision != "auto":
         return []
     if is_resumed:
-        return [] if used == fast_precision(device) else [f"multiplying in {used}, as before"]
-    return [] if used == "float32" else [f"multiplying in {used}; run.precision=float32 is slower and more exact"]
+        return [] if used == fast_precision(device) else [f"matrix products in {used}, as before"]
+    if used == "float32":
+        return []
+    return [f"matrix products in {used}; run.precision=float32 is slower and more accurate"]
 
 
 def export_note(run: Run) -> str | None:
@@ -439,7 +441,7 @@ def export_note(run: Run) -> str | None:
     if lineage is None:
         reason = "its lineage is not known"
     elif lineage.model_type is None:
-        reason = f"{lineage.name} is not a kind of model that it has"
+        reason = f"Hugging Face has no model of the type {lineage.name}"
     else:
         try:
             lineage.config(run.context.facts)

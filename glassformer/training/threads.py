@@ -25,7 +25,7 @@ CONTROL_GROUP = Path("/sys/fs/cgroup")
 LEAST_STEPS = 100  # a shorter run is not worth a measurement
 TOLERANCE = 1.1  # of the fastest time
 SLOW = 1.5  # stop trying fewer threads once a count is this much slower than the fastest
-REPEATS = 2  # passes whose fastest counts, after one that does not
+REPEATS = 2  # timed passes, of which the fastest counts, after a warm-up pass
 MOST_SECONDS = 5.0  # after which no further count is tried
 
 
@@ -64,12 +64,12 @@ def start_threads(threads: int | None, checkpoint: Path | None, process: Process
         setting = "run.threads" if threads is not None else next(name for name in VARIABLES if os.environ.get(name))
         reason = f"this run uses {_count(now)} ({setting})"
     note = f"the checkpoint was written with {_count(saved)}, and {reason}"
-    return ThreadPlan(False, (f"{note}: results will differ in the last digits from a run without this stop",))
+    return ThreadPlan(False, (f"{note}: results will differ in the last digits from those of an uninterrupted run",))
 
 
 @contextmanager
 def computing_with(threads: int | None) -> Iterator[None]:
-    """Compute with so many threads inside; None: with as many as before."""
+    """Set the number of CPU threads in the ``with`` block; None: leave it."""
     before = torch.get_num_threads()
     torch.set_num_threads(before if threads is None else threads)
     try:

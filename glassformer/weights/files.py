@@ -247,8 +247,8 @@ def _read_index(path: Path) -> dict[str, set[str]]:
     shards: dict[str, set[str]] = {}
     for name, shard in weight_map.items():
         if shard in ("", "..") or PureWindowsPath(shard).name != shard:  # Windows rules: both kinds of slash
-            fault = f"{name!r} is in {shard!r} by the index, but a shard is a plain file name beside its index"
-            raise WeightsError(f"{path}: {fault}. Do not trust it: download the weights from a source that you do.")
+            fault = f"{name!r} is in {shard!r} by the index, but a shard must be a plain file name beside its index"
+            raise WeightsError(f"{path}: {fault}. Do not trust it: download the weights from a source that you trust.")
         shards.setdefault(shard, set()).add(name)
     missing = [shard for shard in shards if not os.path.isfile(path.parent / shard)]
     if missing:
@@ -261,7 +261,9 @@ def _check_shard(shard: Path, expected: set[str], actual: set[str]) -> None:
     for names, fault in ((expected - actual, "lacks"), (actual - expected, "also holds")):
         if names:
             fault = f"unlike its index, this shard {fault} {some(names)}"
-            raise WeightsError(f"{shard}: {fault}. They are from different saves: download or save all again.")
+            raise WeightsError(
+                f"{shard}: {fault}. Index and shard are from different saves: download or save all again."
+            )
 
 
 def _parse_json(path: Path, raw: bytes, section: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ RETIRED = {
     "people", "pools", "read_complete", "reach", "BODY", "verb", "computing_verb", "Framed", "frame_row", "has_edits",
     "EDITS", "fate", "Fate", "_fewest", "_misfit", "faults", "settle_tie", "Identity", "HasIdentity", "identity_of",
     "export_remedy", "footnotes", "TRIANGLE", "SEVEN", "tally", "spell", "write_tag", "lm_weights", "LM_WEIGHTS",
-
+    "calls_only_itself", "RECOMPUTES", "as_fairseq", "COMPILED_SAVES", "COMPILING",
 }  # fmt: skip
 
 

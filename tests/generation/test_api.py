@@ -318,7 +318,7 @@ def test_prompts_that_cannot_be_are_named(size: int) -> None:
 def test_masks_belong_to_rectangles() -> None:
     model, asked = built("gpt2"), GenerationSettings(max_new_tokens=2)
     ids = torch.tensor([[3, 4, 0], [5, 0, 0]])
-    with pytest.raises(ValueError, match="a mask belongs to a rectangle"):
+    with pytest.raises(ValueError, match="a mask is for a tensor of padded ids"):
         generate(model, [[3, 4], [5]], asked, mask=ids > 0)
     with types_unchecked():
         for mask in (ids, ids[:, :2] > 0):

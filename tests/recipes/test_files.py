@@ -116,7 +116,7 @@ def test_a_format_is_that_of_the_files_and_brings_its_own_separator(
 
 
 def test_files_of_two_formats_are_refused() -> None:
-    with pytest.raises(RecipeError, match=r"data\.train as csv and data\.valid as jsonl .* set one data\.format"):
+    with pytest.raises(RecipeError, match=r"data\.train as csv and data\.valid as jsonl; set data\.format"):
         read_recipe("finetune", ["data.train=a.csv", "data.valid=b.jsonl"])
     assert read_recipe("finetune", ["data.train=a.csv", "data.valid=b.jsonl", "data.format=csv"]).data.format == "csv"
 

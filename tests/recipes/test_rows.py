@@ -50,7 +50,9 @@ def test_norwegian_is_a_language(tmp_path: Path) -> None:
 def test_if_all_rows_are_bad_it_is_told_why(tmp_path: Path) -> None:
     path = put(tmp_path / "a.jsonl", "{a\n{b\n{}\n")
     data = Data(format="jsonl", train=path, on_bad_row="skip")
-    with pytest.raises(ValueError, match=r"(?s)data\.train has no good rows: .*left out 3: 2 × invalid JSON.*jsonl:1:"):
+    with pytest.raises(
+        ValueError, match=r"(?s)data\.train has no valid rows: .*left out 3: 2 × invalid JSON.*jsonl:1:"
+    ):
         read_parts(data, TextRecord)
     with pytest.raises(ValueError, match=r"data\.train has no rows: .*jsonl\.$"):
         read_parts(Data(format="jsonl", train=put(tmp_path / "a.jsonl", "")), TextRecord)

@@ -335,7 +335,7 @@ def test_adapters_of_another_base_are_refused(tmp_path: Path) -> None:
         load_adapters(base, tmp_path, any_base=True)
         assert len(adapted(base)) == 4
     for config in ("gpt2", "llama"):
-        with pytest.raises(WeightsError, match="do not fit"):
+        with pytest.raises(WeightsError, match="do not have the shapes"):
             load_adapters(built(config, torch.float32), tmp_path, any_base=True)
 
 
@@ -392,10 +392,10 @@ def test_damaged_files_change_nothing(tmp_path: Path) -> None:
         with pytest.raises(WeightsError, match=message):
             load_adapters(model, tmp_path)
     file.write_text(json.dumps(whole | {"rank": 3}))
-    with pytest.raises(WeightsError, match="do not fit the sizes"):
+    with pytest.raises(WeightsError, match="do not have the shapes"):
         load_adapters(model, tmp_path)
     file.write_text(json.dumps(whole | {"targets": whole["targets"][1:]}))
-    with pytest.raises(WeightsError, match="on one side only"):
+    with pytest.raises(WeightsError, match="only one of the two has"):
         load_adapters(model, tmp_path)
     assert not adapted(model)
     file.write_text(json.dumps(whole))
@@ -411,7 +411,7 @@ def test_state_goes_back_into_the_same_adapters() -> None:
     assert not torch.equal(answer(model), answer(other))
     restore_adapters(other, {name: tensor.clone() for name, tensor in adapter_state(model).items()})
     assert torch.equal(answer(model), answer(other))
-    with pytest.raises(WeightsError, match="on one side only"):
+    with pytest.raises(WeightsError, match="only one of the two has"):
         restore_adapters(other, {})
     with pytest.raises(ValueError, match="no adapters"):
         adapter_state(built("gpt2"))

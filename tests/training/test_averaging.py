@@ -156,7 +156,7 @@ def test_another_models_average_is_refused_before_anything_changes() -> None:
     tensors, facts = average.state()
     kept = {name: tensor.clone() for name, tensor in tensors.items()}
     name = next(iter(kept))
-    with pytest.raises(ValueError, match=f"'{name}' are on one side only"):
+    with pytest.raises(ValueError, match=f"only one of the two has '{name}'"):
         average.restore({other: tensor for other, tensor in kept.items() if other != name}, facts)
     with pytest.raises(ValueError, match=r"decay=0\.5, and this run has 0\.999"):
         average.restore(kept, facts | {"decay": 0.5})

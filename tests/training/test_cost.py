@@ -68,9 +68,12 @@ def test_the_text_names_parameters_memory_and_time() -> None:
 
 def test_warnings_name_what_is_too_small_and_what_to_change() -> None:
     (hours,) = ESTIMATE.warnings()
-    assert hours == "the run takes about 4.7 hours on this machine. Set fewer run.steps or a smaller model."
+    assert (
+        hours
+        == "the run takes about 4.7 hours on this machine. To shorten it, lower run.steps, or choose a smaller model."
+    )
     (sized,) = replace(ESTIMATE, sizes=("small",)).warnings()
-    assert sized.endswith("Set fewer run.steps or a smaller model or run.size=small.")
+    assert sized.endswith("lower run.steps, or choose a smaller model, or set run.size=small.")
     (memory,) = replace(ESTIMATE, steps=5, memory_limit=2 * 10**9).warnings()
     assert "needs about 3.5 GB of memory, and 2 GB is available" in memory
     assert "batch.micro_batches" in memory

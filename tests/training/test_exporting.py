@@ -23,8 +23,8 @@ CANNOT = "glassformer convert cannot write this model for Hugging Face: "
 REASONS = {  # of the recipes whose models Hugging Face cannot have; the others' it can
     "deberta-v3-rtd": "Without its head it can: glassformer convert --head none.",
     "stories": "a config.json for llama cannot express these config values: embed.dropout, decoder.dropout.",
-    "translate": "transformer2017 is not a kind of model that it has.",
-    "toy": "transformer2017 is not a kind of model that it has.",
+    "translate": "Hugging Face has no model of the type transformer2017.",
+    "toy": "Hugging Face has no model of the type transformer2017.",
 }
 
 

@@ -156,7 +156,7 @@ def test_a_question_that_leaves_no_room_is_a_bad_row() -> None:
     with pytest.raises(BadRowError, match=r"s\.json:4: a question that is too long: 12 tokens leave no space"):
         job.examples(run_context, {"train": records([row])})
     job, run_context = job_and_kit("answer", [row], length=20, stride=8)
-    with pytest.raises(BadRowError, match=r"stride=8 passes over tokens, for beside the question 5 of"):
+    with pytest.raises(BadRowError, match=r"stride=8 would skip tokens: beside the question, 5 of"):
         job.examples(run_context, {"train": records([row])})
 
 

@@ -205,7 +205,7 @@ def test_a_sink_that_fails_is_told_once_and_tried_again(tmp_path: Path) -> None:
     broken = Broken()
     with Sinks([broken, TensorBoard(tmp_path)], warn=warnings.append) as sinks:
         run_to(sinks, range(1, 5))
-    assert warnings == ["Broken failed (No space left on device); the run continues, its log has everything."]
+    assert warnings == ["Broken failed (No space left on device); the run continues, and log.jsonl is complete."]
     assert broken.calls == 9  # four steps, two validations, two texts, the end
     assert len(scalars(tmp_path, "train/loss")) == 4  # the other one has everything
 

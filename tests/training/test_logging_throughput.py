@@ -47,7 +47,7 @@ def test_flops_per_token_of_a_decoder_by_hand(config: str) -> None:
     looking = 12 * stack.layers * stack.attention.heads * stack.attention.head_dim * context
     assert flops_per_token(facts, RowLength(context)) == 6 * products(facts) + looking
     assert flops_per_token(facts, RowLength(context), trained=False) == (6 * products(facts) + looking) / 3
-    half = flops_per_token(facts, RowLength(context), answered=0.5)
+    half = flops_per_token(facts, RowLength(context), head_share=0.5)
     assert half == 3 * (products(facts) + products(facts, head=False)) + looking
 
 
@@ -84,7 +84,7 @@ def test_no_batches_and_a_wrong_share_are_errors() -> None:
         typical_row([])
     for share in (0.0, 1.5):
         with pytest.raises(ValueError, match=f"a fraction of the positions, above 0 and at most 1; got {share}"):
-            flops_per_token(CONFIGS["gpt2"], RowLength(4), answered=share)
+            flops_per_token(CONFIGS["gpt2"], RowLength(4), head_share=share)
     with pytest.raises(ValueError, match=r"only an encoder-decoder has source tokens \(9\); this model is a decoder"):
         flops_per_token(CONFIGS["gpt2"], RowLength(4, 9))
 

@@ -43,11 +43,11 @@ def test_row_34_every_parameter_is_in_one_group_and_gains_and_biases_do_not_deca
 
 def test_a_parameter_left_out_or_doubled_is_named() -> None:
     model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
-    with pytest.raises(ValueError, match=r"not so 1\.bias, 1\.weight"):
+    with pytest.raises(ValueError, match=r"these are not: 1\.bias, 1\.weight"):
         list_groups([adamw(model[0], 1.0)], model)
     optimizer = adamw(model, 1.0)
     optimizer.param_groups[0]["params"].append(model[1].bias)
-    with pytest.raises(ValueError, match=r"not so 1\.bias"):
+    with pytest.raises(ValueError, match=r"these are not: 1\.bias"):
         list_groups([optimizer], model)
 
 
@@ -184,7 +184,7 @@ def test_an_optimizer_goes_on_as_if_it_had_never_stopped(kind: str) -> None:
 def test_another_model_s_state_is_refused() -> None:
     model, other = built("gpt2"), built("llama")
     tensors, values = optimizer_state(adamw(model, 1.0), model)
-    with pytest.raises(ValueError, match="group 0 of the optimizer holds other parameters"):
+    with pytest.raises(ValueError, match="group 0 of the optimizer holds different parameters"):
         restore_optimizer(adamw(other, 1.0), other, tensors, values)
 
 

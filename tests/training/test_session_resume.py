@@ -133,10 +133,10 @@ def test_a_run_goes_on_in_its_precision_on_another_device(tmp_path: Path) -> Non
             on_gpu.setattr(module, "fast_precision", lambda _: "bfloat16")
         Session(recipe, tmp_path / "whole", HERE, begins).train()
         out = stopped(recipe, tmp_path / "out")
-    assert "multiplying in bfloat16; run.precision=float32 is slower and more exact" in begins.notes
+    assert "matrix products in bfloat16; run.precision=float32 is slower and more accurate" in begins.notes
     resumes = Listens()
     Session(recipe, out, HERE, resumes, resume=True).train()
-    assert "multiplying in bfloat16, as before" in resumes.notes
+    assert "matrix products in bfloat16, as before" in resumes.notes
     assert losses(out) == losses(tmp_path / "whole")
     stated = small("toy", tmp_path, *FEW, "run.precision=float32")
     assert_refused(stated, out, r"run\.precision: was 'bfloat16', is 'float32'", resume=True)

@@ -90,9 +90,9 @@ class RowSource(Generic[R]):
             yield row
 
     def index(self, limit: int | None = None) -> "Indexed[R]":
-        """Read all rows once and remember the position of each good one: about 24 bytes per row, however long it is.
+        """Read all rows once and remember the position of each valid one: about 24 bytes per row, however long it is.
 
-        With a ``limit`` reading stops after so many good rows; later rows are not checked.
+        Reading stops after ``limit`` valid rows, if it is set; later rows are not checked.
         """
         reader = self._open(True)
         columns = [array(code) for code in reader.key_typecodes]

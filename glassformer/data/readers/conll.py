@@ -19,7 +19,7 @@ def read_conll(
 ) -> RowSource[TaggedRecord]:
     """Return tagged words, one per line, a blank line after each sentence.
 
-    ``words`` and ``tags`` are numbers of columns (−1 is the last), ``separator=None`` is any white space. ``prefix``
+    ``words`` and ``tags`` are column numbers from 0 (−1: the last), ``separator=None`` is any white space. ``prefix``
     (``en:``) is removed from each word; lines that begin with one of ``ignored`` (``#``, ``-DOCSTART-``) are skipped.
     """
     if separator == "":
@@ -56,7 +56,7 @@ class Conll:
             except IndexError:
                 word = tag = ""
             if self.words % len(cells) == self.tags % len(cells):
-                tag = ""  # a word is not its own tag
+                tag = ""  # both are the same column: an error
             if not word.startswith(self.prefix) or len(word) == len(self.prefix) or not tag:
                 raise self._error(line, cells, Origin(origin.file, number))
             words.append(word.removeprefix(self.prefix))

@@ -20,10 +20,10 @@ from glassformer.nn.kernels import operators
 from glassformer.nn.linear import linear
 from glassformer.nn.norm import product_dtype, without_autocast
 
-# By default logits are made for as many rows as give these many logits, but for no fewer rows than the second number,
-# because each time all rows of W's gradient are added to. Few on a CPU, whose caches may hold them.
+# How many logits a chunk has by default, and its minimum number of rows: each chunk adds to all of W's gradient, so
+# very short chunks are slow. On a CPU chunks are small, so that its caches may hold them.
 CPU_CHUNK, CHUNK = (2**24, 256), (2**27, 2048)
-PARTS = 8  # of W's gradient, whose sum with that of a further chunk is made one by one
+PARTS = 8  # of the vocabulary, one at a time, in which a chunk's gradient is added to W's: this takes less memory
 COMPILED_CHUNK = (2**30, 2048)  # compiled code holds a chunk's logits and their gradients, but no float32 copy of them
 
 

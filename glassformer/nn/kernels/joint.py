@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from glassformer.nn.kernels import step_kernels
-from glassformer.nn.kernels.operators import calls_only_itself, has_global_hooks
+from glassformer.nn.kernels.operators import has_global_hooks, runs_plain_forward
 from glassformer.nn.kernels.quantized import QuantizedLinear
 from glassformer.nn.linear import Linear, linear
 
@@ -25,7 +25,7 @@ def joint_linear(x: Float[Tensor, "... d_in"], layers: Sequence[nn.Module]) -> t
     trains_compiled = torch.compiler.is_compiling() and torch.is_grad_enabled()
     joined = None
     if trains_compiled or (x.is_cuda and step_kernels.chosen(x)):
-        is_plain = all(map(calls_only_itself, layers)) and not has_global_hooks()
+        is_plain = all(map(runs_plain_forward, layers)) and not has_global_hooks()
         joined = None if not is_plain else _joint_product(x, layers) if trains_compiled else _joint_matvec(x, layers)
     return tuple(layer(x) for layer in layers) if joined is None else joined
 

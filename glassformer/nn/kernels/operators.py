@@ -158,8 +158,8 @@ _GLOBAL_HOOKS: tuple[dict[int, Any], ...] = (  # never replaced, only filled
 )
 
 
-def calls_only_itself(module: nn.Module) -> bool:
-    """Whether a call of ``module`` runs the ``forward`` of its class and no hooks but those of all modules."""
+def runs_plain_forward(module: nn.Module) -> bool:
+    """Whether a call of ``module`` runs its class's ``forward`` and no hooks of its own; global ones do not count."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     return not any(hooks) and "forward" not in module.__dict__
 

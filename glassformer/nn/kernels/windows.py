@@ -67,7 +67,7 @@ def window_block(window: int) -> int:
 
 
 def has_blocks(mask: Mask, queries: int, keys: int) -> bool:
-    """Whether blocks take less than all keys: a window, shorter than the sequence, with T queries and T keys."""
+    """Whether a mask has a window that blocks make cheaper: shorter than the sequence, with T queries and T keys."""
     if mask.window is None or queries != keys:
         return False
     return keys > (mask.window if mask.causal else 2 * mask.window)

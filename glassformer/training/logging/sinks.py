@@ -248,7 +248,9 @@ class Sinks:
                 if number not in self._failed:
                     self._failed.add(number)
                     reason = str(error) or type(error).__name__
-                    self._warn(f"{type(sink).__name__} failed ({reason}); the run continues, its log has everything.")
+                    self._warn(
+                        f"{type(sink).__name__} failed ({reason}); the run continues, and log.jsonl is complete."
+                    )
 
 
 def _run_id(file: Path, *, is_new: bool) -> str:

@@ -79,7 +79,7 @@ def _typical(lengths: list[Tensor]) -> int:
     return max(1, round(float((t**2).sum() / t.sum().clamp(min=1))))
 
 
-def flops_per_token(facts: ModelConfig, row: RowLength, *, answered: float = 1.0, trained: bool = True) -> float:
+def flops_per_token(facts: ModelConfig, row: RowLength, *, head_share: float = 1.0, trained: bool = True) -> float:
     """Return the FLOPs of a model per token that it is fed in training.
 
     For two models in one run (a generator and a discriminator, a student and a teacher) add up both.
@@ -87,18 +87,18 @@ def flops_per_token(facts: ModelConfig, row: RowLength, *, answered: float = 1.0
     Args:
         facts: of the model.
         row: the length of a typical row.
-        answered: the fraction of positions to which the head is applied; below 1 for an objective that drops the others
-            before the head, as ``Masked`` does with ``chunk``.
+        head_share: the share of positions to which the head is applied; below 1 for an objective that drops the others
+            before the head, as ``MaskedLM`` does with ``chunk``.
         trained: False for a teacher, which has no backward pass.
     """
-    if not 0 < answered <= 1:
-        raise ValueError(f"answered is a fraction of the positions, above 0 and at most 1; got {answered}.")
+    if not 0 < head_share <= 1:
+        raise ValueError(f"head_share is a fraction of the positions, above 0 and at most 1; got {head_share}.")
     if row.source is not None and facts.family != "encoder-decoder":
         raise ValueError(f"only an encoder-decoder has source tokens ({row.source}); this model is a {facts.family}.")
     result = account(facts, context=row.context, source=row.source)
     head = sum(part.flops for part in result.root.parts if part.path == "head")
     passes = 3 if trained else 1  # the backward pass has one product for the gradient of each factor
-    return passes * (result.flops - (1 - answered) * head) / (row.context + (row.source or 0))
+    return passes * (result.flops - (1 - head_share) * head) / (row.context + (row.source or 0))
 
 
 def known_peak(device: torch.device | str, precision: Precision, hardware: Hardware | None = None) -> float | None:
