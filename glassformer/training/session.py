@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from glassformer import hub
+from glassformer.config import ModelConfig
 from glassformer.config.checks import Setting
 from glassformer.config.facts import for_json
 from glassformer.families import lineages
@@ -435,18 +436,24 @@ def precision_notes(stated: Recipe, run: Run, device: torch.device, *, is_resume
 
 def export_note(run: Run) -> str | None:
     """Return why the model cannot be written for Hugging Face, and what to do about it; None if it can."""
-    lineage = None if run.lineage is None else lineages()[run.lineage]
-    if lineage is None:
-        reason = "its lineage is not known"
-    elif lineage.model_type is None:
-        reason = f"{lineage.name} is not a kind of model that it has"
-    else:
-        try:
-            lineage.config(run.context.facts)
-        except ConfigError as error:
-            reason = str(error).rstrip(".")
-        else:
-            return None
-    hint = run.job.export_hint()
-    note = f"glassformer convert cannot write this model for Hugging Face: {reason}."
-    return note if hint is None else f"{note} {hint}"
+    facts = run.context.facts
+    reason = _export_obstacle(run.lineage, facts)
+    if reason is None:
+        return None
+    others = run.job.export_remedies(facts)
+    remedies = [remedy for other, remedy in others if _export_obstacle(run.lineage, other) is None]
+    return " ".join([f"glassformer convert cannot write this model for Hugging Face: {reason}.", *remedies[:1]])
+
+
+def _export_obstacle(name: str | None, facts: ModelConfig) -> str | None:
+    """Return why Hugging Face has no model of a lineage with these facts; None if it has."""
+    if name is None:
+        return "its lineage is not known"
+    lineage = lineages()[name]
+    if lineage.model_type is None:
+        return f"{lineage.name} is not a kind of model that it has"
+    try:
+        lineage.config(facts)
+    except ConfigError as error:
+        return str(error).rstrip(".")
+    return None
