@@ -319,6 +319,8 @@ class Trainer:
     def _gradients(self, batches: Sequence[Batch], counts: Mapping[str, Count]) -> tuple[LossAccumulator, Tensor]:
         """Make the forward and backward passes, then clip; return losses, and the norm before clipping."""
         settings, processes = self.settings, self._processes
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()  # what a step that failed has left
         # Gradients add up in p.grad, and are exchanged in the last backward pass.
         losses = LossAccumulator(processes)
         for number, batch in enumerate(batches, start=1):
