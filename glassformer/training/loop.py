@@ -22,7 +22,7 @@ from glassformer.nn.modes import Evaluating
 from glassformer.objectives.base import Batch, Count, Loss, LossTerm, Means, Objective, count_tensors
 from glassformer.training.block_calls import calls_in
 from glassformer.training.capture import CapturedSteps, obstacles
-from glassformer.training.loss_sums import LossAccumulator
+from glassformer.training.loss_sums import LossAccumulator, as_float64
 from glassformer.training.parallel import all_gather, full_tensor, gathered_weights, world_size
 from glassformer.training.schedules import Schedule, warmup_cosine
 
@@ -353,7 +353,7 @@ class Trainer:
         if failed:
             raise _not_finite(means.loss, grad_norm, self.step + 1)
         losses.processes = 1  # all have been added
-        numbers = torch.cat((norm.detach().double().reshape(1).cpu(), losses.stacked().cpu()))
+        numbers = torch.cat((as_float64(norm).reshape(1).cpu(), losses.stacked().cpu()))
         return {"losses": losses, "numbers": numbers, "skipped": overflowed}
 
     def _step_asynchronously(self, batches: Sequence[Batch], counts: Mapping[str, Count]) -> dict[str, Any]:
@@ -371,7 +371,7 @@ class Trainer:
         A norm or loss that is not finite changes no weight, neither in this step nor in those queued after it.
         """
         losses, norm = self._gradients(batches, counts)
-        values = torch.cat((norm.detach().double().reshape(1), losses.stacked()))
+        values = torch.cat((as_float64(norm).reshape(1), losses.stacked()))
         assert self._failed is not None
         self._failed.logical_or_(~(norm.isfinite() & losses.is_finite()))
         for optimizer in self.optimizers:
