@@ -57,7 +57,7 @@ class CapturedSteps:
 
     Args:
         step: everything that a step does, from batches on the device on.
-        model: which the step trains.
+        model: which the step trains, with all parameters of the optimizers.
         optimizers: whose learning rates may change from step to step; graphs are recorded anew if other settings do.
         device: a GPU.
     """
@@ -113,7 +113,7 @@ class CapturedSteps:
 
     def _forget_outdated(self) -> None:
         """Drop all graphs if what they read is no longer there, or a setting that they recorded has changed."""
-        tensors = [p for o in self._optimizers for group in o.param_groups for p in group["params"]]
+        tensors = [*self._model.parameters(), *self._model.buffers()]
         tensors += [x for o in self._optimizers for state in o.state.values() for x in state.values()]
         memory = tuple(x.data_ptr() for x in tensors if isinstance(x, Tensor))
         settings = self._recorded_settings()
