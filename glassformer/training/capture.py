@@ -118,9 +118,11 @@ class CapturedSteps:
         memory = tuple(x.data_ptr() for x in tensors if isinstance(x, Tensor))
         settings = self._recorded_settings()
         if (memory, settings) != (self._memory, self._settings):
-            self._memory, self._settings = memory, settings
-            if self._graphs:  # after an ordinary step of each shape, which makes states that an optimizer lacks
+            # An ordinary step of each shape comes first, to make states that an optimizer lacks; those that the first
+            # steps have made are no reason for it.
+            if self._graphs or settings != self._settings:
                 self._seen.clear()
+            self._memory, self._settings = memory, settings
             self._graphs.clear()
             self._pool = None  # the memory of graphs that are gone cannot be shared
 

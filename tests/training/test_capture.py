@@ -205,6 +205,17 @@ def test_graphs_are_forgotten_when_a_setting_changes(change: str) -> None:
     assert [run.made(rows(5, 5)) for _ in range(3)] == ["step", "graph", "graph"]
 
 
+@pytest.mark.usefixtures("on_cpu")
+def test_an_ordinary_step_follows_a_change_where_nothing_is_recorded_yet() -> None:
+    """It makes the states of weights that were frozen before; a graph would make them anew at every replay."""
+    model = built("gpt2")
+    first = next(model.parameters()).requires_grad_(False)
+    run = counted(model)
+    assert run.made(rows(5, 5)) == "step"
+    first.requires_grad_(True)
+    assert [run.made(rows(5, 5)) for _ in range(2)] == ["step", "graph"]
+
+
 def test_block_sparse_attention_is_not_one_graph() -> None:
     config = CONFIGS["bert"]
     assert config.encoder is not None
