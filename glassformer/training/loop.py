@@ -211,7 +211,7 @@ class Trainer:
         self.step = self.tokens_seen = 0
         # Whether the result of a step is needed before the next one begins (validation, checkpoint).
         self.must_fetch: Callable[[int], bool] = lambda _: True
-        self.after_update: list[Callable[[], None]] = []  # called whenever the weights have changed
+        self.after_update: list[Callable[[], None]] = []  # called after each step, also a skipped one
         self._processes = world_size()
         self._start = self._last_report = time.perf_counter()
         self._rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in self.optimizers]
