@@ -209,6 +209,7 @@ class Trainer:
         self.device = next(model.parameters()).device
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.precision == "float16")
         self.step = self.tokens_seen = 0
+        self.begun = 0  # the last step that was begun, whether or not it was made
         # Whether the result of a step is needed before the next one begins (validation, checkpoint).
         self.must_fetch: Callable[[int], bool] = lambda _: True
         self.after_update: list[Callable[[], None]] = []  # called after each step, also a skipped one
@@ -288,6 +289,7 @@ class Trainer:
     def _queue(self) -> QueuedStep:
         """Give the next step to the device."""
         began, settings = time.perf_counter(), self.settings
+        self.begun = self.step + 1
         self.model.train()
         self._scale_lr(settings.schedule(self._fraction(self.step + 1)))
 

@@ -270,7 +270,7 @@ class Session:
     def _after_step(self, report: StepReport, log: RunLog | None, signals: StopSignals) -> None:
         """Log the step; validate, write a checkpoint and stop where they are due."""
         self._log_step(log, report)
-        if report.step < self.run.trainer.step:  # the next step has begun: this one is not due
+        if report.step < self.run.trainer.begun:  # the next step has taken its batch: this one is not due
             return
         # Validation.
         is_last = report.step == self.recipe.run.steps
