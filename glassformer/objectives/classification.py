@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -132,7 +132,7 @@ class ClassificationOptions:
 
     def __post_init__(self) -> None:
         check_choice("objective.kind", self.kind, ("one", "several", "number"))
-        check_choice("objective.pool", self.pool or "first", ("first", "last", "mean"))
+        check_choice("objective.pool", self.pool or "first", get_args(Pool))
         check_probability(smoothing=self.smoothing)
         if not self.between:
             raise ValueError("objective.between must be the separator of labels; got an empty text.")
@@ -180,9 +180,13 @@ class ClassificationJob(Job[LabelledRecord]):
             return facts
         return replace(facts, head=replace(head, pool=self.options.pool))
 
-    def export_hint(self) -> str | None:
-        """Return advice if the pooling is set: models of Hugging Face always pool as their lineage does."""
-        return None if self.options.pool is None else "With objective.pool=null it can."
+    def export_remedies(self, facts: ModelConfig) -> Iterable[tuple[ModelConfig, str]]:
+        """Return the facts with each pooling, if it is set: models of Hugging Face pool as their lineage does."""
+        head = facts.head
+        if self.options.pool is None or not isinstance(head, TaskHead):
+            return []
+        heads = (replace(head, pool=pool) for pool in get_args(Pool))
+        return [(replace(facts, head=other), "With objective.pool=null it can.") for other in heads]
 
     def objective(self, run: RunContext) -> Classification:
         """Return the objective: cross-entropy of the class, binary cross-entropy per class, or squared error."""

@@ -127,9 +127,10 @@ class Job(ABC, Generic[R]):
         """Return the facts of a new model with this job's final changes."""
         return facts
 
-    def export_hint(self) -> str | None:
-        """Return advice on how to make the model exportable to Hugging Face, if this job's options prevent it."""
-        return None
+    def export_remedies(self, facts: ModelConfig) -> Iterable[tuple[ModelConfig, str]]:
+        """Return changed facts, for which Hugging Face may have a model where it has none for these, and the advice."""
+        del facts
+        return ()
 
     def build(self, run: RunContext) -> nn.Module:
         """Return a new model to train, not initialised yet."""

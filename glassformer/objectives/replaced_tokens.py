@@ -8,7 +8,7 @@ Shapes: ``B`` rows, ``T`` tokens, ``N`` masked tokens, ``V`` vocabulary.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -214,9 +214,9 @@ class ReplacedTokensJob(MaskingJob):
         head = TaskHead(task="replaced", labels=("replaced",), hidden=facts.encoder.ffn.activation)
         return replace(facts, head=head)
 
-    def export_hint(self) -> str | None:
-        """Return advice: few lineages have a head for replaced tokens, and fine-tuning replaces it anyway."""
-        return "Without its head it can: glassformer convert --head none."
+    def export_remedies(self, facts: ModelConfig) -> Iterable[tuple[ModelConfig, str]]:
+        """Return the body: few lineages have a head for replaced tokens, and fine-tuning replaces it anyway."""
+        return [(replace(facts, head=None), "Without its head it can: glassformer convert --head none.")]
 
     def build(self, run: RunContext) -> nn.Module:
         """Return the generator and the discriminator as one module."""

@@ -92,9 +92,10 @@ def make_facts(
         facts = new_facts(lineages()[str(plan.lineage)], plan.sizes, job.head, tokenizer, tuple(labels))
         facts = merge(job.finish(facts), plan.facts, "model.facts")
     if facts.max_length is not None and facts.max_length < recipe.batch.length:
+        larger = "" if start is not None else ", or raise the number of positions in model.sizes"
         raise ValueError(
             f"batch.length={recipe.batch.length} tokens are more than the {facts.max_length} positions of the model; "
-            f"lower it, or raise the number of positions in model.sizes."
+            f"lower it{larger}."
         )
     return facts
 

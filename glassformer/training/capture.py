@@ -57,7 +57,7 @@ class CapturedSteps:
 
     Args:
         step: everything that a step does, given batches on the device.
-        model: the one that it trains.
+        model: the one that it trains, with all parameters of the optimizers.
         optimizers: whose learning rates may change from step to step; graphs are recorded anew if other settings do.
         device: a GPU.
     """
@@ -113,14 +113,16 @@ class CapturedSteps:
 
     def _forget_outdated(self) -> None:
         """Drop all graphs if what they read is no longer there, or a setting that they recorded has changed."""
-        tensors = [p for o in self._optimizers for group in o.param_groups for p in group["params"]]
+        tensors = [*self._model.parameters(), *self._model.buffers()]
         tensors += [x for o in self._optimizers for state in o.state.values() for x in state.values()]
         memory = tuple(x.data_ptr() for x in tensors if isinstance(x, Tensor))
         settings = self._recorded_settings()
         if (memory, settings) != (self._memory, self._settings):
-            self._memory, self._settings = memory, settings
-            if self._graphs:  # each shape begins with an ordinary step again, which creates missing optimizer states
+            # An ordinary step of each shape comes first, to make states that an optimizer lacks; those that the first
+            # steps have made are no reason for it.
+            if self._graphs or settings != self._settings:
                 self._seen.clear()
+            self._memory, self._settings = memory, settings
             self._graphs.clear()
             self._pool = None  # the memory of graphs that are gone cannot be shared
 

@@ -148,6 +148,7 @@ _KEPT = {
 _INSTEAD = {  # keys that have no effect here, and what does the same
     "run.device": "--device",
     "run.precision": "--dtype",
+    "run.threads": "--threads",
     "model.start": "MODEL",
     "model.load_options": "--head, --lineage, --allow-pickle, --ignore-keys, --fresh or --tokenizer-kind",
     "data.test": "FILE",

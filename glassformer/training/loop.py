@@ -22,7 +22,7 @@ from glassformer.nn.modes import Evaluating
 from glassformer.objectives.base import Batch, Count, Loss, LossTerm, Means, Objective, count_tensors
 from glassformer.training.block_calls import calls_in
 from glassformer.training.capture import CapturedSteps, obstacles
-from glassformer.training.loss_sums import LossAccumulator
+from glassformer.training.loss_sums import LossAccumulator, as_float64
 from glassformer.training.parallel import all_gather, full_tensor, gathered_weights, world_size
 from glassformer.training.schedules import Schedule, warmup_cosine
 
@@ -209,9 +209,10 @@ class Trainer:
         self.device = next(model.parameters()).device
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=settings.precision == "float16")
         self.step = self.tokens_seen = 0
+        self.begun = 0  # the last step that was begun, whether or not it was made
         # Whether the result of a step is needed before the next one begins (validation, checkpoint).
         self.must_fetch: Callable[[int], bool] = lambda _: True
-        self.after_update: list[Callable[[], None]] = []  # called whenever the weights have changed
+        self.after_update: list[Callable[[], None]] = []  # called after each step, also a skipped one
         self._processes = world_size()
         self._start = self._last_report = time.perf_counter()
         self._rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in self.optimizers]
@@ -288,6 +289,7 @@ class Trainer:
     def _queue(self) -> QueuedStep:
         """Queue the next step on the device."""
         began, settings = time.perf_counter(), self.settings
+        self.begun = self.step + 1
         self.model.train()
         self._scale_lr(settings.schedule(self._fraction(self.step + 1)))
 
@@ -319,6 +321,8 @@ class Trainer:
     def _gradients(self, batches: Sequence[Batch], counts: Mapping[str, Count]) -> tuple[LossAccumulator, Tensor]:
         """Make the forward and backward passes, then clip; return losses, and the norm before clipping."""
         settings, processes = self.settings, self._processes
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()  # what a step that failed has left
         # Gradients add up in p.grad, and are exchanged in the last backward pass.
         losses = LossAccumulator(processes)
         for number, batch in enumerate(batches, start=1):
@@ -351,7 +355,7 @@ class Trainer:
         if failed:
             raise _not_finite(means.loss, grad_norm, self.step + 1)
         losses.processes = 1  # all have been added
-        numbers = torch.cat((norm.detach().double().reshape(1).cpu(), losses.stacked().cpu()))
+        numbers = torch.cat((as_float64(norm).reshape(1).cpu(), losses.stacked().cpu()))
         return {"losses": losses, "numbers": numbers, "skipped": overflowed}
 
     def _step_asynchronously(self, batches: Sequence[Batch], counts: Mapping[str, Count]) -> dict[str, Any]:
@@ -369,7 +373,7 @@ class Trainer:
         A norm or loss that is not finite changes no weight, neither in this step nor in those queued after it.
         """
         losses, norm = self._gradients(batches, counts)
-        values = torch.cat((norm.detach().double().reshape(1), losses.stacked()))
+        values = torch.cat((as_float64(norm).reshape(1), losses.stacked()))
         assert self._failed is not None
         self._failed.logical_or_(~(norm.isfinite() & losses.is_finite()))
         for optimizer in self.optimizers:

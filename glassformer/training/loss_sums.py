@@ -10,6 +10,12 @@ from glassformer.objectives.base import Count, Loss, Means
 from glassformer.training.parallel import all_gather
 
 
+def as_float64(number: Tensor) -> Tensor:
+    """Return a number in float64, without its gradient; on the CPU if it comes from an Apple GPU, which has none."""
+    number = number.detach()
+    return (number.cpu() if number.device.type == "mps" else number).double()
+
+
 @dataclass
 class LossAccumulator:
     """Losses of several batches, summed. Means are over targets, not over batches."""
@@ -24,7 +30,7 @@ class LossAccumulator:
         sums = {("term", name): (term.total, term.count) for name, term in loss.terms.items()}
         sums |= {("metric", name): total_and_count for name, total_and_count in loss.metrics.items()}
         for key, (total, count) in sums.items():
-            total = total.detach().double()
+            total = as_float64(total)
             self.totals[key] = total if key not in self.totals else self.totals[key] + total
             self.counts[key] = self.counts.get(key, 0) + count
         self.weights |= {name: term.weight for name, term in loss.terms.items()}

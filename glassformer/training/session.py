@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from glassformer import hub
+from glassformer.config import ModelConfig
 from glassformer.config.checks import Setting
 from glassformer.config.facts import for_json
 from glassformer.families import lineages
@@ -269,7 +270,7 @@ class Session:
     def _after_step(self, report: StepReport, log: RunLog | None, signals: StopSignals) -> None:
         """Log the step; validate, write a checkpoint and stop where they are due."""
         self._log_step(log, report)
-        if report.step < self.run.trainer.step:  # the next step has begun: this one is not due
+        if report.step < self.run.trainer.begun:  # the next step has taken its batch: this one is not due
             return
         # Validation.
         is_last = report.step == self.recipe.run.steps
@@ -437,18 +438,24 @@ def precision_notes(stated: Recipe, run: Run, device: torch.device, *, is_resume
 
 def export_note(run: Run) -> str | None:
     """Return why the model cannot be written for Hugging Face, and what to do about it; None if it can."""
-    lineage = None if run.lineage is None else lineages()[run.lineage]
-    if lineage is None:
-        reason = "its lineage is not known"
-    elif lineage.model_type is None:
-        reason = f"Hugging Face has no model of the type {lineage.name}"
-    else:
-        try:
-            lineage.config(run.context.facts)
-        except ConfigError as error:
-            reason = str(error).rstrip(".")
-        else:
-            return None
-    hint = run.job.export_hint()
-    note = f"glassformer convert cannot write this model for Hugging Face: {reason}."
-    return note if hint is None else f"{note} {hint}"
+    facts = run.context.facts
+    reason = _export_obstacle(run.lineage, facts)
+    if reason is None:
+        return None
+    others = run.job.export_remedies(facts)
+    remedies = [remedy for other, remedy in others if _export_obstacle(run.lineage, other) is None]
+    return " ".join([f"glassformer convert cannot write this model for Hugging Face: {reason}.", *remedies[:1]])
+
+
+def _export_obstacle(name: str | None, facts: ModelConfig) -> str | None:
+    """Return why Hugging Face has no model of a lineage with these facts; None if it has."""
+    if name is None:
+        return "its lineage is not known"
+    lineage = lineages()[name]
+    if lineage.model_type is None:
+        return f"Hugging Face has no model of the type {lineage.name}"
+    try:
+        lineage.config(facts)
+    except ConfigError as error:
+        return str(error).rstrip(".")
+    return None

@@ -3,9 +3,10 @@
 More threads are not always faster: a step of a small model spends more time waiting for all of them than it gains,
 above all when other programs use the same cores. The number is measured for a new, uncompiled run of at least
 ``LEAST_STEPS`` steps in one process on a CPU, if the user chose none (``run.threads``, OMP_NUM_THREADS) and the
-estimated memory suffices: forward and backward passes on the first batches are timed with all threads, then with fewer,
-and the smallest number within a tenth of the fastest is used. Sums have another order with another number of threads,
-so a resumed run uses that of its checkpoint, with which it continues bit for bit.
+estimated memory suffices: forward and backward passes on the first batches are timed with all threads (at most one for
+each core that the process may use), then with fewer, and the smallest number within a tenth of the fastest is used.
+Sums have another order with another number of threads, so a resumed run uses that of its checkpoint, with which it
+continues bit for bit.
 """
 
 import math
@@ -95,7 +96,7 @@ def choose_threads(time_pass: Callable[[], float]) -> str:
 
     ``time_pass``: makes a pass with the current number of threads and returns its seconds.
     """
-    most = torch.get_num_threads()
+    most = min(torch.get_num_threads(), usable_cores())  # torch counts cores beyond the quota of a control group
     seconds = _measure(time_pass, most)
     chosen = min(count for count, taken in seconds.items() if taken <= TOLERANCE * min(seconds.values()))
     torch.set_num_threads(chosen)

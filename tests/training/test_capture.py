@@ -1,6 +1,6 @@
 """Which steps become CUDA graphs, and when graphs are forgotten; a step that counts calls stands for a recorded one."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -75,8 +75,8 @@ class Step:
         return None, torch.zeros(1)
 
 
-def counted(model: nn.Module) -> Counted:
-    optimizer = torch.optim.AdamW(model.parameters(), 0.1, fused=True)
+def counted(model: nn.Module, trained: Iterable[Tensor] | None = None) -> Counted:
+    optimizer = torch.optim.AdamW(model.parameters() if trained is None else trained, 0.1, fused=True)
     step = Step(model, optimizer)
     return Counted(CapturedSteps(step.make, model, [optimizer], CPU), optimizer, step.log)
 
@@ -94,15 +94,18 @@ def test_the_second_batch_of_a_shape_is_recorded() -> None:
 
 
 @pytest.mark.usefixtures("on_cpu")
-@pytest.mark.parametrize("moved", ["weight", "state"])
+@pytest.mark.parametrize("moved", ["weight", "frozen weight", "buffer", "state"])
 def test_graphs_are_forgotten_when_what_they_read_is_elsewhere(moved: str) -> None:
     model = built("gpt2")
-    run = counted(model)
+    model.register_buffer("table", torch.zeros(3))
+    first, *others = model.parameters()
+    run = counted(model, others if moved == "frozen weight" else [first, *others])
     assert [run.made(rows(5, 5)) for _ in range(2)] == ["step", "graph"]
     pool = run.steps._pool
-    if moved == "weight":
-        weight = next(model.parameters())
-        weight.data = weight.data.clone()
+    if moved.endswith("weight"):
+        first.data = first.data.clone()
+    elif moved == "buffer":
+        model.table = torch.zeros(3)
     else:
         run.optimizer.load_state_dict({**run.optimizer.state_dict(), "state": {}})
     assert [run.made(rows(5, 5)) for _ in range(3)] == ["step", "graph", "graph"]
@@ -200,6 +203,17 @@ def test_graphs_are_forgotten_when_a_setting_changes(change: str) -> None:
     assert run.made(rows(5, 5)) == "graph"
     CHANGES[change](model, run.optimizer)
     assert [run.made(rows(5, 5)) for _ in range(3)] == ["step", "graph", "graph"]
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_an_ordinary_step_follows_a_change_where_nothing_is_recorded_yet() -> None:
+    """It makes the states of weights that were frozen before; a graph would make them anew at every replay."""
+    model = built("gpt2")
+    first = next(model.parameters()).requires_grad_(False)
+    run = counted(model)
+    assert run.made(rows(5, 5)) == "step"
+    first.requires_grad_(True)
+    assert [run.made(rows(5, 5)) for _ in range(2)] == ["step", "graph"]
 
 
 def test_block_sparse_attention_is_not_one_graph() -> None:

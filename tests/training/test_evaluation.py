@@ -217,6 +217,7 @@ def test_a_damaged_note_is_told(message: str, teacher: Path, tmp_path: Path) -> 
     [
         ("run.device", "run.device changes nothing here; use --device"),
         ("run.precision", "run.precision changes nothing here; use --dtype"),
+        ("run.threads", "run.threads changes nothing here; use --threads"),
         ("model.start", "model.start changes nothing here; use MODEL"),
         ("data.test.source", "data.test changes nothing here; use FILE"),
         ("evaluation.rows", "evaluation.rows changes nothing here; use data.limit"),

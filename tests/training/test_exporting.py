@@ -100,6 +100,15 @@ def test_remedies_help(tmp_path: Path) -> None:
     glassformer.save(glassformer.load(folder, head="none"), tmp_path / "hf", to="hf")
 
 
+@pytest.mark.parametrize(("name", "changes"), [("classify", ["objective.pool=mean"]), ("electra", [])])
+def test_a_remedy_that_does_not_suffice_is_not_told(name: str, changes: list[str], tmp_path: Path) -> None:
+    recipe = with_its_own_model(name, tmp_path, *changes, "model.facts.norm.kind=rms")
+    note = export_note(build_run(recipe, tmp_path, HERE))
+    assert note is not None
+    assert "norm.kind" in note
+    assert " it can" not in note
+
+
 def test_the_classifier_of_the_recipe_gives_the_same_logits_in_transformers(tmp_path: Path) -> None:
     outcome = trained(with_its_own_model("classify", tmp_path, "run.steps=6"), tmp_path / "out")
     ours = glassformer.load(outcome.folder, dtype="float64")

@@ -76,6 +76,28 @@ def test_reports_add_up() -> None:
     assert all(0 <= r.metrics["accuracy"] <= 1 for r in reports)
 
 
+def test_gradients_of_a_step_that_failed_are_not_added_to_the_next_one() -> None:
+    class Fails(NextToken):
+        calls = 0
+
+        def loss(self, model: nn.Module, batch: Batch) -> Loss:
+            Fails.calls += 1
+            if Fails.calls == 2:  # the second micro-batch
+                raise MemoryError("a batch is too large")
+            return super().loss(model, batch)
+
+    model, other = small(), small()
+    windows = RandomWindows(PATTERN, 4, 8, seed=0)
+    batches = [next(windows) for _ in range(4)]
+    settings = Settings(steps=9, accumulate=2)
+    run = Trainer(model, Fails(), Listed(batches), [adamw(model, 1e-2)], settings)
+    with pytest.raises(MemoryError):
+        run.advance()
+    expected = trainer(other, Listed(batches[2:]), steps=9, accumulate=2).advance()
+    assert (run.advance().grad_norm, run.step) == (expected.grad_norm, 1)
+    assert same(model, other)
+
+
 def test_the_learning_rate_follows_the_schedule() -> None:
     made = schedule("linear", warmup=0.5, start=0.0)
     reports = list(trainer(small(), steps=4, schedule=made))

@@ -191,6 +191,14 @@ def test_a_start_that_failed_leaves_nothing_behind_that_counts(tmp_path: Path) -
     assert read_recipe(out / "recipe.yaml").tokenizer.size == 310
 
 
+def test_sizes_are_a_remedy_for_a_new_model_alone(teacher: Path, tmp_path: Path) -> None:
+    changes = ("run.steps=2", "optimizer.warmup=0", "batch.length=500")
+    for name, start, remedy in (("lm-bpe", (), ", or raise .* in model.sizes"), ("finetune", (teacher,), "")):
+        recipe = small(name, tmp_path, *changes, *(f"model.start={folder}" for folder in start))
+        with pytest.raises(ValueError, match=rf"positions of the model; lower it{remedy}\.$"):
+            trained(recipe, tmp_path / name)
+
+
 @pytest.mark.parametrize(
     ("change", "error_text"), [("evaluation.by=blue", "Did you mean 'bleu'"), ("data.languages=[en]", None)]
 )

@@ -5,6 +5,8 @@ CUDA graphs themselves need a GPU: ``python -m benchmarks.gpu --check`` compares
 
 import gc
 import math
+import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -291,6 +293,34 @@ def test_checkpoints_and_samples_have_the_weights_of_their_step(tmp_path: Path, 
         files = [next((tmp_path / run / "checkpoints" / name).rglob("*.safetensors")) for run in ("late", "now")]
         item, other = map(load_file, files)
         assert all(largest_difference(item[key], other[key]) < 1e-5 for key in other), name
+
+
+@later
+def test_a_step_that_fails_after_ctrl_c_is_told_and_no_checkpoint_is_written(tmp_path: Path) -> None:
+    """Its batch has been taken, which a run that resumes from the step before would leave out."""
+
+    class Interrupts(Monitor):
+        def step(self, report: StepReport, epoch: int | None) -> dict[str, Any]:
+            if report.step == 4:  # the fifth has begun
+                os.kill(os.getpid(), signal.SIGINT)
+            return super().step(report, epoch)
+
+    recipe = small("toy", tmp_path, "run.capture=false", "run.steps=9", "optimizer.warmup=1", "evaluation.every=9")
+    session = Session(recipe, tmp_path / "out", HERE, Interrupts())
+    objective, calls = session.run.objective, [0]
+    plain = objective.loss
+
+    def loss(model: Any, batch: Batch) -> Loss:
+        calls[0] += 1
+        if calls[0] == 6:
+            raise OSError("the device is gone")
+        return plain(model, batch)
+
+    object.__setattr__(objective, "loss", loss)
+    with pytest.raises(OSError, match="the device is gone"):
+        session.train()
+    assert session.checkpoints.all() == []
+    assert losses(tmp_path / "out") != []
 
 
 @later

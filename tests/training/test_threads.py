@@ -52,6 +52,18 @@ def test_the_fewest_threads_that_are_about_as_fast_as_any_are_chosen(
     assert all(f"with {count}" in note for count in tried if count != chosen)
 
 
+@pytest.mark.parametrize(("cores", "tried"), [(6, [6, 4, 2, 1]), (2, [2, 1]), (1, [1])])
+def test_no_more_threads_are_tried_than_cores_may_be_used(
+    cores: int, tried: list[int], number: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resumed run would not compute with more; torch has a thread per core, whatever the control group allows."""
+    monkeypatch.setattr(threads, "usable_cores", lambda: cores)
+    assert f"of {cores} thread" in choose_threads(lambda: 0.1)
+    assert number[1:-1] == tried
+    monkeypatch.setattr(threads, "saved_threads", lambda _: number[-1])
+    assert start_threads(None, Path("checkpoint"), CPU).notes == ("computing with 1 thread, as before",)
+
+
 def test_what_the_user_sets_is_used(monkeypatch: pytest.MonkeyPatch, number: list[int]) -> None:
     assert start_threads(None, None, CPU).measures
     assert not start_threads(3, None, CPU).measures
@@ -133,8 +145,9 @@ def test_cores_are_those_that_the_process_may_use(
 
 @pytest.fixture
 def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Two threads, which nobody asked for."""
+    """Two threads on two cores, which nobody asked for."""
     before = torch.get_num_threads()
+    monkeypatch.setattr(threads, "usable_cores", lambda: 2)
     for name in threads.VARIABLES:
         monkeypatch.delenv(name, raising=False)
     torch.set_num_threads(2)
