@@ -45,13 +45,24 @@ def read_results(folder: Path) -> list[Page]:
 
 def hardware_lines(pages: Iterable[Page]) -> list[str]:
     """Return one line per machine and versions that any row was measured with."""
-    lines = {}
+    measured: dict[str, list[Page]] = {}
     for page in pages:
-        machine = page["hardware"]
         versions = ", ".join(f"{name} {version}" for name, version in page["versions"].items())
-        ceilings = f"{machine['product_flops'] / 1e12:.0f} TFLOP/s, {machine['copy_bytes'] / 1e12:.1f} TB/s"
-        lines.setdefault(f"{machine['device']}; {versions}", (page["date"], ceilings))
-    return [f"{key}. Ceilings measured: {ceilings}. {date}." for key, (date, ceilings) in lines.items()]
+        measured.setdefault(f"{page['hardware']['device']}; {versions}", []).append(page)
+    return [f"{machine}. Ceilings measured: {_ceilings(rows)}." for machine, rows in measured.items()]
+
+
+def _ceilings(pages: list[Page]) -> str:
+    """Return what the device reached when rows were measured: products, copies and the date of each session."""
+    sessions = {
+        (
+            page["date"],
+            f"{page['hardware']['product_flops'] / 1e12:.0f} TFLOP/s",
+            f"{page['hardware']['copy_bytes'] / 1e12:.1f} TB/s",
+        )
+        for page in pages
+    }
+    return "; ".join(f"{products}, {copies} ({date})" for date, products, copies in sorted(sessions))
 
 
 def table(pages: list[Page]) -> str:
