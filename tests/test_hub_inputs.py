@@ -13,6 +13,7 @@ from glassformer.models.transformer import Transformer
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.training.adapters import add_adapters, save_adapters
 from glassformer.weights.files import WeightsError
+from glassformer.weights.reader import ConfigError
 from tests.configs import CONFIGS
 from tests.helpers import file_size_limit, types_unchecked
 from tests.tasks.models import make
@@ -78,6 +79,22 @@ def test_a_folder_of_adapters_is_no_model(tmp_path: Path) -> None:
     save_adapters(model, tmp_path)
     with pytest.raises(ValueError, match="holds adapters only; their run merges them into its model/"):
         hub.load(tmp_path)
+
+
+def test_an_empty_name_is_not_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.save(Transformer(CONFIGS["gpt2"]), tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert hub.load(".").config == CONFIGS["gpt2"]
+    for read in (hub.load, facts_of, Tokenizer.load):  # such as a variable of the shell that is not set
+        with pytest.raises(ValueError, match="the name of the model is empty"):
+            read("")
+
+
+def test_the_folder_of_a_run_says_where_its_model_is(tmp_path: Path) -> None:
+    hub.save(Transformer(CONFIGS["gpt2"]), tmp_path / "model")
+    with pytest.raises(ConfigError, match=r"the model is in its folder .*model\."):
+        hub.load(tmp_path)
+    assert hub.load(tmp_path / "model").config == CONFIGS["gpt2"]
 
 
 def test_a_folder_with_one_model_of_llama2c_loads(tmp_path: Path) -> None:

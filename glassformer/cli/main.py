@@ -1,5 +1,7 @@
 """The program ``glassformer``. Commands import torch only when they run, so that ``--help`` is fast."""
 
+import atexit
+import gc
 import os
 import platform
 import sys
@@ -102,6 +104,7 @@ def _root(
     ] = False,
 ) -> None:
     """The Transformer you can see through."""
+    atexit.register(gc.freeze)  # a last collection of all that torch holds takes half a second
     if isinstance(sys.stdout, TextIOWrapper):  # a terminal that cannot show a character gets "?", not a crash
         sys.stdout.reconfigure(errors="replace")
         if isinstance(sys.stdout.buffer, RawIOBase):  # PYTHONUNBUFFERED: a text written in part would pass for whole

@@ -346,7 +346,7 @@ def show(
     ] = None,
     kind: Annotated[
         str | None,
-        typer.Option(metavar="KIND", help=help_text(ModelOptions, "tokenizer_kind")),
+        typer.Option("--kind", "--tokenizer-kind", metavar="KIND", help=help_text(ModelOptions, "tokenizer_kind")),
     ] = None,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", metavar="FILE", help="Read texts from a file, one per line.")

@@ -6,7 +6,7 @@ have no names; ``translation.en`` is the field ``en`` inside ``translation``.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
 from math import isfinite
 from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
@@ -238,6 +238,22 @@ class AsQuestion:
         return QuestionRecord(
             name, question, context, tuple(_answer(answer, context, name, origin) for answer in answers), origin
         )
+
+
+def no_column(file: str, make: RecordMaker[Any], name: Field, columns: str, names: Sequence[str]) -> SourceError:
+    """Return the error for a file whose columns, described by ``columns``, lack the one called ``name``.
+
+    It says which setting names the column, with a value where one of ``names`` is likely meant.
+    """
+    problem = f"{file} has no column {name!r}; {columns}."
+    own: list[str] = (
+        [entry.name for entry in fields(make) if getattr(make, entry.name) == name] if is_dataclass(make) else []
+    )
+    if not own:
+        return SourceError(problem)
+    near = own if own[0] in names else get_close_matches(str(name), names, n=1)
+    setting = Setting(own[0], near[0] if near else ..., outside=f"data.columns.{own[0]}")
+    return SourceError("{} Set {}{}.", problem, setting, "" if near else " to one of them")
 
 
 def value_of(row: Fields, field: Field, origin: Origin) -> Any:

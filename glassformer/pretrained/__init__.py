@@ -83,4 +83,6 @@ def is_named(name_or_path: str | os.PathLike[str]) -> bool:
 
 def resolve(name_or_path: str | os.PathLike[str]) -> Path:
     """Return the path itself if it exists or names no shipped model, else the folder of the shipped model."""
+    if not os.fspath(name_or_path):  # a variable of the shell that is not set, say
+        raise ValueError("the name of the model is empty; the current folder is '.'.")
     return MODELS[str(Path(name_or_path))].folder if is_named(name_or_path) else Path(name_or_path)

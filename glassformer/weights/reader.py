@@ -190,6 +190,8 @@ def read_config(path: Path) -> dict[str, Any]:
     if not path.is_file():
         if (path.parent / "adapters.json").is_file():
             raise ConfigError(f"{path.parent} holds adapters only; their run merges them into its model/.")
+        if any((path.parent / "model" / name).is_file() for name in (path.name, OWN_CONFIG)):
+            raise ConfigError(f"{path.parent} has no {path.name}; the model is in its folder {path.parent / 'model'}.")
         raise ConfigError(f"{path}: there is no such file. A model's folder has its config.json beside its weights.")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))

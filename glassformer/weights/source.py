@@ -54,7 +54,7 @@ COPIES = ["consolidated*", "original/*", "onnx/*", "openvino/*"]
 
 def find_model(name_or_path: str | os.PathLike[str], *, download: bool = False, allow_pickle: bool = False) -> Path:
     """Return the folder or file of a path, of a shipped model, or of a Hugging Face name in the local cache."""
-    path = pretrained.resolve(Path(name_or_path).expanduser())
+    path = pretrained.resolve(name_or_path).expanduser()
     if path.exists():
         return path
     # A Hugging Face name has at most one slash.

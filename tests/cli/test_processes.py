@@ -76,3 +76,10 @@ def test_help_of_a_verb_does_not_import_torch() -> None:
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert shown.splitlines()[-1] == "0 False"
     assert "--temperature" in shown
+
+
+def test_the_end_of_the_program_does_not_collect_all_of_torch() -> None:
+    code = "import atexit, gc, sys; atexit.register(lambda: print(gc.get_freeze_count()))"
+    run = "from glassformer.cli.main import app; sys.argv[1:] = ['info', 'gpt2']; app()"
+    result = subprocess.run([sys.executable, "-c", f"{code}; {run}"], capture_output=True, text=True, check=True)
+    assert int(result.stdout.splitlines()[-1]) > 10_000  # without the call none

@@ -258,8 +258,9 @@ def test_show_reads_a_gpt2_vocabulary(tmp_path: Path) -> None:
 def test_show_reads_a_sentencepiece_model_once_its_kind_is_said(tmp_path: Path) -> None:
     theirs = write_pieces(tmp_path, "spiece.model", pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
     assert "pass --kind, one of" in refused(run("tokenizer", "show", tmp_path))
-    (facts,) = rows(run("tokenizer", "show", tmp_path, "--kind", "t5", "--json"))
-    assert (facts["kind"], facts["vocab_size"]) == ("Unigram", theirs.get_piece_size() + 100)
+    for option in ("--kind", "--tokenizer-kind"):  # the second as in the commands that take a model
+        (facts,) = rows(run("tokenizer", "show", tmp_path, option, "t5", "--json"))
+        assert (facts["kind"], facts["vocab_size"]) == ("Unigram", theirs.get_piece_size() + 100)
     assert (facts["frame"], facts["roles"]["eos"]["id"], len(facts["further"])) == ("A </s>", 1, 100)
     (row,) = rows(run("tokenizer", "show", tmp_path, "--kind", "t5", "the naïve function", "--json"))
     assert row["ids"] == [*theirs.encode("the naïve function"), theirs.eos_id()]

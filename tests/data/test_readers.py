@@ -205,6 +205,17 @@ def test_columns_by_name_and_number(tmp_path: Path) -> None:
         list(read_columns(path, AsText("txt"), separator="\t", quoted=False))
     with pytest.raises(SourceError, match="no column 3"):
         list(read_columns(path, AsText(3), separator="\t", quoted=False))
+    with pytest.raises(SourceError, match=r"no column 'label_name'; .* text, more\. Set label='label'\.") as found:
+        list(read_columns(path, AsLabelled(label="label_name"), separator="\t", quoted=False))
+    assert found.value.message(lambda setting: str(setting[2])).endswith(
+        "Set data.columns.label."
+    )  # as a recipe names it
+    with pytest.raises(SourceError, match=r"no column 'stars'; .* Set label to one of them\."):
+        list(
+            read_columns(put(tmp_path, "d", "text,class\na,b\n"), AsLabelled(label="stars"), separator=",", quoted=True)
+        )
+    with pytest.raises(SourceError, match=r"no column 'txt'; .* Set text='text'\."):
+        list(read_columns(path, AsText("txt"), separator="\t", quoted=False))
     with pytest.raises(SourceError, match="columns have numbers"):
         read_columns(path, AsText(), separator="\t", quoted=False, header=False)
     with pytest.raises(SourceError, match="separator must be one character"):

@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
 from glassformer.config.checks import Setting
 from glassformer.data.readers.base import OnBadRow, RowKey, RowSource
-from glassformer.data.records import AsLabelled, AsTagged, Field, Origin, RecordMaker, SourceError
+from glassformer.data.records import AsLabelled, AsTagged, Field, Origin, RecordMaker, SourceError, no_column
 
 R = TypeVar("R")
 
@@ -98,7 +98,7 @@ def check_columns(table: Table, make: RecordMaker[Any], name: str) -> None:
     columns = [str(column) for column in table.column_names]
     for field in make.fields:
         if field not in columns and str(field).split(".")[0] not in columns:
-            raise SourceError(f"{name} has no column {field!r}; its columns are {', '.join(columns)}.")
+            raise no_column(name, make, field, f"its columns are {', '.join(columns)}", columns)
 
 
 def with_class_names(make: RecordMaker[R], table: Table) -> RecordMaker[R]:

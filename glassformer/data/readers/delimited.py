@@ -19,7 +19,7 @@ from glassformer.data.readers.base import (
     strip_line_end,
     without_blank_end,
 )
-from glassformer.data.records import BadRowError, Field, Origin, RecordMaker, SourceError
+from glassformer.data.records import BadRowError, Field, Origin, RecordMaker, SourceError, no_column
 
 R = TypeVar("R")
 _LONGEST_QUOTED_ROW = 2**20  # bytes; a quote that stays open for longer is taken for a stray quote
@@ -111,7 +111,7 @@ class Columns(Generic[R]):
         if isinstance(field, str) and field in names:
             return names.index(field)
         columns = f"its columns, with {self.separator!r} between them, are {', '.join(names)}"
-        raise SourceError(f"{file} has no column {field!r}; {columns}.")
+        raise no_column(file, self.make, field, columns, names)
 
     def _cells(self, text: str, origin: Origin) -> list[str]:
         return _quoted_cells(text, self.separator, origin) if self.quoted else text.split(self.separator)
