@@ -4,7 +4,7 @@ Usage: python docs/screenshots.py FOLDER, for all of them; without arguments, it
 docs/images/. Needs Chromium and the extra `dev`.
 """
 
-import sys
+import argparse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -65,8 +65,10 @@ def shoot(browser: Browser, address: str, state: str, width: int, path: Path) ->
 
 def main() -> None:
     """Write the screenshots that the arguments ask for."""
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else IMAGES
-    wanted = list(every_view()) if len(sys.argv) > 1 else list(CHOSEN)
+    parser = argparse.ArgumentParser(description="Take screenshots of the viewer's page, with the shipped models.")
+    parser.add_argument("folder", nargs="?", type=Path, help="take all of them, here; default: those of docs/images")
+    stated: Path | None = parser.parse_args().folder
+    folder, wanted = (IMAGES, list(CHOSEN)) if stated is None else (stated, list(every_view()))
     folder.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium_path(), args=ARGUMENTS)
