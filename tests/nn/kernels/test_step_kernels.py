@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from glassformer.nn.kernels import step_kernels
 from glassformer.nn.rotary import RotaryAngles
@@ -23,6 +24,35 @@ def test_they_are_not_chosen_on_a_cpu_nor_outside_captured_steps() -> None:
         assert not step_kernels.captures(x)
         assert not step_kernels.takes_matvec(x.bfloat16(), x.bfloat16())
     assert not step_kernels._THREAD.captures
+
+
+def test_only_gpus_that_have_a_type_run_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton refuses bfloat16 before capability 8.0 and e4m3 before 8.9; PyTorch computes both everywhere."""
+    capability = [(9, 0)]
+    monkeypatch.setattr(step_kernels, "HAS_TRITON", True)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda _: capability[0])
+    dtypes = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+    with FakeTensorMode(), torch.inference_mode(), step_kernels.step_kernels(True):
+        vectors = {dtype: torch.empty(1, 8, dtype=dtype, device="cuda") for dtype in dtypes}
+        small = torch.empty(8, 8, dtype=torch.float8_e4m3fn, device="cuda")
+        for has, chosen, takes_fp8 in (((9, 0), 3, True), ((8, 6), 3, False), ((7, 5), 2, False), ((6, 1), 0, False)):
+            capability[0] = has
+            assert [step_kernels.captures(x) for x in vectors.values()] == [n < chosen for n in range(4)]
+            assert step_kernels.takes_matvec(vectors[torch.float16], small) == takes_fp8
+
+
+def test_a_compiler_takes_the_type_of_a_gpu_as_a_constant(monkeypatch: pytest.MonkeyPatch) -> None:
+    def capability(_: torch.device) -> tuple[int, int]:
+        subprocess.run(["true"], check=True)  # which no compiler traces
+        return 8, 0
+
+    monkeypatch.setattr("torch.cuda.get_device_capability", capability)
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if step_kernels.has_type(x.device, torch.bfloat16) else x
+
+    found = torch.compile(call, fullgraph=True, backend="eager")(torch.zeros(2))
+    assert torch.equal(found, torch.ones(2))
 
 
 @pytest.mark.skipif(not step_kernels.HAS_TRITON, reason="Triton is not installed")
