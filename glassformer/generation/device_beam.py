@@ -47,7 +47,9 @@ class BeamState(StepState):
         super().__init__(decoder, cache, prompts * size, capacity)
         self.prompts, self.size, self.settings, self.since = prompts, size, settings, since
         device, shape = decoder.device, (prompts, size)
-        steps = max(settings.max_new_tokens, WARM_UP)  # those before a capture, too, write into history
+        longest = decoder.model.max_length
+        steps = settings.max_new_tokens if longest is None else min(settings.max_new_tokens, longest)
+        steps = max(steps, WARM_UP)  # those before a capture, too, write into history
         longs: dict[str, Any] = {"dtype": torch.long, "device": device}
         doubles: dict[str, Any] = {"dtype": torch.float64, "device": device}
         self.eos = torch.tensor(settings.eos, **longs)
@@ -102,7 +104,8 @@ class BeamState(StepState):
         self.length += 1
         possible = scores > -torch.inf
         too_long = (self.length >= self.longest).unsqueeze(-1)  # A 1
-        ends = torch.isin(token, self.eos) | too_long
+        # Not by isin, which makes many end tokens unique first, and waits for their number.
+        ends = (token.unsqueeze(-1) == self.eos).any(-1) | too_long
         # Those that end count among the first k; the k best others stay alive.
         step = (self.length - 1).double().expand_as(scores)
         self._keep_ended(scores, ends & possible, torch.stack((step, beam.double(), token.double(), own), -1))

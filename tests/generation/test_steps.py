@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from glassformer import record
 from glassformer.config import BlockSparse, Disentangled, LMHead, ModelConfig
@@ -159,6 +160,41 @@ def test_a_step_equals_the_whole_text(path: Any) -> None:
             assert largest_difference(logits, model(text[:, : at + 1])[:, -1]) < 1e-12
 
 
+class Operators(TorchDispatchMode):
+    """Notes the operators whose results have a size that depends on values, for which a CUDA graph cannot wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.name().removeprefix("aten::").partition(".")[0]
+        by_mask = name.startswith(("index", "_index")) and any(
+            isinstance(index, torch.Tensor) and index.dtype == torch.bool
+            for index in (args[1] if len(args) > 1 and isinstance(args[1], list | tuple) else ())
+        )
+        # isin calls unique, if there are many values to look for.
+        if by_mask or name in ("nonzero", "_local_scalar_dense", "isin", "_unique2", "masked_select", "bincount"):
+            self.waiting.add(name)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gpt_neo", "t5"])
+def test_no_operator_of_a_step_waits_for_values(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, seen, run = built(name), Operators(), StepRunner.run
+
+    def watched(self: StepRunner[Any]) -> None:
+        with seen:
+            run(self)
+
+    monkeypatch.setattr(StepRunner, "run", watched)
+    sampling = {"temperature": 0.8, "top_k": 9, "top_p": 0.9, "min_p": 0.01, "typical_p": 0.9}
+    for options in ({}, sampling, {"beam_size": 3}):
+        asked = GenerationSettings(max_new_tokens=5, eos=(3, 4), **options)
+        generate(model, PROMPTS, asked, decoding="static", **start_of(model))
+    assert seen.waiting == set()
+
+
 def test_streams_yield_every_token_and_can_be_closed() -> None:
     model = built("llama")
     asked = GenerationSettings(max_new_tokens=9)
@@ -170,15 +206,18 @@ def test_streams_yield_every_token_and_can_be_closed() -> None:
     stream.close()
 
 
-def test_damaged_weights_are_reported_as_in_dynamic_steps() -> None:
-    for options in ({}, {"temperature": 1.0}, {"beam_size": 2}):
-        model = built("gpt2")
-        with torch.no_grad():
-            model.decoder.norm.weight[0] = torch.nan
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.0}, {"beam_size": 2}], ids=str)
+def test_damaged_weights_are_reported_as_in_dynamic_steps(options: dict[str, Any]) -> None:
+    everywhere, at_a_position = built("gpt2"), built("gpt2")
+    with torch.no_grad():
+        everywhere.decoder.norm.weight[0] = torch.nan
+        at_a_position.embed.position.weight[5] = torch.nan  # which the longer prompt alone reaches
+    for model, row in ((everywhere, 0), (at_a_position, options.get("beam_size", 1))):
         messages = []
         for decoding in ("dynamic", "static"):
-            with pytest.raises(ValueError, match="hold NaN in row 0") as caught:
-                generate(model, [[1, 2]], GenerationSettings(max_new_tokens=3, **options), decoding=decoding)
+            asked = GenerationSettings(max_new_tokens=3, **options)
+            with pytest.raises(ValueError, match=f"hold NaN in row {row}") as caught:
+                generate(model, [[1, 2], [1, 2, 3, 4, 5, 6]], asked, decoding=decoding)
             messages.append(str(caught.value))
         assert messages[0] == messages[1]
 
@@ -246,6 +285,16 @@ def test_the_steps_before_a_capture_have_room_for_their_beams() -> None:
         for _ in range(steps.WARM_UP):
             state.step(model)
     assert int(state.length) == steps.WARM_UP
+
+
+def test_beams_take_no_more_memory_than_the_positions_of_the_model() -> None:
+    model = built("gpt2")
+    asked = GenerationSettings(max_new_tokens=10**6, beam_size=2)
+    with torch.inference_mode():
+        decoder = Decoder(model, decoding="static")
+        cache, _ = decoder.begin(torch.tensor([[1, 2, 3]] * 2), None, 1)
+        state = BeamState(decoder, cache, 1, 64, asked, 0)
+    assert len(state.history) == LONGEST
 
 
 def test_options_are_checked_without_prompts() -> None:
