@@ -281,6 +281,8 @@ def choose_decoding(model: Transformer, decoding: Decoding, why_dynamic: str | N
 def why_not_static(model: Transformer) -> str | None:
     """Return why a model cannot take steps with a static cache; None if it can."""
     assert model.decoder is not None
+    if is_observed(model):
+        return "the model is observed: a captured step calls no observer, and a static cache has empty slots"
     facts = model.decoder.facts
     if any(isinstance(window, config.BlockSparse) for window in facts.attention.windows):
         return "block-sparse attention needs the number of tokens"
@@ -300,8 +302,6 @@ def why_not_captured(model: Transformer, decoding: Decoding) -> str | None:
     device = next(iter(devices))
     if decoding in ("graph", "auto") and device.type != "cuda":
         return f"a CUDA graph needs a GPU, and the model is on {device}"
-    if is_observed(model):
-        return "the model is observed, and observers see each step in Python"
     if torch.is_autocast_enabled(device.type):
         return "torch.autocast is on"
     if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():

@@ -260,7 +260,9 @@ def test_models_that_run_python_at_each_step_are_not_captured() -> None:
     assert "forward" in why(replaced)
     seen = built("gpt2")
     with record(seen):
-        assert "observed" in why(seen)
+        for decoding in ("static", "compiled"):
+            with pytest.raises(ValueError, match="the model is observed"):
+                choose_decoding(seen, decoding)  # type: ignore[arg-type]
         assert choose_decoding(seen, "auto") == "dynamic"
 
 
