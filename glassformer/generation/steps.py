@@ -27,7 +27,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from glassformer import config
 from glassformer.config.checks import check_choice
 from glassformer.config.options import Decoding
 from glassformer.generation.decoder import AHEAD, Decoder
@@ -268,7 +267,9 @@ def choose_decoding(model: Transformer, decoding: Decoding, why_dynamic: str | N
     check_choice("decoding", decoding, DECODINGS)
     if decoding == "dynamic" or (decoding == "auto" and next(model.parameters()).device.type != "cuda"):
         return "dynamic"
-    reason = why_dynamic or why_not_static(model)
+    reason = why_dynamic
+    if reason is None and is_observed(model):
+        reason = "the model is observed: a captured step calls no observer, and a static cache has empty slots"
     if reason is None and decoding != "static":
         reason = why_not_captured(model, decoding)
     if decoding == "auto":
@@ -276,21 +277,6 @@ def choose_decoding(model: Transformer, decoding: Decoding, why_dynamic: str | N
     if reason is not None:
         raise ValueError(f'decoding="{decoding}" is not possible: {reason}. Use decoding="dynamic", or "auto".')
     return decoding
-
-
-def why_not_static(model: Transformer) -> str | None:
-    """Return why a model cannot take steps with a static cache; None if it can."""
-    assert model.decoder is not None
-    if is_observed(model):
-        return "the model is observed: a captured step calls no observer, and a static cache has empty slots"
-    facts = model.decoder.facts
-    if any(isinstance(window, config.BlockSparse) for window in facts.attention.windows):
-        return "block-sparse attention needs the number of tokens"
-    if isinstance(facts.attention.score_bias, config.Disentangled) or model.decoder.convolution is not None:
-        return "disentangled attention and convolutions are for encoders"
-    if not facts.causal:
-        return "the decoder is not causal"
-    return None
 
 
 def why_not_captured(model: Transformer, decoding: Decoding) -> str | None:
