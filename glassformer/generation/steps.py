@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import is_dataclass
 from typing import Generic, TypeVar, get_args
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, finalize
 
 import torch
 from jaxtyping import Float
@@ -165,12 +165,15 @@ class StepRunner(Generic[S]):
 
 
 def compiled(state: StepState) -> Callable[[Transformer], None]:
-    """Return the step of a state as one compiled function, which is compiled at its first call."""
+    """Return the step of a state as one compiled function, which is compiled at its first call and freed with it."""
     prepare_compiler()
 
     def step(model: Transformer) -> None:
         state.step(model)
 
+    # PyTorch keeps what it compiled by the code of a function, and limits how much: each step has code of its own.
+    step.__code__ = step.__code__.replace()
+    finalize(step, torch._dynamo.reset_code, step.__code__).atexit = False  # type: ignore[attr-defined]
     return torch.compile(step, fullgraph=True, dynamic=False)
 
 
@@ -184,6 +187,7 @@ class _Captured:
         self.key, self.state = key, state
         self.fingerprint = _fingerprint(model)
         step = compiled(state) if how == "compiled" else state.step
+        self._step = step  # with it, constants and kernels that the graph uses would be freed
         device = state.tokens.device
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(device), _CAPTURING, step_kernels(model.fused):

@@ -1,5 +1,6 @@
 """Static caches, tokens and beams chosen on the device, compiled steps: the same texts as the dynamic steps."""
 
+import gc
 import subprocess
 import sys
 from dataclasses import replace
@@ -22,6 +23,7 @@ from glassformer.generation.settings import GenerationSettings
 from glassformer.generation.steps import StepRunner, StepState, choose_decoding, why_not_captured
 from glassformer.models.transformer import Transformer
 from glassformer.nn.cache import KVCache
+from glassformer.nn.kernels import compiler
 from glassformer.nn.kernels.static_cache import StaticCache, capacity_for
 from tests.configs import CONFIGS, LONGEST, built, random_config, tokens
 from tests.helpers import largest_difference, randomise, some_at_once, types_unchecked
@@ -321,10 +323,14 @@ def test_capacities_are_few_and_little_more_than_needed() -> None:
 # --- compiled ---------------------------------------------------------------------------------------------------------
 
 
+def use_backend(backend: str) -> None:
+    compiler = torch.compile
+    torch.compile = lambda f, **how: compiler(f, backend=backend, **how)  # type: ignore[assignment]
+
+
 def compiled_steps() -> None:
     """Every kind of step is one graph; run in a process of its own."""
-    compiler = torch.compile
-    torch.compile = lambda f, **how: compiler(f, backend="aot_eager", **how)  # type: ignore[assignment]
+    use_backend("aot_eager")
     for name, kinds in (("llama", ("greedy", "processors")), ("t5", ("beam",)), ("gptj", ("sample",))):
         model = Transformer(CONFIGS[name]).double().eval()
         randomise(model)
@@ -338,4 +344,22 @@ def compiled_steps() -> None:
 def test_compiled_steps_generate_the_same_texts() -> None:
     """The run-time shape checks of the other tests are Python that no compiler can trace."""
     code = "from tests.generation.test_steps import compiled_steps; compiled_steps()"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def more_compiled_steps_than_versions() -> None:
+    """Each batch size is another step; PyTorch's limit holds for each alone, and what is dropped is freed."""
+    use_backend("eager")
+    compiler.VERSIONS = torch._dynamo.config.recompile_limit = 1
+    model = Transformer(CONFIGS["llama"]).eval()
+    for rows in range(1, 4):
+        generate(model, [[1, 2, 3]] * rows, GenerationSettings(max_new_tokens=3), decoding="compiled")
+    gc.collect()
+    # PyTorch puts what it compiled among the names of the module that holds the code.
+    assert not [name for name in vars(steps) if name.startswith("__compiled_fn")]
+
+
+@pytest.mark.slow
+def test_a_process_compiles_any_number_of_steps() -> None:
+    code = "from tests.generation.test_steps import more_compiled_steps_than_versions as test; test()"
     subprocess.run([sys.executable, "-c", code], check=True)
