@@ -18,7 +18,7 @@ Shapes: ``B`` rows, ``V`` vocabulary, ``M`` source tokens in ``memory`` (the enc
 """
 
 import threading
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import is_dataclass
 from typing import Generic, TypeVar, get_args
 from weakref import WeakKeyDictionary, finalize
@@ -84,6 +84,11 @@ class StepState:
         logits: Tensor = model.apply_head(hidden)[:, -1]
         self.cache.advance()
         return logits
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Yield every tensor of the state and its cache."""
+        yield from (value for value in vars(self).values() if isinstance(value, Tensor))
+        yield from self.cache.tensors()
 
     def step(self, model: Transformer) -> None:
         """Feed the next tokens and do what the search does with the logits."""
@@ -188,11 +193,13 @@ class _Captured:
         self.fingerprint = _fingerprint(model)
         step = compiled(state) if how == "compiled" else state.step
         self._step = step  # with it, constants and kernels that the graph uses would be freed
-        device = state.tokens.device
+        self._device = device = state.tokens.device
+        self._owner = self._user = torch.cuda.current_stream(device)  # that the state was made on; that replays it
+        self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(device), _CAPTURING, step_kernels(model.fused):
             stream = _stream(device)
-            stream.wait_stream(torch.cuda.current_stream(device))
+            stream.wait_stream(self._user)
             with torch.cuda.stream(stream):
                 for _ in range(WARM_UP):  # the state holds nothing yet: it is filled after the capture
                     step(model)
@@ -203,7 +210,19 @@ class _Captured:
                     step(model)
                 finally:
                     self.graph.capture_end()
-            torch.cuda.current_stream(device).wait_stream(stream)
+            self._user.wait_stream(stream)
+
+    def lend(self) -> None:
+        """Let the current stream wait for what the last search launched, and be the one that replays the step."""
+        self._user = torch.cuda.current_stream(self._device)
+        self._user.wait_event(self._done)
+        if self._user != self._owner:  # whose memory is else used again as soon as the state is freed
+            for tensor in self.state.tensors():
+                tensor.record_stream(self._user)
+
+    def take_back(self) -> None:
+        """Note when what the search launched is done; Python does not wait for it."""
+        self._done.record(self._user)
 
 
 _CAPTURING = threading.Lock()
@@ -227,11 +246,14 @@ def _borrow(model: Transformer, key: Hashable) -> _Captured | None:
         kept = [step for step in _KEPT.get(model.model_key, []) if step.fingerprint == fingerprint]
         found = next((step for step in kept if step.key == key), None)
         _KEPT[model.model_key] = [step for step in kept if step is not found]
-        return found
+    if found is not None:
+        found.lend()
+    return found
 
 
 def _give_back(model: Transformer, captured: _Captured | None) -> None:
     if captured is not None:
+        captured.take_back()
         with _KEEPING:
             _KEPT[model.model_key] = [*_KEPT.get(model.model_key, []), captured][-MOST_KEPT:]
 

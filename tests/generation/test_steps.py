@@ -268,6 +268,54 @@ def test_a_changed_config_value_is_another_step() -> None:
     assert len(set(fingerprints)) == 3
 
 
+class Stream:
+    """A CUDA stream that notes which events it waits for, and which tensors it was recorded on."""
+
+    def __init__(self) -> None:
+        self.waited: list[Any] = []
+        self.recorded: list[torch.Tensor] = []
+
+    def wait_event(self, event: Any) -> None:
+        self.waited.append(event.stream)
+
+
+class Event:
+    stream: Stream | None = None
+
+    def record(self, stream: Stream) -> None:
+        self.stream = stream
+
+
+def test_a_captured_step_goes_from_stream_to_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next stream waits for the last; the memory belongs to the first, which must learn of the others."""
+    model, streams = built("t5"), [Stream(), Stream()]
+    current = streams[:1]
+    monkeypatch.setattr("torch.cuda.current_stream", lambda _: current[0])
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: stream.recorded.append(tensor))
+    with torch.inference_mode():
+        decoder = Decoder(model, torch.tensor([[1, 2, 3]]), decoding="static")
+        cache, _ = decoder.begin(torch.tensor([[2]]), None, 1)
+        state = BeamState(decoder, cache, 1, 64, GenerationSettings(max_new_tokens=1), 0)
+    captured = steps._Captured.__new__(steps._Captured)
+    captured.key, captured.state, captured.fingerprint = "key", state, steps._fingerprint(model)
+    vars(captured).update(_device=None, _owner=streams[0], _user=streams[0], _done=Event())
+    steps._give_back(model, captured)
+    for turn, (stream, before) in enumerate(((1, 0), (0, 1), (0, 0))):
+        current[0] = streams[stream]
+        assert steps._borrow(model, "another key") is None
+        assert steps._borrow(model, "key") is captured
+        assert steps._borrow(model, "key") is None
+        assert streams[stream].waited[-1] is streams[before]
+        current[0] = streams[turn % 2]  # a search may be closed from elsewhere
+        steps._give_back(model, captured)
+    steps.release(model)
+    assert not streams[0].recorded
+    cached = [x for layer in state.cache.layers.values() for x in (layer.k, layer.v, *(layer.memory or ()))]
+    everything = [*vars(state).values(), *vars(state.cache).values(), *cached]
+    expected = {x.untyped_storage().data_ptr() for x in everything if isinstance(x, torch.Tensor)}
+    assert {x.untyped_storage().data_ptr() for x in streams[1].recorded} == expected
+
+
 def test_the_steps_before_a_capture_have_room_for_their_beams() -> None:
     model, asked = built("gpt2"), GenerationSettings(max_new_tokens=1, beam_size=2)
     with torch.inference_mode():
