@@ -42,6 +42,7 @@ from glassformer.nn.observer import ModelKey, is_observed
 DECODINGS = get_args(Decoding)
 MOST_KEPT = 4  # captured steps that are kept per model; each holds a cache
 MEMORY_SLOTS = 32  # ``memory`` (the encoder's output) is padded to a multiple of this many tokens
+ATTENTION_KINDS = ("flash", "mem_efficient", "cudnn", "math")  # of PyTorch's kernels
 WARM_UP = 2  # steps before the capture, in which libraries allocate what they need
 
 
@@ -265,8 +266,11 @@ def release(model: Transformer) -> None:
 
 
 def _fingerprint(model: Transformer) -> Hashable:
-    """Return what the kernels of a step depend on: where the weights are, facts and plain attributes of all modules."""
-    parts: list[Hashable] = []
+    """Return what the kernels of a step depend on.
+
+    These are switches of PyTorch, where the weights are, facts and plain attributes of all modules.
+    """
+    parts: list[Hashable] = [_switches()]
     for module in model.modules():
         parts.append(id(type(module)))
         for name, value in vars(module).items():
@@ -276,6 +280,24 @@ def _fingerprint(model: Transformer) -> Hashable:
                 parts.append((name, repr(value)))
         parts += [_place(x) for x in (*module._parameters.values(), *module._buffers.values()) if x is not None]
     return tuple(parts)
+
+
+def _switches() -> Hashable:
+    """Return the switches of the process by which PyTorch chooses kernels."""
+    cuda = torch.backends.cuda
+    products = (
+        "fp32_precision",  # also set by set_float32_matmul_precision, which cannot be read once this one was set
+        "allow_fp16_accumulation",
+        *(f"allow_{kind}_reduced_precision_reduction{how}" for kind in ("fp16", "bf16") for how in ("", "_split_k")),
+    )
+    attention = (*(f"{kind}_sdp_enabled" for kind in ATTENTION_KINDS), "fp16_bf16_reduction_math_sdp_allowed")
+    return (
+        *(getattr(cuda.matmul, name, None) for name in products),
+        *(getattr(cuda, name)() for name in attention),
+        str(cuda.preferred_blas_library()),
+        torch.get_deterministic_debug_mode(),
+        torch.get_default_dtype(),
+    )
 
 
 def _place(x: Tensor) -> Hashable:

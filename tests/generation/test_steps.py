@@ -268,6 +268,28 @@ def test_a_changed_config_value_is_another_step() -> None:
     assert len(set(fingerprints)) == 3
 
 
+def switches_of_pytorch() -> None:
+    """In a process of its own, whose switches it sets."""
+    model, products = built("gpt2"), torch.backends.cuda.matmul
+    fingerprints = [steps._fingerprint(model), steps._fingerprint(model)]
+    for switch in (
+        lambda: torch.set_float32_matmul_precision("high"),
+        lambda: setattr(products, "fp32_precision", "ieee"),
+        lambda: setattr(products, "allow_bf16_reduced_precision_reduction", False),
+        lambda: setattr(products, "allow_fp16_accumulation", True),
+        lambda: torch.use_deterministic_algorithms(True),
+        lambda: torch.backends.cuda.enable_flash_sdp(False),
+    ):
+        switch()
+        fingerprints.append(steps._fingerprint(model))
+    assert len(set(fingerprints)) == len(fingerprints) - 1
+
+
+def test_a_switch_of_pytorch_is_another_step() -> None:
+    code = "from tests.generation.test_steps import switches_of_pytorch; switches_of_pytorch()"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 class Stream:
     """A CUDA stream that notes which events it waits for, and which tensors it was recorded on."""
 
