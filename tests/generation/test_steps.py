@@ -349,14 +349,28 @@ def test_the_steps_before_a_capture_have_room_for_their_beams() -> None:
     assert int(state.length) == steps.WARM_UP
 
 
-def test_beams_take_no_more_memory_than_the_positions_of_the_model() -> None:
-    model = built("gpt2")
+@pytest.mark.parametrize(("name", "steps"), [("gpt2", LONGEST), ("bloom", 64)])
+def test_beams_take_no_more_memory_than_there_are_positions_and_slots(name: str, steps: int) -> None:
     asked = GenerationSettings(max_new_tokens=10**6, beam_size=2)
     with torch.inference_mode():
-        decoder = Decoder(model, decoding="static")
+        decoder = Decoder(built(name), decoding="static")
         cache, _ = decoder.begin(torch.tensor([[1, 2, 3]] * 2), None, 1)
         state = BeamState(decoder, cache, 1, 64, asked, 0)
-    assert len(state.history) == LONGEST
+    assert (len(state.history), len(state.divisors)) == (steps, steps + 1)
+
+
+@pytest.mark.parametrize("early", [True, "never"])
+@pytest.mark.parametrize("name", ["bloom", "t5"])
+def test_the_history_of_beams_grows_with_the_slots(name: str, early: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From 64 slots to 128 and 256; a prompt of one token leaves the most of them to the beams."""
+    monkeypatch.setattr(steps, "AHEAD", 8)
+    sizes, made = [], BeamState.__init__
+    monkeypatch.setattr(BeamState, "__init__", lambda self, *of: (made(self, *of), sizes.append(len(self.history)))[0])
+    model = built(name)
+    asked = GenerationSettings(max_new_tokens=140, beam_size=2, top_beams=2, early_stopping=early, length_penalty=0.5)
+    expected = generate(model, [[1], [4]], asked, **start_of(model))
+    assert_same(generate(model, [[1], [4]], asked, decoding="static", **start_of(model)), expected)
+    assert sizes == [64, 128, 140]
 
 
 def test_options_are_checked_without_prompts() -> None:
