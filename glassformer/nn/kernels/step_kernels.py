@@ -74,12 +74,22 @@ has_type._dynamo_marked_constant = True  # type: ignore[attr-defined]
 # ---- products
 
 
-def takes_matvec(x: Tensor, *weights: Tensor) -> bool:
+def takes_matvec(
+    x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] = (), factors: Sequence[Tensor] = ()
+) -> bool:
     """Whether ``matvec`` is the faster way to multiply these vectors: a few, in half precision."""
     if x.dtype not in HALF or x.numel() > FEW * x.shape[-1] or not chosen(x):
         return False
-    is_stored = (w.is_contiguous() and (w.dtype == x.dtype or w.dtype.itemsize == 1) for w in weights)
-    return all(is_stored) and all(has_type(x.device, w.dtype) for w in weights)
+    is_stored = all(w.is_contiguous() and (w.dtype == x.dtype or w.dtype.itemsize == 1) for w in weights)
+    if not is_stored or not all(has_type(x.device, w.dtype) for w in weights):
+        return False
+    # A number for each row of its matrix, one after the other.
+    by_row = (
+        number.shape == weight.shape[:1] and number.is_contiguous()
+        for numbers in (biases, factors)
+        for weight, number in zip(weights, numbers, strict=False)  # none, or one for each
+    )
+    return all(by_row)
 
 
 @torch.library.custom_op("glassformer::matvec", mutates_args=())

@@ -22,7 +22,7 @@ def test_they_are_not_chosen_on_a_cpu_nor_outside_captured_steps() -> None:
     with torch.inference_mode(), step_kernels.step_kernels(True):
         assert not step_kernels.chosen(x)
         assert not step_kernels.captures(x)
-        assert not step_kernels.takes_matvec(x.bfloat16(), x.bfloat16())
+        assert not step_kernels.takes_matvec(x.bfloat16(), [x.bfloat16()])
     assert not step_kernels._THREAD.captures
 
 
@@ -38,7 +38,22 @@ def test_only_gpus_that_have_a_type_run_its_kernels(monkeypatch: pytest.MonkeyPa
         for has, chosen, takes_fp8 in (((9, 0), 3, True), ((8, 6), 3, False), ((7, 5), 2, False), ((6, 1), 0, False)):
             capability[0] = has
             assert [step_kernels.captures(x) for x in vectors.values()] == [n < chosen for n in range(4)]
-            assert step_kernels.takes_matvec(vectors[torch.float16], small) == takes_fp8
+            assert step_kernels.takes_matvec(vectors[torch.float16], [small]) == takes_fp8
+
+
+def test_products_whose_numbers_have_gaps_are_left_to_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel takes a bias and a factor of each row to lie one after the other."""
+    monkeypatch.setattr(step_kernels, "chosen", lambda _: True)
+    monkeypatch.setattr(step_kernels, "has_type", lambda *_: True)
+    make = partial(torch.zeros, dtype=torch.bfloat16)
+    x, weights, plain = make(1, 8), [make(6, 8), make(4, 8)], [make(6), make(4)]
+    for numbers in ([], plain):
+        assert step_kernels.takes_matvec(x, weights, numbers)
+        assert step_kernels.takes_matvec(x, weights, [], numbers)
+    for numbers in ([make(6), make(4, 2)[:, 0]], [make(1), make(4)], [make(6), make(1).expand(4)]):
+        assert not step_kernels.takes_matvec(x, weights, numbers)
+        assert not step_kernels.takes_matvec(x, weights, plain, numbers)
+    assert not step_kernels.takes_matvec(x, [make(8, 6).t()])
 
 
 def test_a_compiler_takes_the_type_of_a_gpu_as_a_constant(monkeypatch: pytest.MonkeyPatch) -> None:
