@@ -79,7 +79,7 @@ def test_kernels_equal_formulas() -> None:
 
 def all_kernels() -> None:
     torch.manual_seed(0)
-    for check in (products, attention, slots_of_a_cache, norms, rotations):
+    for check in (products, attention, slots_of_a_cache, norms, rotations, vectors_with_gaps):
         check()
 
 
@@ -155,3 +155,22 @@ def rotations() -> None:
         for halves, pairing in ((True, "halves"), (False, "interleaved")):
             expected = RotaryAngles(angles.cos(), angles.sin(), pairing).apply_rotary(x)  # type: ignore[arg-type]
             assert largest_difference(programs.rotate(x, angles.cos(), angles.sin(), halves=halves), expected) < 1e-5
+
+
+def vectors_with_gaps() -> None:
+    """As products of a matrix with an odd number of rows leave them."""
+    from glassformer.nn.kernels import triton_programs as programs
+
+    weight, bias = normal(16, 2)[:, 0], normal(16, 2)[:, 1]
+    x = step_kernels.transposed_linear(normal(6, 1, 10), normal(16, 10), None)
+    heads = x.view(6, 1, 2, 8)
+    assert heads.stride(-1) != 1
+    found = programs.normalise(x, weight, bias, 1e-5, centre=True)
+    assert largest_difference(found, F.layer_norm(x, (16,), weight, bias, 1e-5)) < 1e-5
+    angles = normal(4, 6).t().view(6, 1, 1, 4)
+    expected = RotaryAngles(angles.cos(), angles.sin(), "halves").apply_rotary(heads)
+    assert largest_difference(programs.rotate(heads, angles.cos(), angles.sin(), halves=True), expected) < 1e-5
+    k, v = torch.zeros(6, 2, 3, 8), torch.zeros(6, 2, 3, 8)
+    programs.write_slot(heads.transpose(1, 2), 2 * heads.transpose(1, 2), k, v, torch.tensor([1]))
+    assert torch.equal(k[:, :, 1], heads[:, 0])
+    assert torch.equal(v[:, :, 1], 2 * heads[:, 0])
