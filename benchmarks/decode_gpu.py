@@ -2,8 +2,8 @@
 
 Usage: python -m benchmarks.decode_gpu [--only gpt2,llama] [--ways graph] [--no-peers] [--no-check] [--profile].
 Before anything is timed, kernels are compared with their formulas, and small models in float32 must generate the same
-texts in every way. Weights are random, in bfloat16. A row is the median of three runs after one that warms up, prompts
-included. A case that fails prints its error, and the others go on.
+texts in every way; otherwise nothing is timed, and the exit status is 1. Weights are random, in bfloat16. A row is the
+median of three runs after one that warms up, prompts included. A case that fails prints its error; the others go on.
 """
 
 import argparse
@@ -17,12 +17,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from benchmarks.decode_kernels import check_kernels
 from glassformer import Transformer, preset
 from glassformer.config import change
 from glassformer.generation import GenerationSettings, generate, steps
 from glassformer.generation.decoder import AHEAD
 
 CUDA = torch.device("cuda")
+GAP = 1e-3  # between scores, which are sums of log-probabilities in float32
 INT8, FP8 = (f"Llama-2-7B's shape in {kind}, batch 1" for kind in ("int8", "fp8"))
 ROWS: list[tuple[str, str, float, str]] = []  # case, who, number, unit
 
@@ -45,8 +47,9 @@ def tiny() -> dict[str, Transformer]:
     }
 
 
-def check(decodings: list[str]) -> None:
-    """Every way generates the texts of the dynamic one."""
+def check(decodings: list[str]) -> list[str]:
+    """Every way generates the texts of the dynamic one; return what does not."""
+    wrong = []
     for name, model in tiny().items():
         for kind, options in (
             ("greedy", {}),
@@ -63,51 +66,21 @@ def check(decodings: list[str]) -> None:
             for decoding in decodings:
                 if decoding == "compiled" and (name, kind) not in (("gpt2", "greedy"), ("bart", "beam")):
                     continue
+                case = f"{name} {kind} {decoding}"
                 try:
                     for _ in range(2):  # the second time with a captured step that was kept
                         found = generate(model, ids, asked, decoding=decoding, **start)
                     pairs = [(a, b) for x, y in zip(expected, found, strict=True) for a, b in zip(x, y, strict=True)]
                     same = sum(a.ids == b.ids and a.ended == b.ended for a, b in pairs)
                     gap = max(abs(a.score - b.score) for a, b in pairs)
-                    print(f"check {name} {kind} {decoding}: {same} of {len(pairs)} equal, scores within {gap:.1e}")
-                except Exception:
-                    print(f"check {name} {kind} {decoding}: FAILED")
+                    print(f"check {case}: {same} of {len(pairs)} equal, scores within {gap:.1e}")
+                    if same < len(pairs) or not gap <= GAP:  # NaN compares false
+                        wrong.append(f"{case}: {same} of {len(pairs)} texts are equal, scores differ by {gap:.1e}")
+                except Exception as error:
                     traceback.print_exc(limit=-6)
+                    wrong.append(f"{case}: {type(error).__name__}")
     steps.AHEAD = AHEAD
-
-
-def check_kernels() -> None:
-    """Every kernel of a captured step equals its formula, in bfloat16 and float32."""
-    from glassformer.nn.kernels import triton_programs as programs
-
-    torch.manual_seed(0)
-    for dtype in (torch.bfloat16, torch.float32):
-        normal = partial(torch.randn, device=CUDA, dtype=dtype)
-        gaps = {}
-        for d_in, rows in ((768, 1), (3072, 3), (4096, 1), (11008, 4)):
-            x, weights = normal(rows, 1, d_in), [normal(size, d_in) for size in (100, 64, 50257)]
-            biases = [normal(len(weight)) for weight in weights]
-            y = torch.cat(
-                [F.linear(x.double(), w.double(), b.double()) for w, b in zip(weights, biases, strict=True)], -1
-            )
-            gaps[f"matvec {d_in}"] = relative(programs.matvec(x, weights, biases, []), y)
-        for heads, groups, tokens, slots, width in ((12, 12, 1, 320, 64), (32, 8, 1, 700, 128), (8, 8, 4, 32, 64)):
-            q = normal(3, tokens, heads, width).transpose(1, 2)
-            k, v = normal(3, groups, slots, width), normal(3, groups, slots, width)
-            mask = torch.rand(3, 1, 1, slots, device=CUDA) < 0.5
-            mask[0, ..., : slots - 8] = False
-            full = [x.double().repeat_interleave(heads // groups, 1) for x in (k, v)]
-            y = F.scaled_dot_product_attention(q.double(), *full, mask, scale=0.2)
-            gaps[f"attend {width}"] = relative(programs.attend(q, k, v, mask, 0.2), y)
-        x, w = normal(5, 1, 4096), normal(4096)
-        gaps["layer_norm"] = relative(
-            programs.normalise(x, w, w, 1e-5, centre=True), F.layer_norm(x.double(), (4096,), w.double(), w.double())
-        )
-        print(dtype, ", ".join(f"{name} {gap:.1e}" for name, gap in gaps.items()))
-
-
-def relative(a: torch.Tensor, b: torch.Tensor) -> float:
-    return float((a - b).abs().max() / b.abs().max())
+    return wrong
 
 
 def timed(run: Callable[[], Any], rounds: int = 3) -> float:
@@ -232,12 +205,9 @@ def main() -> None:
     print(torch.cuda.get_device_name(), torch.__version__)
     decodings = [way for way in args.ways.split(",") if way != "none"]
     if not args.no_check:
-        try:
-            check_kernels()
-        except Exception:
-            print("check of the kernels: FAILED")
-            traceback.print_exc(limit=-6)
-        check([way for way in decodings if way != "dynamic"])
+        wrong = [*check_kernels(CUDA), *check([way for way in decodings if way != "dynamic"])]
+        if wrong:
+            raise SystemExit("\n".join(["FAILED:", *wrong]))
     only = args.only.split(",")
     cases: dict[str, Callable[[], None]] = {
         "gpt2": lambda: language_model("GPT-2 124M, batch 1", "gpt2", 1, 256, decodings, args),

@@ -129,7 +129,7 @@ def packed_run(device: str, shape: tuple[int, ...], lengths: list[int], causal: 
     documents = torch.arange(1, len(lengths) + 1).repeat_interleave(torch.tensor(lengths))[None].to(device)
     with torch.no_grad():
         mask = make_packed_mask(documents, causal=causal)
-        if fast and not has_packed_kernel(q.device, dtype):
+        if fast and not has_packed_kernel(q.device, dtype, width):
             raise RuntimeError("there is no kernel for packed documents here.")
         out = scaled_dot_product_attention(q, k, v, mask, path="sdpa" if fast else "eager")
     assert isinstance(out, Tensor)

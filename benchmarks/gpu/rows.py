@@ -21,8 +21,7 @@ from benchmarks.gpu.timing import Ceilings, Timing, measure_ceilings, release
 from benchmarks.report import GROUPS
 from glassformer.config.checks import check_choice
 
-# Modules that register rows; one that is not there has none.
-MODULES = ("benchmarks.gpu.training", "benchmarks.gpu.encoding", "benchmarks.gpu.long_context", "benchmarks.decode_gpu")
+MODULES = ("benchmarks.gpu.training", "benchmarks.gpu.encoding", "benchmarks.gpu.long_context")  # that register rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +91,7 @@ def row(name: str, group: str) -> Callable[[Measure], Measure]:
 def all_rows() -> dict[str, Row]:
     """Return every row by its name, in the order of the table."""
     for module in MODULES:
-        if find_spec(module) is not None:
-            import_module(module)
+        import_module(module)
     return ROWS
 
 
@@ -110,7 +108,8 @@ def contestant(name: str, build: Callable[[], Timing], units: float, note: str =
         timing = build()
     except Exception as error:  # the other contestants are measured all the same
         traceback.print_exc()
-        return Measurement(name=name, note=f"failed: {type(error).__name__}: {str(error).splitlines()[0]:.120}")
+        first_line = str(error).partition("\n")[0]
+        return Measurement(name=name, note=f"failed: {type(error).__name__}: {first_line:.120}")
     finally:
         release()
     return Measurement(

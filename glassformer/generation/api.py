@@ -143,7 +143,7 @@ def _why_dynamic(settings: GenerationSettings, is_done: IsDone | None, draft: Dr
     if settings.mode == "contrastive":
         return "contrastive search computes several candidates and keeps one"
     if settings.mode == "beam" and (is_done is not None or not beams_on_device(settings)):
-        return "this beam search has groups, constraints, stop strings or a record, which are kept in Python"
+        return "this beam search has groups, constraints, stop strings, alternatives or a record, which need Python"
     return None
 
 

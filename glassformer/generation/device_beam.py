@@ -47,7 +47,8 @@ class BeamState(StepState):
         super().__init__(decoder, cache, prompts * size, capacity)
         self.prompts, self.size, self.settings, self.since = prompts, size, settings, since
         device, shape = decoder.device, (prompts, size)
-        steps = max(settings.max_new_tokens, WARM_UP)  # those before a capture, too, write into history
+        # Each step takes a slot; with more slots, history grows, too. Those before a capture also write into it.
+        steps = max(min(settings.max_new_tokens, capacity, decoder.model.max_length or capacity), WARM_UP)
         longs: dict[str, Any] = {"dtype": torch.long, "device": device}
         doubles: dict[str, Any] = {"dtype": torch.float64, "device": device}
         self.eos = torch.tensor(settings.eos, **longs)
@@ -56,6 +57,7 @@ class BeamState(StepState):
         divisors = [length_divisor(length, settings) for length in range(1, steps + 1)]
         self.divisors = torch.tensor([1.0, *divisors], **doubles)  # by length
         self.longest = torch.zeros(prompts, **longs)  # tokens that fit after each prompt
+        self.longest_divisors = torch.ones(prompts, **doubles)
         # Live beams: their scores, and the beam that each continues.
         self.scores = torch.zeros(shape, **doubles)
         self.sources = torch.zeros(prompts * size, **longs)  # rows
@@ -72,6 +74,8 @@ class BeamState(StepState):
     def start(self, longest: Sequence[int]) -> None:
         """Begin with the first beam of each prompt: all beams are still the same prompt."""
         self.longest.copy_(torch.tensor(longest))
+        divisors = [length_divisor(length, self.settings) for length in longest]
+        self.longest_divisors.copy_(torch.tensor(divisors, dtype=torch.float64))
         self.scores.fill_(-torch.inf)
         self.scores[:, 0] = 0.0
         self.length.zero_()
@@ -85,7 +89,7 @@ class BeamState(StepState):
         super().grow_from(smaller)
         for name, value in vars(smaller).items():
             if isinstance(value, Tensor) and name not in ("memory", "memory_mask"):
-                getattr(self, name).copy_(value)
+                getattr(self, name)[: len(value)].copy_(value)
 
     def step(self, model: Transformer) -> None:
         """Let every row hold the beam that it continues, feed the new tokens, choose the next."""
@@ -102,7 +106,8 @@ class BeamState(StepState):
         self.length += 1
         possible = scores > -torch.inf
         too_long = (self.length >= self.longest).unsqueeze(-1)  # A 1
-        ends = torch.isin(token, self.eos) | too_long
+        # Not by isin, which makes many end tokens unique first, and waits for their number.
+        ends = (token.unsqueeze(-1) == self.eos).any(-1) | too_long
         # Those that end count among the first k; the k best others stay alive.
         step = (self.length - 1).double().expand_as(scores)
         self._keep_ended(scores, ends & possible, torch.stack((step, beam.double(), token.double(), own), -1))
@@ -155,10 +160,10 @@ class BeamState(StepState):
         is_full = self.finals[:, -1] > -torch.inf
         if self.settings.early_stopping is True:
             return is_full
-        at_best = self.length.expand(self.prompts)
+        divisors = self.divisors.index_select(0, self.length)
         if self.settings.early_stopping == "never" and self.settings.length_penalty > 0:
-            at_best = self.longest
-        return is_full & (self.scores[:, 0] / self.divisors.index_select(0, at_best) <= self.finals[:, -1])
+            divisors = self.longest_divisors
+        return is_full & (self.scores[:, 0] / divisors <= self.finals[:, -1])
 
 
 def device_beam_search(

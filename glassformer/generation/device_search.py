@@ -131,11 +131,11 @@ def device_rows(
         steps.begin(cache, most)
         del cache  # its slots are in the static cache
         for values in _results(steps, logits, most, rng):
-            for row, (token, log_prob, largest) in zip(rows, values.tolist(), strict=True):
-                if (row.prompt, row.sample) in outputs:
-                    continue
-                if not abs(log_prob) < torch.inf:  # NaN compares false
-                    check_logits(torch.tensor([[largest]], dtype=torch.float64))
+            chosen = zip(rows, values.tolist(), strict=True)
+            live = [(row, numbers) for row, numbers in chosen if (row.prompt, row.sample) not in outputs]
+            if not all(abs(log_prob) < torch.inf for _, (_, log_prob, _) in live):  # NaN compares false
+                check_logits(torch.tensor([[largest] for _, (_, _, largest) in live], dtype=torch.float64))
+            for row, (token, log_prob, _) in live:
                 new = NewToken(row.prompt, row.sample, int(token), log_prob, [])
                 row.add(new, log_prob)
                 yield new

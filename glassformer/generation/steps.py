@@ -18,16 +18,15 @@ Shapes: ``B`` rows, ``V`` vocabulary, ``M`` source tokens in ``memory`` (the enc
 """
 
 import threading
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import is_dataclass
 from typing import Generic, TypeVar, get_args
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, finalize
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from glassformer import config
 from glassformer.config.checks import check_choice
 from glassformer.config.options import Decoding
 from glassformer.generation.decoder import AHEAD, Decoder
@@ -43,6 +42,7 @@ from glassformer.nn.observer import ModelKey, is_observed
 DECODINGS = get_args(Decoding)
 MOST_KEPT = 4  # captured steps that are kept per model; each holds a cache
 MEMORY_SLOTS = 32  # ``memory`` (the encoder's output) is padded to a multiple of this many tokens
+ATTENTION_KINDS = ("flash", "mem_efficient", "cudnn", "math")  # of PyTorch's kernels
 WARM_UP = 2  # steps before the capture, in which libraries allocate what they need
 
 
@@ -85,6 +85,11 @@ class StepState:
         logits: Tensor = model.apply_head(hidden)[:, -1]
         self.cache.advance()
         return logits
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Yield every tensor of the state and its cache."""
+        yield from (value for value in vars(self).values() if isinstance(value, Tensor))
+        yield from self.cache.tensors()
 
     def step(self, model: Transformer) -> None:
         """Feed the next tokens and do what the search does with the logits."""
@@ -166,12 +171,15 @@ class StepRunner(Generic[S]):
 
 
 def compiled(state: StepState) -> Callable[[Transformer], None]:
-    """Return the step of a state as one compiled function, which is compiled at its first call."""
+    """Return the step of a state as one compiled function, which is compiled at its first call and freed with it."""
     prepare_compiler()
 
     def step(model: Transformer) -> None:
         state.step(model)
 
+    # PyTorch keeps what it compiled by the code of a function, and limits how much: each step has code of its own.
+    step.__code__ = step.__code__.replace()
+    finalize(step, torch._dynamo.reset_code, step.__code__).atexit = False  # type: ignore[attr-defined]
     return torch.compile(step, fullgraph=True, dynamic=False)
 
 
@@ -185,11 +193,14 @@ class _Captured:
         self.key, self.state = key, state
         self.fingerprint = _fingerprint(model)
         step = compiled(state) if how == "compiled" else state.step
-        device = state.tokens.device
+        self._step = step  # with it, constants and kernels that the graph uses would be freed
+        self._device = device = state.tokens.device
+        self._owner = self._user = torch.cuda.current_stream(device)  # that the state was made on; that replays it
+        self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(device), _CAPTURING, step_kernels(model.fused):
             stream = _stream(device)
-            stream.wait_stream(torch.cuda.current_stream(device))
+            stream.wait_stream(self._user)
             with torch.cuda.stream(stream):
                 for _ in range(WARM_UP):  # the state holds nothing yet: it is filled after the capture
                     step(model)
@@ -200,7 +211,19 @@ class _Captured:
                     step(model)
                 finally:
                     self.graph.capture_end()
-            torch.cuda.current_stream(device).wait_stream(stream)
+            self._user.wait_stream(stream)
+
+    def lend(self) -> None:
+        """Let the current stream wait for what the last search launched, and be the one that replays the step."""
+        self._user = torch.cuda.current_stream(self._device)
+        self._user.wait_event(self._done)
+        if self._user != self._owner:  # whose memory is else used again as soon as the state is freed
+            for tensor in self.state.tensors():
+                tensor.record_stream(self._user)
+
+    def take_back(self) -> None:
+        """Note when what the search launched is done; Python does not wait for it."""
+        self._done.record(self._user)
 
 
 _CAPTURING = threading.Lock()
@@ -224,11 +247,14 @@ def _borrow(model: Transformer, key: Hashable) -> _Captured | None:
         kept = [step for step in _KEPT.get(model.model_key, []) if step.fingerprint == fingerprint]
         found = next((step for step in kept if step.key == key), None)
         _KEPT[model.model_key] = [step for step in kept if step is not found]
-        return found
+    if found is not None:
+        found.lend()
+    return found
 
 
 def _give_back(model: Transformer, captured: _Captured | None) -> None:
     if captured is not None:
+        captured.take_back()
         with _KEEPING:
             _KEPT[model.model_key] = [*_KEPT.get(model.model_key, []), captured][-MOST_KEPT:]
 
@@ -240,8 +266,11 @@ def release(model: Transformer) -> None:
 
 
 def _fingerprint(model: Transformer) -> Hashable:
-    """Return what the kernels of a step depend on: where the weights are, facts and plain attributes of all modules."""
-    parts: list[Hashable] = []
+    """Return what the kernels of a step depend on.
+
+    These are switches of PyTorch, where the weights are, facts and plain attributes of all modules.
+    """
+    parts: list[Hashable] = [_switches()]
     for module in model.modules():
         parts.append(id(type(module)))
         for name, value in vars(module).items():
@@ -251,6 +280,24 @@ def _fingerprint(model: Transformer) -> Hashable:
                 parts.append((name, repr(value)))
         parts += [_place(x) for x in (*module._parameters.values(), *module._buffers.values()) if x is not None]
     return tuple(parts)
+
+
+def _switches() -> Hashable:
+    """Return the switches of the process by which PyTorch chooses kernels."""
+    cuda = torch.backends.cuda
+    products = (
+        "fp32_precision",  # also set by set_float32_matmul_precision, which cannot be read once this one was set
+        "allow_fp16_accumulation",
+        *(f"allow_{kind}_reduced_precision_reduction{how}" for kind in ("fp16", "bf16") for how in ("", "_split_k")),
+    )
+    attention = (*(f"{kind}_sdp_enabled" for kind in ATTENTION_KINDS), "fp16_bf16_reduction_math_sdp_allowed")
+    return (
+        *(getattr(cuda.matmul, name, None) for name in products),
+        *(getattr(cuda, name)() for name in attention),
+        str(cuda.preferred_blas_library()),
+        torch.get_deterministic_debug_mode(),
+        torch.get_default_dtype(),
+    )
 
 
 def _place(x: Tensor) -> Hashable:
@@ -268,7 +315,9 @@ def choose_decoding(model: Transformer, decoding: Decoding, why_dynamic: str | N
     check_choice("decoding", decoding, DECODINGS)
     if decoding == "dynamic" or (decoding == "auto" and next(model.parameters()).device.type != "cuda"):
         return "dynamic"
-    reason = why_dynamic or why_not_static(model)
+    reason = why_dynamic
+    if reason is None and is_observed(model):
+        reason = "the model is observed: a captured step calls no observer, and a static cache has empty slots"
     if reason is None and decoding != "static":
         reason = why_not_captured(model, decoding)
     if decoding == "auto":
@@ -276,19 +325,6 @@ def choose_decoding(model: Transformer, decoding: Decoding, why_dynamic: str | N
     if reason is not None:
         raise ValueError(f'decoding="{decoding}" is not possible: {reason}. Use decoding="dynamic", or "auto".')
     return decoding
-
-
-def why_not_static(model: Transformer) -> str | None:
-    """Return why a model cannot take steps with a static cache; None if it can."""
-    assert model.decoder is not None
-    facts = model.decoder.facts
-    if any(isinstance(window, config.BlockSparse) for window in facts.attention.windows):
-        return "block-sparse attention needs the number of tokens"
-    if isinstance(facts.attention.score_bias, config.Disentangled) or model.decoder.convolution is not None:
-        return "disentangled attention and convolutions are for encoders"
-    if not facts.causal:
-        return "the decoder is not causal"
-    return None
 
 
 def why_not_captured(model: Transformer, decoding: Decoding) -> str | None:
@@ -300,8 +336,6 @@ def why_not_captured(model: Transformer, decoding: Decoding) -> str | None:
     device = next(iter(devices))
     if decoding in ("graph", "auto") and device.type != "cuda":
         return f"a CUDA graph needs a GPU, and the model is on {device}"
-    if is_observed(model):
-        return "the model is observed, and observers see each step in Python"
     if torch.is_autocast_enabled(device.type):
         return "torch.autocast is on"
     if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():

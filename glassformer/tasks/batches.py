@@ -111,6 +111,7 @@ def text_rows(tokenizer: Tokenizer, texts: Sequence[str], longest: int | None, t
 
     Only texts that must be cut, or begin or end with a special token, are taken apart token by token.
     """
+    check_side(truncate)
     rows: list[TaskRow] = []
     for first in range(0, len(texts), ENCODED_TEXTS):
         part = texts[first : first + ENCODED_TEXTS]
@@ -158,7 +159,7 @@ def _split_tokens(encoding: Encoding, texts: str | Pair, name: Item | str) -> Te
 
 def fit(encoded: TextTokens, longest: int | None, truncate: Side | None) -> TextTokens:
     """Cut the text on the side that ``truncate`` names, so that it fits the model; of a pair the longer text first."""
-    check_choice("truncate", "left" if truncate is None else truncate, ("left", "right"))
+    check_side(truncate)
     size = len(encoded.tokens)
     if longest is None or size <= longest:
         return encoded
@@ -182,6 +183,11 @@ def fit(encoded: TextTokens, longest: int | None, truncate: Side | None) -> Text
         first=_cut(encoded.first, kept, truncate),
         second=_cut(encoded.second, min(second, available - kept), truncate),
     )
+
+
+def check_side(truncate: Side | None) -> None:
+    """Raise unless this is a side, or None."""
+    check_choice("truncate", "left" if truncate is None else truncate, ("left", "right"))
 
 
 def _cut(tokens: Tokens, kept: int, side: Side) -> Tokens:

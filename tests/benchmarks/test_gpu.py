@@ -42,7 +42,11 @@ def test_a_contestant_that_fails_leaves_the_others() -> None:
     def broken() -> timing.Timing:
         raise RuntimeError("no such kernel\nand more")
 
+    def silent() -> timing.Timing:
+        raise AssertionError
+
     assert rows.contestant("peer", broken, 1.0).note == "failed: RuntimeError: no such kernel"
+    assert rows.contestant("peer", silent, 1.0).note == "failed: AssertionError: "
     assert rows.contestant("peer", lambda: timing.Timing(0.5, None, 1.0), 10.0).rate == 20.0
 
 

@@ -1,5 +1,6 @@
 """Static caches, tokens and beams chosen on the device, compiled steps: the same texts as the dynamic steps."""
 
+import gc
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,18 +10,20 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from glassformer import record
-from glassformer.config import BlockSparse, Disentangled, LMHead, ModelConfig
+from glassformer.config import LMHead, ModelConfig
 from glassformer.generation import steps
 from glassformer.generation.api import generate, generate_stream
 from glassformer.generation.decoder import Decoder
 from glassformer.generation.device_beam import BeamState
 from glassformer.generation.search import GenerationOutput
 from glassformer.generation.settings import GenerationSettings
-from glassformer.generation.steps import StepRunner, StepState, choose_decoding, why_not_captured, why_not_static
+from glassformer.generation.steps import StepRunner, StepState, choose_decoding, why_not_captured
 from glassformer.models.transformer import Transformer
 from glassformer.nn.cache import KVCache
+from glassformer.nn.kernels import compiler
 from glassformer.nn.kernels.static_cache import StaticCache, capacity_for
 from tests.configs import CONFIGS, LONGEST, built, random_config, tokens
 from tests.helpers import largest_difference, randomise, some_at_once, types_unchecked
@@ -61,19 +64,7 @@ def test_static_steps_generate_the_same_texts(name: str, kind: str) -> None:
 
 
 def generates(facts: ModelConfig) -> bool:
-    decoder = facts.decoder
-    if (
-        facts.vocab < 8
-        or decoder is None
-        or not decoder.causal
-        or not isinstance(facts.head, LMHead)
-        or decoder.convolution is not None
-    ):
-        return False
-    attends = decoder.attention
-    return not isinstance(attends.score_bias, Disentangled) and not any(
-        isinstance(window, BlockSparse) for window in attends.windows
-    )
+    return facts.vocab >= 8 and facts.decoder is not None and isinstance(facts.head, LMHead)
 
 
 RANDOM = [seed for seed in range(200) if generates(random_config(seed))]
@@ -83,7 +74,6 @@ RANDOM = [seed for seed in range(200) if generates(random_config(seed))]
 def test_random_models(seed: int) -> None:
     facts = random_config(seed)
     model, prompts = built(facts), [[token % facts.vocab for token in prompt] for prompt in PROMPTS]
-    assert why_not_static(model) is None
     for kind in ("greedy", "sample", "beam"):
         asked = GenerationSettings(max_new_tokens=8, **SETTINGS[kind])
         expected = generate(model, prompts, asked, **start_of(model))
@@ -159,6 +149,41 @@ def test_a_step_equals_the_whole_text(path: Any) -> None:
             assert largest_difference(logits, model(text[:, : at + 1])[:, -1]) < 1e-12
 
 
+class Operators(TorchDispatchMode):
+    """Notes the operators whose results have a size that depends on values, for which a CUDA graph cannot wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.name().removeprefix("aten::").partition(".")[0]
+        by_mask = name.startswith(("index", "_index")) and any(
+            isinstance(index, torch.Tensor) and index.dtype == torch.bool
+            for index in (args[1] if len(args) > 1 and isinstance(args[1], list | tuple) else ())
+        )
+        # isin calls unique, if there are many values to look for.
+        if by_mask or name in ("nonzero", "_local_scalar_dense", "isin", "_unique2", "masked_select", "bincount"):
+            self.waiting.add(name)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gpt_neo", "t5"])
+def test_no_operator_of_a_step_waits_for_values(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, seen, run = built(name), Operators(), StepRunner.run
+
+    def watched(self: StepRunner[Any]) -> None:
+        with seen:
+            run(self)
+
+    monkeypatch.setattr(StepRunner, "run", watched)
+    sampling = {"temperature": 0.8, "top_k": 9, "top_p": 0.9, "min_p": 0.01, "typical_p": 0.9}
+    for options in ({}, sampling, {"beam_size": 3}):
+        asked = GenerationSettings(max_new_tokens=5, eos=(3, 4), **options)
+        generate(model, PROMPTS, asked, decoding="static", **start_of(model))
+    assert seen.waiting == set()
+
+
 def test_streams_yield_every_token_and_can_be_closed() -> None:
     model = built("llama")
     asked = GenerationSettings(max_new_tokens=9)
@@ -170,15 +195,18 @@ def test_streams_yield_every_token_and_can_be_closed() -> None:
     stream.close()
 
 
-def test_damaged_weights_are_reported_as_in_dynamic_steps() -> None:
-    for options in ({}, {"temperature": 1.0}, {"beam_size": 2}):
-        model = built("gpt2")
-        with torch.no_grad():
-            model.decoder.norm.weight[0] = torch.nan
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.0}, {"beam_size": 2}], ids=str)
+def test_damaged_weights_are_reported_as_in_dynamic_steps(options: dict[str, Any]) -> None:
+    everywhere, at_a_position = built("gpt2"), built("gpt2")
+    with torch.no_grad():
+        everywhere.decoder.norm.weight[0] = torch.nan
+        at_a_position.embed.position.weight[5] = torch.nan  # which the longer prompt alone reaches
+    for model, row in ((everywhere, 0), (at_a_position, options.get("beam_size", 1))):
         messages = []
         for decoding in ("dynamic", "static"):
-            with pytest.raises(ValueError, match="hold NaN in row 0") as caught:
-                generate(model, [[1, 2]], GenerationSettings(max_new_tokens=3, **options), decoding=decoding)
+            asked = GenerationSettings(max_new_tokens=3, **options)
+            with pytest.raises(ValueError, match=f"hold NaN in row {row}") as caught:
+                generate(model, [[1, 2], [1, 2, 3, 4, 5, 6]], asked, decoding=decoding)
             messages.append(str(caught.value))
         assert messages[0] == messages[1]
 
@@ -197,6 +225,7 @@ def test_decodings_that_are_impossible_say_why() -> None:
         ({"beam_size": 4, "beam_groups": 2, "diversity": 1.0}, "groups"),
         ({"contrastive_alpha": 0.5, "top_k": 3}, "contrastive"),
         ({"beam_size": 2, "repetition_penalty": 1.2}, "constraints"),
+        ({"beam_size": 2, "top_alternatives": 2}, "alternatives"),
     ):
         with pytest.raises(ValueError, match=why):
             generate(model, [[1]], GenerationSettings(max_new_tokens=2, **options), decoding="static")
@@ -221,7 +250,9 @@ def test_models_that_run_python_at_each_step_are_not_captured() -> None:
     assert "forward" in why(replaced)
     seen = built("gpt2")
     with record(seen):
-        assert "observed" in why(seen)
+        for decoding in ("static", "compiled"):
+            with pytest.raises(ValueError, match="the model is observed"):
+                choose_decoding(seen, decoding)  # type: ignore[arg-type]
         assert choose_decoding(seen, "auto") == "dynamic"
 
 
@@ -237,6 +268,76 @@ def test_a_changed_config_value_is_another_step() -> None:
     assert len(set(fingerprints)) == 3
 
 
+def switches_of_pytorch() -> None:
+    """In a process of its own, whose switches it sets."""
+    model, products = built("gpt2"), torch.backends.cuda.matmul
+    fingerprints = [steps._fingerprint(model), steps._fingerprint(model)]
+    for switch in (
+        lambda: torch.set_float32_matmul_precision("high"),
+        lambda: setattr(products, "fp32_precision", "ieee"),
+        lambda: setattr(products, "allow_bf16_reduced_precision_reduction", False),
+        lambda: setattr(products, "allow_fp16_accumulation", True),
+        lambda: torch.use_deterministic_algorithms(True),
+        lambda: torch.backends.cuda.enable_flash_sdp(False),
+    ):
+        switch()
+        fingerprints.append(steps._fingerprint(model))
+    assert len(set(fingerprints)) == len(fingerprints) - 1
+
+
+def test_a_switch_of_pytorch_is_another_step() -> None:
+    code = "from tests.generation.test_steps import switches_of_pytorch; switches_of_pytorch()"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class Stream:
+    """A CUDA stream that notes which events it waits for, and which tensors it was recorded on."""
+
+    def __init__(self) -> None:
+        self.waited: list[Any] = []
+        self.recorded: list[torch.Tensor] = []
+
+    def wait_event(self, event: Any) -> None:
+        self.waited.append(event.stream)
+
+
+class Event:
+    stream: Stream | None = None
+
+    def record(self, stream: Stream) -> None:
+        self.stream = stream
+
+
+def test_a_captured_step_goes_from_stream_to_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next stream waits for the last; the memory belongs to the first, which must learn of the others."""
+    model, streams = built("t5"), [Stream(), Stream()]
+    current = streams[:1]
+    monkeypatch.setattr("torch.cuda.current_stream", lambda _: current[0])
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: stream.recorded.append(tensor))
+    with torch.inference_mode():
+        decoder = Decoder(model, torch.tensor([[1, 2, 3]]), decoding="static")
+        cache, _ = decoder.begin(torch.tensor([[2]]), None, 1)
+        state = BeamState(decoder, cache, 1, 64, GenerationSettings(max_new_tokens=1), 0)
+    captured = steps._Captured.__new__(steps._Captured)
+    captured.key, captured.state, captured.fingerprint = "key", state, steps._fingerprint(model)
+    vars(captured).update(_device=None, _owner=streams[0], _user=streams[0], _done=Event())
+    steps._give_back(model, captured)
+    for turn, (stream, before) in enumerate(((1, 0), (0, 1), (0, 0))):
+        current[0] = streams[stream]
+        assert steps._borrow(model, "another key") is None
+        assert steps._borrow(model, "key") is captured
+        assert steps._borrow(model, "key") is None
+        assert streams[stream].waited[-1] is streams[before]
+        current[0] = streams[turn % 2]  # a search may be closed from elsewhere
+        steps._give_back(model, captured)
+    steps.release(model)
+    assert not streams[0].recorded
+    cached = [x for layer in state.cache.layers.values() for x in (layer.k, layer.v, *(layer.memory or ()))]
+    everything = [*vars(state).values(), *vars(state.cache).values(), *cached]
+    expected = {x.untyped_storage().data_ptr() for x in everything if isinstance(x, torch.Tensor)}
+    assert {x.untyped_storage().data_ptr() for x in streams[1].recorded} == expected
+
+
 def test_the_steps_before_a_capture_have_room_for_their_beams() -> None:
     model, asked = built("gpt2"), GenerationSettings(max_new_tokens=1, beam_size=2)
     with torch.inference_mode():
@@ -248,18 +349,35 @@ def test_the_steps_before_a_capture_have_room_for_their_beams() -> None:
     assert int(state.length) == steps.WARM_UP
 
 
+@pytest.mark.parametrize(("name", "steps"), [("gpt2", LONGEST), ("bloom", 64)])
+def test_beams_take_no_more_memory_than_there_are_positions_and_slots(name: str, steps: int) -> None:
+    asked = GenerationSettings(max_new_tokens=10**6, beam_size=2)
+    with torch.inference_mode():
+        decoder = Decoder(built(name), decoding="static")
+        cache, _ = decoder.begin(torch.tensor([[1, 2, 3]] * 2), None, 1)
+        state = BeamState(decoder, cache, 1, 64, asked, 0)
+    assert (len(state.history), len(state.divisors)) == (steps, steps + 1)
+
+
+@pytest.mark.parametrize("early", [True, "never"])
+@pytest.mark.parametrize("name", ["bloom", "t5"])
+def test_the_history_of_beams_grows_with_the_slots(name: str, early: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From 64 slots to 128 and 256; a prompt of one token leaves the most of them to the beams."""
+    monkeypatch.setattr(steps, "AHEAD", 8)
+    sizes, made = [], BeamState.__init__
+    monkeypatch.setattr(BeamState, "__init__", lambda self, *of: (made(self, *of), sizes.append(len(self.history)))[0])
+    model = built(name)
+    asked = GenerationSettings(max_new_tokens=140, beam_size=2, top_beams=2, early_stopping=early, length_penalty=0.5)
+    expected = generate(model, [[1], [4]], asked, **start_of(model))
+    assert_same(generate(model, [[1], [4]], asked, decoding="static", **start_of(model)), expected)
+    assert sizes == [64, 128, 140]
+
+
 def test_options_are_checked_without_prompts() -> None:
     wrong: Any = {"decoding": "quick"}
     for call in (generate, generate_stream):
         with types_unchecked(), pytest.raises(ValueError, match="decoding must be one of"):
             call(built("gpt2"), [], **wrong)
-
-
-def test_block_sparse_attention_is_refused() -> None:
-    name = next((n for n in WRITERS if why_not_static(built(n)) is not None), None)
-    if name is not None:
-        with pytest.raises(ValueError, match="is not possible"):
-            generate(built(name), [[1]], GenerationSettings(max_new_tokens=2), decoding="static")
 
 
 def test_a_static_cache_refuses_what_it_cannot_do() -> None:
@@ -289,10 +407,14 @@ def test_capacities_are_few_and_little_more_than_needed() -> None:
 # --- compiled ---------------------------------------------------------------------------------------------------------
 
 
+def use_backend(backend: str) -> None:
+    compiler = torch.compile
+    torch.compile = lambda f, **how: compiler(f, backend=backend, **how)  # type: ignore[assignment]
+
+
 def compiled_steps() -> None:
     """Every kind of step is one graph; run in a process of its own."""
-    compiler = torch.compile
-    torch.compile = lambda f, **how: compiler(f, backend="aot_eager", **how)  # type: ignore[assignment]
+    use_backend("aot_eager")
     for name, kinds in (("llama", ("greedy", "processors")), ("t5", ("beam",)), ("gptj", ("sample",))):
         model = Transformer(CONFIGS[name]).double().eval()
         randomise(model)
@@ -306,4 +428,22 @@ def compiled_steps() -> None:
 def test_compiled_steps_generate_the_same_texts() -> None:
     """The run-time shape checks of the other tests are Python that no compiler can trace."""
     code = "from tests.generation.test_steps import compiled_steps; compiled_steps()"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def more_compiled_steps_than_versions() -> None:
+    """Each batch size is another step; PyTorch's limit holds for each alone, and what is dropped is freed."""
+    use_backend("eager")
+    compiler.VERSIONS = torch._dynamo.config.recompile_limit = 1
+    model = Transformer(CONFIGS["llama"]).eval()
+    for rows in range(1, 4):
+        generate(model, [[1, 2, 3]] * rows, GenerationSettings(max_new_tokens=3), decoding="compiled")
+    gc.collect()
+    # PyTorch puts what it compiled among the names of the module that holds the code.
+    assert not [name for name in vars(steps) if name.startswith("__compiled_fn")]
+
+
+@pytest.mark.slow
+def test_a_process_compiles_any_number_of_steps() -> None:
+    code = "from tests.generation.test_steps import more_compiled_steps_than_versions as test; test()"
     subprocess.run([sys.executable, "-c", code], check=True)

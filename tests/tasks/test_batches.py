@@ -325,3 +325,6 @@ def test_rows_of_whole_texts_are_those_of_their_tokens(tokenizer) -> None:
         text_rows(tokenizer, ["a", "a b c d e f g h i j k l m n o"], 5, None)
     with pytest.raises(ValueError, match="text 1 gives no token"):
         text_rows(tokenizer, ["a", ""], 5, None)
+    for texts in ([], ["a b c d e f g"]):  # also where nothing must be cut
+        with types_unchecked(), pytest.raises(ValueError, match="truncate must be"):
+            text_rows(tokenizer, texts, 100, "middle")

@@ -192,8 +192,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, factor: Tensor, _: Any) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             raise RuntimeError("the fused loss has no gradients of its gradients; set fused = False on the model.")
-        # Without retain_graph nothing uses the gradients again, so that they need not be copied.
-        is_last = not torch.compiler.is_compiling() and not torch._C._autograd._get_current_graph_task_keep_graph()
+        # Without retain_graph nothing uses the gradients again, so that they need not be copied; but the products with
+        # several factors (``is_grads_batched``, ``vmap``) take more memory than theirs.
+        functorch = torch._C._functorch
+        is_last = (
+            not torch.compiler.is_compiling()
+            and not torch._C._autograd._get_current_graph_task_keep_graph()
+            and not (functorch.is_legacy_batchedtensor(factor) or functorch.is_batchedtensor(factor))
+        )
         gradients = [
             None if gradient is None else (gradient.mul_(factor) if is_last else gradient * factor).to(dtype)
             for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)

@@ -57,7 +57,9 @@ def _joint_matvec(
     factors = [layer.factors for layer in same if isinstance(layer, QuantizedLinear)]
     biases = [layer.bias for layer in same if layer.bias is not None]
     is_whole = len(matrices) == len(layers) and len(biases) in (0, len(layers))
-    if not is_whole or len({matrix.dtype for matrix in matrices}) > 1 or not step_kernels.takes_matvec(x, *matrices):
+    if not is_whole or len({matrix.dtype for matrix in matrices}) > 1:
+        return None
+    if not step_kernels.takes_matvec(x, matrices, biases, factors):
         return None
     y = step_kernels.matvec(x, matrices, biases, factors)
     return torch.split(y, [len(matrix) for matrix in matrices], dim=-1)

@@ -138,7 +138,7 @@ class _OneDNNLinear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         # y = x Wᵀ, so dx = g W and dW = gᵀ x. Gradients of gradients go through operators that have them.
-        multiply = (lambda a, b: a @ b.mT) if torch.is_grad_enabled() else _onednn
+        multiply = (lambda a, b: a @ b.mT) if torch.is_grad_enabled() or is_transformed() else _onednn
         rows = grad.reshape(-1, grad.shape[-1])  # N d_out
         return (
             None if weight is None else multiply(rows, weight.mT).view(ctx.shape),

@@ -2,7 +2,8 @@
 
 For documents packed into rows, ``attend_packed`` replaces the call of PyTorch's kernel with a mask ``(T, T)``, of which
 most is hidden. Rows are joined to one sequence, and the kernel is told where in it each document begins. It exists on
-GPUs, for half precision (``torch.nn.attention.varlen``, from torch 2.10 on), and computes no dropout.
+GPUs from NVIDIA's Ampere on, for half precision (``torch.nn.attention.varlen``, from torch 2.10 on), and computes no
+dropout.
 
 Shapes: ``B`` batch, ``H`` heads, ``G`` key/value heads, ``T`` tokens, ``K`` width of a head, ``N`` documents.
 """
@@ -23,6 +24,7 @@ from glassformer.nn.masks import Mask
 
 HALF = (torch.float16, torch.bfloat16)
 WIDEST = 256  # the kernel's largest head, whose width must be a multiple of 8
+LEAST_CAPABILITY = (8, 0)  # of a GPU: FlashAttention is made for no older one
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,17 +59,19 @@ def make_packed_mask(documents: Integer[Tensor, "B T"], *, causal: bool) -> Pack
     return PackedMask(documents, offsets.int(), longest, causal) if runs == distinct else None
 
 
-def has_packed_kernel(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether there is a kernel for packed documents, outside of compiled graphs and without gradients."""
+def has_packed_kernel(device: torch.device, dtype: torch.dtype, width: int) -> bool:
+    """Whether there is a kernel for packed documents and such heads, outside of compiled graphs, without gradients."""
     is_plain = not torch.is_grad_enabled() and not torch.compiler.is_compiling()
-    return is_plain and device.type == "cuda" and dtype in HALF and _kernel() is not None
+    if not is_plain or device.type != "cuda" or dtype not in HALF or width % 8 != 0 or width > WIDEST:
+        return False
+    return torch.cuda.get_device_capability(device) >= LEAST_CAPABILITY and _kernel() is not None
 
 
 def takes_packed(q: Tensor, k: Tensor, v: Tensor, dropout: float) -> bool:
     """Whether ``attend_packed`` takes these queries, keys and values."""
     width = q.shape[-1]
-    fits = width == v.shape[-1] and width % 8 == 0 and width <= WIDEST and q.ndim == 4
-    return fits and dropout == 0.0 and q.dtype == k.dtype == v.dtype and has_packed_kernel(q.device, q.dtype)
+    fits = width == v.shape[-1] and q.ndim == 4 and q.dtype == k.dtype == v.dtype
+    return fits and dropout == 0.0 and has_packed_kernel(q.device, q.dtype, width)
 
 
 def attend_packed(

@@ -73,8 +73,10 @@ class QuantizedLinear(nn.Module):
                 f"QuantizedLinear({self.in_features}, {self.out_features}) needs vectors of width {self.in_features}; "
                 f"the input has shape {tuple(x.shape)}."
             )
-        if self.fused and step_kernels.takes_matvec(x, self.values):
-            return step_kernels.matvec(x, [self.stored], [] if self.bias is None else [self.bias], [self.factors])
+        if self.fused:
+            matrix = [self.stored], [] if self.bias is None else [self.bias], [self.factors]
+            if step_kernels.takes_matvec(x, *matrix):
+                return step_kernels.matvec(x, *matrix)
         if product_dtype(x) == torch.float16:
             return linear(x, self.weight.to(x.dtype), self.bias, fused=self.fused)
         if self.fused and self.kind == "int8" and operators.takes_int8(x):

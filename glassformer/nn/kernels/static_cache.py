@@ -119,13 +119,18 @@ class StaticCache(KVCache):
             self._next_position.copy_(cache.next_positions(torch.Size((rows, 1)), None).expand(rows, 1))
             self._slot.fill_(used)
         # All buffers by one kernel: 0 · NaN of an earlier text would be NaN.
-        layers = self._layers.values()
-        torch._foreach_zero_(
-            [x for layer in layers for x in (layer._k, layer._v, *(layer.memory or ())) if x is not None]
-        )
+        torch._foreach_zero_(self._buffers())
         for number, layer in self._layers.items():
             assert isinstance(layer, StaticLayerCache)
             layer.fill(cache.layers[number], rows)
+
+    def tensors(self) -> list[Tensor]:
+        """Return every tensor of the cache."""
+        return [self._slot, self._next_position, self._token_mask, self._key_positions, *self._buffers()]
+
+    def _buffers(self) -> list[Tensor]:
+        layers = self._layers.values()
+        return [x for layer in layers for x in (layer._k, layer._v, *(layer.memory or ())) if x is not None]
 
     def advance(self) -> None:
         """Go on to the next slot and the next position; call it after each step."""

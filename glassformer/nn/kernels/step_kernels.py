@@ -26,6 +26,8 @@ MOST_SLOTS = 2048  # slots up to which one program per key/value head is enough
 HAS_COMPILER = "CC" in os.environ or any(shutil.which(name) for name in ("cc", "gcc", "clang"))
 HAS_TRITON = HAS_COMPILER and importlib.util.find_spec("triton") is not None
 HALF = (torch.bfloat16, torch.float16)
+# The oldest NVIDIA GPUs, by compute capability, for which Triton compiles a type; (7, 0) for the others.
+LEAST_CAPABILITY = {torch.bfloat16: (8, 0), torch.float8_e4m3fn: (8, 9)}
 
 
 class _Capturing(threading.local):
@@ -47,24 +49,47 @@ def step_kernels(fused: bool) -> Iterator[None]:
 
 def captures(x: Tensor) -> bool:
     """Whether the device of ``x`` runs these kernels for a step that is being captured; a compiler has its own."""
-    return not torch.compiler.is_compiling() and x.is_cuda and _THREAD.captures and x.dtype != torch.float64
+    return not torch.compiler.is_compiling() and x.is_cuda and _THREAD.captures and has_type(x.device, x.dtype)
 
 
 def chosen(x: Tensor) -> bool:
     """Whether the device of ``x`` runs these kernels: in a step that is captured, or in compiled code for inference."""
     if not torch.compiler.is_compiling():
         return captures(x)
-    return HAS_TRITON and x.is_cuda and x.dtype != torch.float64 and not torch.is_grad_enabled()
+    return HAS_TRITON and x.is_cuda and not torch.is_grad_enabled() and has_type(x.device, x.dtype)
+
+
+def has_type(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether a GPU runs these kernels for a type; none does for float64."""
+    if dtype == torch.float64:
+        return False
+    is_amd = torch.version.hip is not None
+    return is_amd or torch.cuda.get_device_capability(device) >= LEAST_CAPABILITY.get(dtype, (7, 0))
+
+
+# As torch.compiler.assume_constant_result does, which would import the compiler.
+has_type._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 # ---- products
 
 
-def takes_matvec(x: Tensor, *weights: Tensor) -> bool:
+def takes_matvec(
+    x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] = (), factors: Sequence[Tensor] = ()
+) -> bool:
     """Whether ``matvec`` is the faster way to multiply these vectors: a few, in half precision."""
     if x.dtype not in HALF or x.numel() > FEW * x.shape[-1] or not chosen(x):
         return False
-    return all(w.is_contiguous() and (w.dtype == x.dtype or w.dtype.itemsize == 1) for w in weights)
+    is_stored = all(w.is_contiguous() and (w.dtype == x.dtype or w.dtype.itemsize == 1) for w in weights)
+    if not is_stored or not all(has_type(x.device, w.dtype) for w in weights):
+        return False
+    # A number for each row of its matrix, one after the other.
+    by_row = (
+        number.shape == weight.shape[:1] and number.is_contiguous()
+        for numbers in (biases, factors)
+        for weight, number in zip(weights, numbers, strict=False)  # none, or one for each
+    )
+    return all(by_row)
 
 
 @torch.library.custom_op("glassformer::matvec", mutates_args=())

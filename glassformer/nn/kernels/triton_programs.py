@@ -12,6 +12,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+
+def _dense(x: Tensor) -> Tensor:
+    """Return x with the numbers of each vector one after the other, as ``transposed_linear`` does not leave them."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
 # ---- products with a few vectors
 
 
@@ -226,6 +232,7 @@ def _write_slot(
 def write_slot(k_new: Tensor, v_new: Tensor, k: Tensor, v: Tensor, slot: Tensor) -> None:
     """Write keys and values ``(B, G, 1, K)`` into a slot of their buffers ``(B, G, S, K)``, by one kernel."""
     batch, groups = k.shape[:2]
+    k_new, v_new = _dense(k_new), _dense(v_new)
     widest = triton.next_power_of_2(max(k.shape[-1], v.shape[-1]))
     _write_slot[(batch * groups,)](
         k_new, v_new, k, v, slot, groups, k.shape[-1], v.shape[-1], *k_new.stride()[:2], *v_new.stride()[:2],
@@ -282,7 +289,7 @@ def _normalise(x, weight, bias, y, width, eps, CENTRE: tl.constexpr, HAS_BIAS: t
 
 def normalise(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, *, centre: bool) -> Tensor:
     """Return LayerNorm (``centre``) or RMSNorm of vectors ``(..., d)``."""
-    rows = x.contiguous()
+    rows, weight, bias = x.contiguous(), _dense(weight), None if bias is None else _dense(bias)
     y, width = torch.empty_like(rows), x.shape[-1]
     extra: dict[str, Any] = {"WIDTH": triton.next_power_of_2(width), "num_warps": 8 if width > 2048 else 4}
     _normalise[(rows.numel() // width,)](
@@ -319,6 +326,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, halves: bool) -> Tensor:
     batch, _, heads, width = x.shape
     y = torch.empty((batch, 1, heads, width), dtype=x.dtype, device=x.device)
     pairs = cos.shape[-1]
+    x, cos, sin = _dense(x), _dense(cos), _dense(sin)
     cb, sb = (0 if angle.shape[0] == 1 else angle.stride(0) for angle in (cos, sin))
     _rotate[(batch * heads,)](
         x, cos, sin, y, heads, pairs, width, x.stride(0), x.stride(2), y.stride(0), y.stride(2), cb, sb,

@@ -133,6 +133,22 @@ def test_a_graph_that_is_kept_can_be_differentiated_again():
         assert relative_difference(three, 3 * one) < 1e-14
 
 
+@pytest.mark.parametrize("transform", [False, True])
+def test_a_batch_of_factors_is_differentiated_at_once(transform):
+    *leaves, labels = inputs()
+    factors = torch.tensor([1.0, -0.5, 3.0], dtype=torch.float64)
+
+    def batched(fused):
+        total = linear_cross_entropy(*leaves, labels, fused=fused, chunk=4).total
+        if transform:
+            return torch.func.vmap(lambda factor: torch.autograd.grad(total, leaves, factor))(factors)
+        return torch.autograd.grad(total, leaves, factors, is_grads_batched=True)
+
+    for ours, formula in zip(batched(True), batched(False), strict=True):
+        assert ours.shape == formula.shape
+        assert relative_difference(ours, formula) < 1e-13
+
+
 def test_gradients_of_gradients_are_refused():
     *leaves, labels = inputs()
     total = linear_cross_entropy(*leaves, labels, fused=True).total

@@ -159,6 +159,16 @@ def test_products_of_onednn_have_gradients_of_gradients():
 
 
 @on_amd
+def test_the_flops_of_a_backward_pass_alone_are_counted():
+    x, weight = (normal(*shape).float().requires_grad_() for shape in ((256, 128), (128, 128)))
+    y = linear(x, weight, None, fused=True)
+    assert "OneDNN" in type(y.grad_fn).__name__
+    with FlopCounterMode(display=False) as counter:
+        y.sum().backward()
+    assert counter.get_total_flops() == 2 * 2 * 256 * 128 * 128
+
+
+@on_amd
 def test_large_products_are_trained_by_onednn_but_not_where_it_has_no_rule():
     x, weight = normal(256, 128, dtype=torch.float32).requires_grad_(), normal(128, 128, dtype=torch.float32)
     assert operators.takes_onednn(x, weight)

@@ -49,7 +49,25 @@ def test_where_documents_begin() -> None:
     assert mask.longest == 4
     in_pieces = torch.tensor([[1, 2, 1]])
     assert make_packed_mask(in_pieces, causal=False) is None
-    assert not has_packed_kernel(torch.device("cpu"), torch.bfloat16)
+
+
+def test_which_gpus_types_and_heads_have_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, capability = torch.device("cuda", 0), [(8, 0)]
+    monkeypatch.setattr(packed, "_kernel", lambda: print)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda _: capability[0])
+    assert not has_packed_kernel(gpu, torch.bfloat16, 64)  # with gradients
+    with torch.no_grad():
+        assert has_packed_kernel(gpu, torch.bfloat16, 64)
+        assert not has_packed_kernel(torch.device("cpu"), torch.bfloat16, 64)
+        assert not has_packed_kernel(gpu, torch.float32, 64)
+        for width, has_it in ((8, True), (20, False), (256, True), (264, False)):
+            assert has_packed_kernel(gpu, torch.float16, width) == has_it
+            facts = model(encoder=stack(attention=attention(head_dim=width)))
+            reader = built(facts).encoder
+            assert reader is not None
+            assert reader.has_packed_kernel(gpu, torch.float16) == has_it
+        capability[0] = (7, 5)
+        assert not has_packed_kernel(gpu, torch.float16, 64)
 
 
 @pytest.mark.parametrize("causal", [False, True])

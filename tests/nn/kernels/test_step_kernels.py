@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from glassformer.nn.kernels import step_kernels
 from glassformer.nn.rotary import RotaryAngles
@@ -21,8 +22,52 @@ def test_they_are_not_chosen_on_a_cpu_nor_outside_captured_steps() -> None:
     with torch.inference_mode(), step_kernels.step_kernels(True):
         assert not step_kernels.chosen(x)
         assert not step_kernels.captures(x)
-        assert not step_kernels.takes_matvec(x.bfloat16(), x.bfloat16())
+        assert not step_kernels.takes_matvec(x.bfloat16(), [x.bfloat16()])
     assert not step_kernels._THREAD.captures
+
+
+def test_only_gpus_that_have_a_type_run_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton refuses bfloat16 before capability 8.0 and e4m3 before 8.9; PyTorch computes both everywhere."""
+    capability = [(9, 0)]
+    monkeypatch.setattr(step_kernels, "HAS_TRITON", True)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda _: capability[0])
+    dtypes = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+    with FakeTensorMode(), torch.inference_mode(), step_kernels.step_kernels(True):
+        vectors = {dtype: torch.empty(1, 8, dtype=dtype, device="cuda") for dtype in dtypes}
+        small = torch.empty(8, 8, dtype=torch.float8_e4m3fn, device="cuda")
+        for has, chosen, takes_fp8 in (((9, 0), 3, True), ((8, 6), 3, False), ((7, 5), 2, False), ((6, 1), 0, False)):
+            capability[0] = has
+            assert [step_kernels.captures(x) for x in vectors.values()] == [n < chosen for n in range(4)]
+            assert step_kernels.takes_matvec(vectors[torch.float16], [small]) == takes_fp8
+
+
+def test_products_whose_numbers_have_gaps_are_left_to_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel takes a bias and a factor of each row to lie one after the other."""
+    monkeypatch.setattr(step_kernels, "chosen", lambda _: True)
+    monkeypatch.setattr(step_kernels, "has_type", lambda *_: True)
+    make = partial(torch.zeros, dtype=torch.bfloat16)
+    x, weights, plain = make(1, 8), [make(6, 8), make(4, 8)], [make(6), make(4)]
+    for numbers in ([], plain):
+        assert step_kernels.takes_matvec(x, weights, numbers)
+        assert step_kernels.takes_matvec(x, weights, [], numbers)
+    for numbers in ([make(6), make(4, 2)[:, 0]], [make(1), make(4)], [make(6), make(1).expand(4)]):
+        assert not step_kernels.takes_matvec(x, weights, numbers)
+        assert not step_kernels.takes_matvec(x, weights, plain, numbers)
+    assert not step_kernels.takes_matvec(x, [make(8, 6).t()])
+
+
+def test_a_compiler_takes_the_type_of_a_gpu_as_a_constant(monkeypatch: pytest.MonkeyPatch) -> None:
+    def capability(_: torch.device) -> tuple[int, int]:
+        subprocess.run(["true"], check=True)  # which no compiler traces
+        return 8, 0
+
+    monkeypatch.setattr("torch.cuda.get_device_capability", capability)
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if step_kernels.has_type(x.device, torch.bfloat16) else x
+
+    found = torch.compile(call, fullgraph=True, backend="eager")(torch.zeros(2))
+    assert torch.equal(found, torch.ones(2))
 
 
 @pytest.mark.skipif(not step_kernels.HAS_TRITON, reason="Triton is not installed")
@@ -34,7 +79,7 @@ def test_kernels_equal_formulas() -> None:
 
 def all_kernels() -> None:
     torch.manual_seed(0)
-    for check in (products, attention, slots_of_a_cache, norms, rotations):
+    for check in (products, attention, slots_of_a_cache, norms, rotations, vectors_with_gaps):
         check()
 
 
@@ -110,3 +155,22 @@ def rotations() -> None:
         for halves, pairing in ((True, "halves"), (False, "interleaved")):
             expected = RotaryAngles(angles.cos(), angles.sin(), pairing).apply_rotary(x)  # type: ignore[arg-type]
             assert largest_difference(programs.rotate(x, angles.cos(), angles.sin(), halves=halves), expected) < 1e-5
+
+
+def vectors_with_gaps() -> None:
+    """As products of a matrix with an odd number of rows leave them."""
+    from glassformer.nn.kernels import triton_programs as programs
+
+    weight, bias = normal(16, 2)[:, 0], normal(16, 2)[:, 1]
+    x = step_kernels.transposed_linear(normal(6, 1, 10), normal(16, 10), None)
+    heads = x.view(6, 1, 2, 8)
+    assert heads.stride(-1) != 1
+    found = programs.normalise(x, weight, bias, 1e-5, centre=True)
+    assert largest_difference(found, F.layer_norm(x, (16,), weight, bias, 1e-5)) < 1e-5
+    angles = normal(4, 6).t().view(6, 1, 1, 4)
+    expected = RotaryAngles(angles.cos(), angles.sin(), "halves").apply_rotary(heads)
+    assert largest_difference(programs.rotate(heads, angles.cos(), angles.sin(), halves=True), expected) < 1e-5
+    k, v = torch.zeros(6, 2, 3, 8), torch.zeros(6, 2, 3, 8)
+    programs.write_slot(heads.transpose(1, 2), 2 * heads.transpose(1, 2), k, v, torch.tensor([1]))
+    assert torch.equal(k[:, :, 1], heads[:, 0])
+    assert torch.equal(v[:, :, 1], 2 * heads[:, 0])
