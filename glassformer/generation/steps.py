@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import is_dataclass
 from typing import Generic, TypeVar, get_args
-from weakref import WeakKeyDictionary, finalize
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float
@@ -33,7 +33,7 @@ from glassformer.generation.decoder import AHEAD, Decoder
 from glassformer.models.transformer import Transformer
 from glassformer.nn.attention import AttentionPath
 from glassformer.nn.cache import KVCache
-from glassformer.nn.kernels.compiler import prepare_compiler
+from glassformer.nn.kernels.compiler import compile_alone
 from glassformer.nn.kernels.operators import has_global_hooks, runs_plain_forward
 from glassformer.nn.kernels.static_cache import StaticCache, capacity_for, layer_shapes
 from glassformer.nn.kernels.step_kernels import step_kernels
@@ -172,15 +172,11 @@ class StepRunner(Generic[S]):
 
 def compiled(state: StepState) -> Callable[[Transformer], None]:
     """Return the step of a state as one compiled function, which is compiled at its first call and freed with it."""
-    prepare_compiler()
 
     def step(model: Transformer) -> None:
         state.step(model)
 
-    # PyTorch keeps what it compiled by the code of a function, and limits how much: each step has code of its own.
-    step.__code__ = step.__code__.replace()
-    finalize(step, torch._dynamo.reset_code, step.__code__).atexit = False  # type: ignore[attr-defined]
-    return torch.compile(step, fullgraph=True, dynamic=False)
+    return compile_alone(step, dynamic=False)
 
 
 # ---- captured steps, kept per model

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from glassformer.config.checks import check_choice, check_number, check_positive
-from glassformer.nn.kernels.compiler import prepare_compiler
+from glassformer.nn.kernels.compiler import compile_alone
 from glassformer.nn.modes import Evaluating
 from glassformer.objectives.base import Batch, Count, Loss, LossTerm, Means, Objective, count_tensors
 from glassformer.training.block_calls import calls_in
@@ -131,8 +131,11 @@ class TrainModule(nn.Module):
         """Compile model and loss as one graph, with the options of ``torch.compile``; at the first call."""
         if reasons := obstacles(self.model, self.objective):
             raise ValueError(f"model and loss are not one graph: {'; '.join(reasons)}. Compile the blocks alone.")
-        prepare_compiler()
-        self._compiled = torch.compile(self._sums, fullgraph=True, **options)
+
+        def sums(*args: Any) -> tuple[Tensor, NamedSums, NamedSums]:
+            return self._sums(*args)
+
+        self._compiled = compile_alone(sums, **options)
 
     def forward(self, batch: Batch, counts: Mapping[str, Count]) -> tuple[Tensor, Loss]:
         """Return this batch's share of the step's loss, a scalar to differentiate, and the loss with its terms."""

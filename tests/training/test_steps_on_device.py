@@ -17,6 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from glassformer.nn.kernels import compiler
 from glassformer.nn.kernels.compiler import VERSIONS
 from glassformer.objectives import base
 from glassformer.objectives.base import (
@@ -470,3 +471,19 @@ def test_batches_of_many_shapes_do_not_reach_the_compiler_s_limit() -> None:
     with torch._dynamo.config.patch(recompile_limit=8):  # monkeypatch would take the setting away in the end
         TrainModule(make(), objective).compile_whole(backend="eager")
         assert torch._dynamo.config.recompile_limit >= VERSIONS
+
+
+def more_graphs_than_versions() -> None:
+    """Runs with weights of different types compile the same code; PyTorch's limit holds for each alone."""
+    objective, examples, make, _ = OBJECTIVES["next token"]
+    batch = objective.prepare(examples, seeded())
+    compiler.VERSIONS = torch._dynamo.config.recompile_limit = 1
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        module = TrainModule(make().train().to(dtype), objective)
+        module.compile_whole(backend="eager")
+        losses_of(module, batch)
+
+
+@pytest.mark.slow
+def test_a_process_compiles_any_number_of_runs() -> None:
+    assert elsewhere("more_graphs_than_versions()") == "fine"
