@@ -35,7 +35,7 @@ MISTRAL = Lineage(
         **KEYS,
         "intermediate_size": Key("decoder.ffn.hidden", 14336),
         "max_position_embeddings": Key("decoder.attention.rotary.length", 131072),
-        "sliding_window": Key(None, 4096),
+        "sliding_window": Key(None, 4096),  # sets no single fact: see ``read`` and ``write``
     },
     sizes={
         "mistral-7b-v0.1": V0_1,

@@ -40,7 +40,7 @@ QWEN3 = Lineage(
     write=write,
     weight_rules=(
         *BODY_RULES,
-        *modules(
+        *modules(  # our modules and theirs: rules for the weight and the bias of each
             {
                 "decoder.blocks.{i}.attention.q_norm": "layers.{i}.self_attn.q_norm",
                 "decoder.blocks.{i}.attention.k_norm": "layers.{i}.self_attn.k_norm",

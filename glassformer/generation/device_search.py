@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from glassformer.generation.decoder import Decoder
-from glassformer.generation.filters import Filters, active_processors, check_logits
+from glassformer.generation.filters import WARPERS, Filters, active_processors, check_logits
 from glassformer.generation.search import (
     GenerationOutput,
     NewToken,
@@ -122,8 +122,8 @@ def device_rows(
     rng = None
     if settings.temperature:
         rng = SeededRNG([(settings.seed_of(row.prompt), row.sample) for row in rows])
-    warpers = (settings.temperature, settings.top_k, settings.top_p, settings.min_p, settings.typical_p)
-    kind = ("choice", len(rows), logits.dtype, warpers)
+    # Searches share captured steps of one kind, which therefore names every setting that a step depends on.
+    kind = ("choice", len(rows), logits.dtype, *(getattr(settings, name) for name in ("temperature", *WARPERS)))
     steps = StepRunner(decoder, kind, lambda like, capacity: ChoiceState(decoder, like, len(rows), capacity, filters))
     most = min(settings.max_new_tokens, max(max_new))
     outputs: dict[tuple[int, int], GenerationOutput] = {}

@@ -9,8 +9,9 @@ Shapes: ``R`` rows (texts being generated), ``V`` vocabulary. A history is the i
 prompt.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -24,17 +25,17 @@ from glassformer.nn.norm import upcast
 Scores = Float[Tensor, "R V"]
 Histories = Sequence[Sequence[int]]
 
-# The settings of processors, in the order in which they act.
-PROCESSORS = (
-    "logit_bias",
-    "repetition_penalty",
-    "no_repeat_ngram",
-    "bad_words",
-    "min_new_tokens",
-    "forced_first",
-    "forced_last",
-    "suppress",
-)
+# The settings of processors, in the order in which they act, and whether each uses the histories.
+PROCESSORS = {
+    "logit_bias": False,
+    "repetition_penalty": True,
+    "no_repeat_ngram": True,
+    "bad_words": True,
+    "min_new_tokens": False,
+    "forced_first": False,
+    "forced_last": False,
+    "suppress": False,
+}
 
 
 class NothingLeftError(ValueError):
@@ -119,6 +120,15 @@ def _keep_until_sum(wide: Scores, order: Float[Tensor, "R V"], p: float) -> Scor
     enough_before = reached.roll(1, dims=-1).index_fill(-1, ranks.new_zeros(1), False)  # the first always stays
     dropped = torch.zeros_like(reached).scatter(-1, ranks, enough_before)
     return wide.masked_fill(dropped, -torch.inf)
+
+
+# The warpers after temperature by their settings, in the order in which they act.
+WARPERS: dict[str, Callable[[Scores, Any], Scores]] = {
+    "top_k": top_k,
+    "top_p": top_p,
+    "min_p": min_p,
+    "typical_p": typical_p,
+}
 
 
 # --- processors -------------------------------------------------------------------------------------------------------
@@ -223,7 +233,7 @@ class Filters:
     @property
     def needs_histories(self) -> bool:
         """Whether ``process`` uses the histories; if not, they may be empty."""
-        return not self._active.isdisjoint(("repetition_penalty", "no_repeat_ngram", "bad_words"))
+        return any(PROCESSORS[name] for name in self._active)
 
     @cached_property
     def _active(self) -> set[str]:
@@ -276,7 +286,7 @@ class Filters:
             )
 
     def warp(self, scores: Scores) -> Scores:
-        """Temperature, then top-k, top-p, min-p, typical-p, each on what the previous filter kept.
+        """Apply temperature, then ``WARPERS``, each to what the previous one kept.
 
         At temperature 0 only the most probable token is left. For beam and contrastive search the scores are returned
         unchanged.
@@ -287,14 +297,9 @@ class Filters:
             return wide
         if settings.temperature != 1:
             wide = temperature(wide, settings.temperature)
-        if settings.top_k is not None:
-            wide = top_k(wide, settings.top_k)
-        if settings.top_p is not None:
-            wide = top_p(wide, settings.top_p)
-        if settings.min_p is not None:
-            wide = min_p(wide, settings.min_p)
-        if settings.typical_p is not None:
-            wide = typical_p(wide, settings.typical_p)
+        for name, warper in WARPERS.items():
+            if (value := getattr(settings, name)) is not None:
+                wide = warper(wide, value)
         return wide
 
 

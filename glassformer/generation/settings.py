@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 LengthRule = Literal["power", "gnmt"]
 Mode = Literal["greedy", "sample", "beam", "contrastive"]
 Side = Literal["left", "right"]
+SAMPLING_ONLY = ("top_k", "top_p", "min_p", "typical_p")  # settings that have no effect at temperature 0
 BEAM_ONLY = ("length_penalty", "length_rule", "early_stopping")  # settings that only beam search uses
 Bias = Mapping[int, float] | tuple[tuple[int, float], ...]
 TokenName = int | str  # a token by its id or, where a tokenizer is at hand, by its text
@@ -314,8 +315,7 @@ def _check_together(s: GenerationSettings) -> None:
             Setting("beam_size", 1),
         )
     # Settings without effect.
-    sampling_only = {"top_k": s.top_k, "top_p": s.top_p, "min_p": s.min_p, "typical_p": s.typical_p}
-    idle = [name for name, value in sampling_only.items() if value is not None]
+    idle = [name for name in SAMPLING_ONLY if getattr(s, name) is not None]
     idle = [name for name in idle if not (name == "top_k" and s.contrastive_alpha is not None)]
     idle += ["samples"] if s.samples > 1 else []
     if idle and s.temperature == 0:

@@ -1,7 +1,8 @@
 """The block: attention, cross-attention and feed-forward network, joined by residual connections.
 
 Pre-norm, post-norm and parallel blocks differ only in where the norms are, their *placement*; ``residual`` is the only
-function in ``nn/`` and ``models/`` that implements it.
+function in ``nn/`` and ``models/`` that implements it. (A rule with more norms per sublayer also needs them in
+``Block``.)
 
 Shapes: ``T`` tokens of this sequence, ``M`` tokens of the memory, ``D`` model width, ``...`` batch axes.
 """

@@ -12,7 +12,7 @@ from torch import Tensor
 from glassformer.generation.beam import penalised
 from glassformer.generation.filters import Filters
 from glassformer.generation.search import GenerationOutput, probs
-from glassformer.generation.settings import GenerationSettings
+from glassformer.generation.settings import SAMPLING_ONLY, GenerationSettings
 from glassformer.viewer.encode import array
 from glassformer.viewer.inputs import Input, Sequences
 from glassformer.viewer.kinds import Kind, check_head, name_of
@@ -43,7 +43,8 @@ class ChoiceSettings:
         if not 0 <= self.seed < 2**63:
             raise QueryError(f"seed must be an integer from 0 on, got {self.seed}.")
         chosen = {name: value for name, value in asdict(self).items() if name != "greedy"}
-        return {**chosen, "typical_p": None, "beam_size": 1}  # what the model's folder recommends does not count
+        others = dict.fromkeys(set(SAMPLING_ONLY) - set(chosen))  # what the model's folder recommends does not count
+        return {**others, **chosen, "beam_size": 1}
 
 
 def check_length(max_new_tokens: int) -> None:

@@ -68,14 +68,14 @@ class Lineage:
     name: str
     paper: Paper
     read: Callable[[ConfigReader], ModelConfig]
-    weight_rules: tuple[Rule, ...]
+    weight_rules: tuple[Rule, ...]  # of the body: our name, theirs, and how to convert (``rules.py``)
     heads: Mapping[str, HeadFormat]
     keys: Mapping[str, Key]
     write: Callable[[ModelConfig], dict[str, Any]] = _no_keys
     model_type: str | None = None  # in config.json; None: not a model of Hugging Face
     prefix: str = ""  # of the body's names in a class with a head
     ignored_keys: Mapping[str, str] = field(default_factory=dict)  # of config.json, with the reason
-    ignored_weights: tuple[Ignored, ...] = ()
+    ignored_weights: tuple[Ignored, ...] = ()  # in checkpoints, but not in the model, with the reason
     # Preset name -> keys of its config.json; those left out have the lineage's defaults.
     sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 

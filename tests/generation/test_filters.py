@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import fields
+from inspect import signature
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from transformers.generation import logits_process as reference
 from glassformer.generation import filters
 from glassformer.generation.filters import Filters, check_logits
 from glassformer.generation.search import SeededRNG, draw, probs
-from glassformer.generation.settings import GenerationSettings
+from glassformer.generation.settings import BEAM_ONLY, SAMPLING_ONLY, GenerationSettings
 from tests.helpers import FLOATS, largest_difference, normal
 
 VOCABULARY = 40
@@ -234,6 +236,21 @@ def test_filters_know_whether_they_do_anything() -> None:
     assert of() == of(temperature=0.5, top_k=3) == of(min_new_tokens=3) == of(eos=(1,)) == (False, False)
     assert of(min_new_tokens=3, eos=(1,)) == of(suppress=(1,)) == of(forced_first=0) == (True, False)
     assert of(repetition_penalty=0.9) == of(no_repeat_ngram=3) == of(bad_words=((1,),)) == (True, True)
+
+
+def test_every_setting_that_changes_scores_is_a_filter() -> None:
+    """Captured steps are shared by the filters' settings, and histories are kept only for filters that need them."""
+    no_filters = {
+        *("max_new_tokens", "samples", "seed", "eos", "stop", "contrastive_alpha", "top_alternatives", "record"),
+        *("beam_size", "top_beams", "beam_groups", "diversity", *BEAM_ONLY),
+    }
+    assert set(filters.WARPERS) == set(SAMPLING_ONLY)
+    known = [*no_filters, "temperature", *filters.WARPERS, *filters.PROCESSORS]
+    assert sorted(known) == sorted(field.name for field in fields(GenerationSettings))
+    # A processor with histories and one without differ in their parameters, too.
+    for name, needs_histories in filters.PROCESSORS.items():
+        if hasattr(filters, name):
+            assert ("histories" in signature(getattr(filters, name)).parameters) == needs_histories
 
 
 @pytest.mark.parametrize("name", ["eos", "suppress", "bad_words", "logit_bias", "forced_first", "forced_last"])
