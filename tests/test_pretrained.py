@@ -22,6 +22,7 @@ from tests import forked
 
 NAMES = ("en-zh", "stories", "mlm-en", "ner-en")
 REQUIRED = ("I love you.", "Where is the station?", "Tom is a student.", "The weather is nice today.")
+CHINESE = ("我爱你。", "车站在哪里？", "汤姆是学生。", "我妹妹在医院工作。")
 TEXTS = ["Once upon a time, there was a little girl.", "Tom and Mary live in Warsaw.", "  Two  spaces, naïve 42!"]
 CLASSES = {
     "en-zh": transformers.AutoModelForSeq2SeqLM,
@@ -46,6 +47,12 @@ def test_sizes() -> None:
     assert pretrained.names() == NAMES
     assert max(sizes) <= 12e6
     assert sum(sizes) <= 30e6
+
+
+def test_folders_hold_no_code() -> None:
+    files = [file for name in NAMES for file in pretrained.path(name).iterdir()]
+    assert {file.suffix for file in files} == {".json", ".md", ".safetensors"}
+    assert not [file for file in files if file.suffix == ".json" and "auto_map" in json.loads(file.read_text("utf-8"))]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -87,7 +94,7 @@ def test_greedy_output_is_that_of_transformers(name: str, loaded: dict[str, Load
     prompts: list[tuple[str, list[int], dict[str, int]]] = []
     if name == "en-zh":
         en, zh = (model.tokenizer.id_of(f"__{language}__") for language in ("en", "zh"))
-        for text, source, target in [*((text, en, zh) for text in REQUIRED), ("我妹妹在医院工作。", zh, en)]:
+        for text, source, target in [*((text, en, zh) for text in REQUIRED), *((text, zh, en) for text in CHINESE)]:
             ids = [source, *model.tokenizer.encode(text, special=False), int(model.tokenizer.eos or 0)]
             prompts.append((text, ids, {"forced_bos_token_id": target}))
     else:

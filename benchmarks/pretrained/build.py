@@ -19,7 +19,6 @@ import tarfile
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,6 @@ from benchmarks.pretrained import evaluate
 from benchmarks.pretrained.peer import next_logits_of, train_peer, translate
 from glassformer import hub
 from glassformer.config import ModelConfig, shapes
-from glassformer.hub import Loaded
 from glassformer.models.transformer import Transformer
 from glassformer.recipes.files import read_recipe
 from glassformer.recipes.recipe import Recipe
@@ -46,12 +44,6 @@ FILES: dict[str, dict[str, Any]] = {
     "stories": {part: f"{part}.txt" for part in ("train", "valid")},
     "mlm-en": {part: f"{part}.txt" for part in ("train", "valid")},
     "ner-en": {part: f"{part}.conll" for part in ("train", "valid")},
-}
-EVALUATE: dict[str, Callable[[Loaded, Path], dict[str, Any]]] = {
-    "en-zh": lambda loaded, data: evaluate.evaluate_translation(evaluate.translator_of(loaded), data),
-    "stories": evaluate.evaluate_stories,
-    "mlm-en": evaluate.evaluate_masked,
-    "ner-en": evaluate.evaluate_tagged,
 }
 # How to generate unless the user chooses otherwise.
 GENERATION: dict[str, dict[str, Any]] = {
@@ -159,7 +151,7 @@ def build(name: str, data: Path, out: Path, minutes: float, changes: list[str], 
         facts |= {"parameters": sum(map(_size, shapes(loaded.config).values()))}
         facts |= {"bytes": {path.name: path.stat().st_size for path in sorted(folder.iterdir())}}
         write_results(out, name, facts)
-        facts["evaluation"] = EVALUATE[name](loaded, data)
+        facts["evaluation"] = evaluate.EVALUATE[name](loaded, data)
         facts["evaluation seconds"] = round(time.perf_counter() - begin, 1)
         write_results(out, name, facts)
 

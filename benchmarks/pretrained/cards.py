@@ -76,14 +76,20 @@ computes it in float32, and loads with transformers' `AutoTokenizer` and `AutoMo
 
 {scores.strip()}
 
+SOURCE holds the data sets, OUT the files that the first command writes; the second takes minutes on one CPU core, and
+gives the samples too:
+
+```console
+python -m benchmarks.pretrained.prepare {name} SOURCE OUT
+python -m benchmarks.pretrained.evaluate {name} OUT
+```
+
 ## Training
 
 {start}, by the recipe `{name}`: {results["steps"]:,} steps in {training:.0f} seconds on one {results["hardware"]}
-(torch {torch_version}, seed {recipe.run.seed}). Log, loss curve and the full recipe: `docs/results/{name}/`.
-SOURCE holds the data sets, OUT the files that are written:
+(torch {torch_version}, seed {recipe.run.seed}). Log, loss curve and the full recipe: `docs/results/{name}/`. In OUT:
 
 ```console
-python -m benchmarks.pretrained.prepare {name} SOURCE OUT && cd OUT
 glassformer train {name} {COMMANDS[name]}
 ```
 
@@ -139,6 +145,9 @@ chrF `{CHRF}`, BLEU
 `{BLEU.format("zh")}` and `{BLEU.format("13a")}`.
 
 {table(*rows)}
+
+The `torch.nn.Transformer` is trained, on a GPU, and evaluated by
+`python -m benchmarks.pretrained.build en-zh --data OUT --out PEER --peer`, all other rows by the commands below.
 """,
         """
 Long sentences, rare words and names: it leaves out parts of a sentence ("They live in a small house near the river."

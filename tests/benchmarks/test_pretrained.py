@@ -1,5 +1,6 @@
 """The data of the shipped models, their baselines, and what transformers reads of a saved translator."""
 
+import json
 import random
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import glassformer
 from benchmarks.pretrained import evaluate, prepare
 from benchmarks.pretrained.peer import Peer, beam_search
 from benchmarks.pretrained.truecase import Truecaser, word_accuracy
-from glassformer import hub
+from glassformer import hub, pretrained
 from glassformer.families import lineages
 from glassformer.models.transformer import Transformer
 from glassformer.recipes.new_models import new_facts
@@ -84,6 +85,20 @@ def test_the_nearest_sentence_is_translated() -> None:
 def test_runs_from_training_are_measured() -> None:
     text = list(range(100, 160))
     assert evaluate.longest_runs([[1, *text[10:30], 2], [1, 2, 3]], [[5] * 9, text]) == [20, 0]
+
+
+def test_shipped_weights_are_evaluated_by_a_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sentence = "Marie\tB-PER\nCurie\tI-PER\nwas\tO\nborn\tO\nin\tO\nWarsaw\tB-LOC\n.\tO\n"
+    for part in ("valid", "test"):
+        (tmp_path / f"{part}.conll").write_text("\n".join([sentence] * 10), encoding="utf-8")
+    monkeypatch.setattr("sys.argv", ["evaluate", "ner-en", str(tmp_path)])
+    evaluate.main()
+    page = json.loads(capsys.readouterr().out)
+    assert page["test"]["entity f1"] == 1
+    assert page["samples"][-1]["entities"] == [["PER", "Marie Curie"], ["LOC", "Warsaw"]]
+    assert tuple(evaluate.EVALUATE) == pretrained.names()
 
 
 @pytest.fixture(scope="module")
