@@ -4,6 +4,7 @@ import getpass
 import re
 import sys
 import tempfile
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from rich.console import Console
 from glassformer.cli import demo
 from glassformer.cli.console import WordWrap
 from tests.cli.test_cli import run
+from tests.contracts.rules import REPOSITORY
 from tests.helpers import on_screen
 
 DEMO = [sys.executable, "-m", "glassformer", "demo"]
@@ -55,6 +57,20 @@ def test_the_steps_run_through_without_a_terminal(
     assert f"--export {page}\nwrote {page} (" in view
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert same_threads[0] == 1  # the page of the last step sets and restores it too
+    drawn = without_space(picture())
+    stated = [line for line in result.stdout.splitlines() if not re.search(r"demo\.html|^── The first", line)]
+    assert [line for line in stated if without_space(line) not in drawn] == [], "run python docs/pictures.py"
+
+
+def picture() -> str:
+    """The text of the picture in the README."""
+    svg = (REPOSITORY / "docs" / "images" / "demo.svg").read_text(encoding="utf-8")
+    return unescape("".join(re.findall(r"<text [^>]*>([^<]*)</text>", svg)))
+
+
+def without_space(text: str) -> str:
+    """Text as it is in any width: without spaces, and without the backslashes at the ends of broken commands."""
+    return re.sub(r"[\s\\]", "", text)
 
 
 def test_the_last_step_opens_the_page_where_there_is_a_browser() -> None:
