@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from glassformer.text.plain_text import visible as visible
 
 WIDE = 1000  # columns for tables of numbers, which wrap on a narrow terminal and are never cut
 UNLIMITED = 2**20  # columns of a pipe, for a library that needs a number
+_PADDING = re.compile(r" ++(?=(?: |\x1b\[[\d;]*m)*+$)")  # blanks at the end of a line, with or without codes of colours
 Pair = tuple[str, str]
 
 
@@ -49,18 +51,16 @@ def stdout_console() -> Console:
 
 
 def print_table(table: Table) -> None:
-    """Print a table whose text wraps at the terminal's width; in a pipe, lines have no trailing blanks."""
+    """Print a table whose text wraps at the terminal's width; lines have no trailing blanks."""
     _print(table, stdout_console())
 
 
 def _print(table: Table, console: Console) -> None:
-    if on_terminal():
-        console.print(table)
-        return
-    # Rich pads every line to the width of the widest cell.
+    # Rich pads every line to the width of the widest cell; a terminal that is narrower would wrap the padding.
     with console.capture() as capture:
         console.print(table)
-    console.file.writelines(f"{line.rstrip()}\n" for line in capture.get().removesuffix("\n").split("\n"))
+    lines = capture.get().removesuffix("\n").split("\n")
+    console.file.writelines(f"{_PADDING.sub('', line)}\n" for line in lines)
 
 
 def print_json(row: Any) -> None:

@@ -1,12 +1,15 @@
 """Output that cannot be written: the error names the file or standard output, and no part of a file is left."""
 
+import io
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from rich.text import Text
 
+from glassformer.cli.console import grid, print_wide
 from glassformer.weights.saving import write_text
 from tests.cli.test_train import ALONE, call
 
@@ -65,3 +68,20 @@ def test_a_pipe_is_written_to_and_stays(tmp_path: Path) -> None:
         os.close(reader)
     assert pipe.is_fifo()
     assert list(tmp_path.iterdir()) == [pipe]
+
+
+def test_a_terminal_narrower_than_a_table_wraps_no_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "10")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    table = grid("", "before", "")
+    table.add_row("parameters", "1,000", Text("-5 %", "bold"))
+    table.add_row("attention", "20 %", Text("", "bold"))
+    print_wide(table)
+    first, parameters, attention = (Text.from_ansi(line).plain for line in screen.getvalue().splitlines())
+    assert (first, attention) == ("            before", "attention     20 %")
+    assert parameters == "parameters   1,000  -5 %"
+    assert "\x1b[1m-5 %" in screen.getvalue()
