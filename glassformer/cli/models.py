@@ -1,6 +1,7 @@
 """``glassformer models``, ``info``, ``convert`` and ``download``: list, describe, convert and download models."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -25,6 +26,8 @@ from glassformer.weights.reader import read_config
 if TYPE_CHECKING:
     from glassformer.hub import Loaded
 
+TABLE_WIDTH = 80  # columns of a terminal; in fewer, the words of a table would be cut
+
 
 @as_command
 def models(as_json: AsJson = False) -> None:
@@ -34,19 +37,37 @@ def models(as_json: AsJson = False) -> None:
         for row in rows:
             print_json(row)
         return
+    console = stdout_console()
+    print_table(_table_of(rows) if console.width >= TABLE_WIDTH else _blocks_of(rows))
+    console.print("\nTry:")
+    for row in rows:
+        console.print(Text(f"  {row['example']}", "bold"))
+
+
+def _table_of(rows: Sequence[dict[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in ("model", "family", "parameters", "size"):
         table.add_column(name, justify="right" if name in ("parameters", "size") else "left", no_wrap=True)
     for name in ("task", "score"):
         table.add_column(name, overflow="fold")
     for row in rows:
-        size = f"{row['bytes'] / 1e6:.1f} MB"
-        table.add_row(row["name"], row["family"], f"{row['parameters']:,}", size, row["task"], row["score"])
-    console = stdout_console()
-    print_table(table)
-    console.print("\nTry:")
+        table.add_row(row["name"], row["family"], f"{row['parameters']:,}", _size(row), row["task"], row["score"])
+    return table
+
+
+def _blocks_of(rows: Sequence[dict[str, Any]]) -> Table:
+    """Return the same for a narrow terminal: what a model is, beside its name."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for row in rows:
-        console.print(Text(f"  {row['example']}", "bold"))
+        sizes = f"{row['family']}, {row['parameters']:,} parameters, {_size(row)}"
+        table.add_row(row["name"], "\n".join([row["task"], sizes, row["score"]]))
+    return table
+
+
+def _size(row: dict[str, Any]) -> str:
+    return f"{row['bytes'] / 1e6:.1f} MB"
 
 
 def _shipped(model: pretrained.ShippedModel) -> dict[str, Any]:

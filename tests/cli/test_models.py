@@ -1,11 +1,14 @@
 """``glassformer models``, ``info`` and ``convert`` as a user meets them."""
 
+import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
+from rich.text import Text
 from typer.testing import CliRunner, Result
 
 from glassformer import hub, pretrained
@@ -38,6 +41,20 @@ def test_models_lists_the_shipped_models() -> None:
     assert (listed.exit_code, listed.stderr) == (0, "")
     assert all(row["name"] in listed.stdout and row["example"] in listed.stdout for row in rows)
     assert not any(line.endswith(" ") for line in listed.stdout.splitlines())
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_models_cuts_no_word_on_a_narrow_terminal(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("COLUMNS", str(width))
+    app(["models"], standalone_mode=False)
+    lines = Text.from_ansi(screen.getvalue()).plain.splitlines()
+    assert max(map(len, lines)) <= width
+    shown = {word for line in lines for word in line.split()}
+    for row in pretrained.MODELS.values():
+        assert {row.name, *row.task.split(), *row.score.split()} <= shown
 
 
 def test_info_lists_every_published_model() -> None:
