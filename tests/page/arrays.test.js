@@ -72,6 +72,6 @@ test("softmax, largest values, extent", () => {
 });
 
 test("numbers for reading", () => {
-  assert.deepEqual([number(0), number(-1.23456), number(0.00001), number(-Infinity), number(NaN), number(12345678), number(0.12345, 4)],
-    ["0.000", "−1.235", "1.00e−5", "−∞", "NaN", "1.23e+7", "0.1235"]);
+  assert.deepEqual([number(0), number(-1.23456), number(0.00001), number(-Infinity), number(NaN), number(12345678), number(0.12345, 4), number(-0.00001)],
+    ["0.000", "−1.235", "1.00e−5", "−∞", "NaN", "1.23e+7", "0.1235", "−1.00e−5"]);
 });

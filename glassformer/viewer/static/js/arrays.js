@@ -197,5 +197,5 @@ export function number(value, digits = 3) {
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
   const size = Math.abs(value);
   const text = size !== 0 && (size < 10 ** -digits / 2 || size >= 1e6) ? value.toExponential(2) : value.toFixed(digits);
-  return text.replace("-", "−");
+  return text.replaceAll("-", "−");
 }

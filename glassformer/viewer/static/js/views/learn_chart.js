@@ -119,7 +119,7 @@ export function nearest(values, x) {
 export function tickText(value) {
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size >= 1e6 || size < 1e-4) return value.toExponential(0).replace("e+", "e").replace("-", "−");
+  if (size >= 1e6 || size < 1e-4) return value.toExponential(0).replace("e+", "e").replaceAll("-", "−");
   if (size >= 10000) return `${Number((value / 1000).toPrecision(4))}k`.replace("-", "−");
   return String(Number(value.toPrecision(4))).replace("-", "−");
 }

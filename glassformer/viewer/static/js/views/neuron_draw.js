@@ -7,6 +7,7 @@ import { css } from "../colour.js";
 
 export const ROW = 26;
 export const HEAD = 62;
+const NUMBER = 68; // pixels of the longest number, "−1.23e−4", beside its bar
 
 /** @typedef {import("../types.js").Colours} Colours */
 
@@ -97,7 +98,7 @@ export function strip(context, values, box, most, colours) {
  * @param {{most: number, signed: boolean, colours: Colours, digits: number}} how
  */
 function bar(context, value, box, { most, signed, colours, digits }) {
-  const wide = box.width > 80 ? box.width - 52 : box.width; // the number stands beside the bar where there is room
+  const wide = box.width > 80 ? box.width - NUMBER : box.width; // the number stands beside the bar where there is room
   if (Number.isFinite(value)) {
     const share = Math.min(1, Math.abs(value) / most);
     const colour = rgbOf(signed ? (value < 0 ? colours.negative : colours.positive) : colours.accent);
