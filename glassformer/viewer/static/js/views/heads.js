@@ -68,7 +68,7 @@ class Heads {
     this.queries = [];
     /** @type {Token[]} */
     this.keys = [];
-    /** @type {import("./heads_sources.js").Source[] | null} */
+    /** @type {import("./heads_sources.js").Sources | null} */
     this.sources = null;
     this.ready = false;
     this.turn = 0;
@@ -220,7 +220,7 @@ class Heads {
     const { ctx, sources } = this;
     const { t } = ctx;
     const hint = h("p", { class: "note" }, t("hint"));
-    if (ctx.state().kind === "cross") return [sources?.length ? sourcesTable(sources, this.keys, t, (query) => this.togglePin(query)) : null, hint];
+    if (ctx.state().kind === "cross") return [sources?.listed.length ? sourcesTable(sources, this.keys, t, (query) => this.togglePin(query)) : null, hint];
     return [hint, h("p", {}, h("button", { type: "button", class: "quiet small", onclick: () => ctx.select({ view: "grid" }) }, t("find")))];
   }
 

@@ -11,6 +11,7 @@ import { visibleText } from "../tokens.js";
 /** @typedef {import("../types.js").Ctx} Ctx */
 /** @typedef {import("../types.js").Token} Token */
 /** @typedef {{query: number, word: string, keys: number[][], weights: number[]}} Source query: of the word's first piece; keys: the pieces of each source word */
+/** @typedef {{listed: Source[], more: number}} Sources more: words of the translation that are not listed */
 
 /** Beyond these the answers take long to fetch, and the table is no longer read. */
 const MOST_WEIGHTS = 2_000_000;
@@ -47,18 +48,19 @@ export function wordsOf(pieces) {
  * @param {Token[]} queries
  * @param {Token[]} keys
  * @param {(query: number) => ArrayLike<number>} row the weights of a query
- * @returns {Source[]}
+ * @returns {Sources}
  */
 export function sourcesOf(queries, keys, row) {
   const words = wordsOf(keys);
   const written = wordsOf(queries.map((token) => ({ text: token.writes ?? "", special: token.writes === undefined || Boolean(token.writesSpecial) })));
-  return written.slice(0, MOST_WORDS).map((pieces) => {
+  const listed = written.slice(0, MOST_WORDS).map((pieces) => {
     const rows = pieces.map(row);
     const weights = words.map((word) => word.reduce((sum, key) => sum + rows.reduce((total, one) => total + one[key], 0) / rows.length, 0));
     const best = topIndices(weights, SHOWN);
     const kept = best.filter((word, place) => place === 0 || weights[word] >= SECOND * weights[best[0]]);
     return { query: pieces[0], word: pieces.map((piece) => queries[piece].writes).join(""), keys: kept.map((word) => words[word]), weights: kept.map((word) => weights[word]) };
   });
+  return { listed, more: written.length - listed.length };
 }
 
 /**
@@ -66,7 +68,7 @@ export function sourcesOf(queries, keys, row) {
  * @param {Ctx} ctx
  * @param {Token[]} queries
  * @param {Token[]} keys
- * @returns {Promise<Source[] | null>}
+ * @returns {Promise<Sources | null>}
  */
 export async function loadSources(ctx, queries, keys) {
   const stack = stackOf(ctx.model, "cross");
@@ -90,13 +92,13 @@ export async function loadSources(ctx, queries, keys) {
 const asWord = (text) => visibleText(text.trim() || text);
 
 /**
- * @param {Source[]} sources
+ * @param {Sources} sources
  * @param {Token[]} keys
  * @param {(key: string, values?: Record<string, string | number>) => string} t
  * @param {(query: number) => void} onPick
  */
-export function sourcesTable(sources, keys, t, onPick) {
-  const rows = sources.map(({ query, word, keys: from, weights }) =>
+export function sourcesTable({ listed, more }, keys, t, onPick) {
+  const rows = listed.map(({ query, word, keys: from, weights }) =>
     h("tr", { "data-query": query },
       h("th", { scope: "row" }, h("button", { type: "button", class: "predict-pick token", title: t("sources.pick"), onclick: () => onPick(query) }, asWord(word))),
       h("td", {}, from.map((key, place) => h("span", { class: place ? "token note" : "token" }, place ? ", " : "", asWord(key.map((piece) => keys[piece].text).join(""))))),
@@ -105,5 +107,6 @@ export function sourcesTable(sources, keys, t, onPick) {
   return h("table", { class: "readout sources plain" },
     h("caption", {}, h("div", { class: "token" }, t("sources")), h("div", { class: "note" }, t("sources.about"))),
     h("thead", {}, h("tr", {}, h("th", { scope: "col" }, t("sources.word")), h("th", { scope: "col" }, t("sources.from")), h("th", { scope: "col", class: "number" }, t("sources.weight")))),
-    h("tbody", {}, rows));
+    h("tbody", {}, rows),
+    more ? h("tfoot", {}, h("tr", {}, h("td", { colspan: 3, class: "note" }, t("sources.more", { n: more })))) : null);
 }
