@@ -13,7 +13,7 @@ share weights or because DeBERTa's mask decoder repeats the last one (``config.M
 | `embed` | embeddings, after norm and projection; `target_embed` … those of the decoder's tokens | B T D |
 | `STACK.blocks.N.input`, `.output` | the residual stream before and after layer N; `encoder` or `decoder` | B T D |
 | `….attention.input`, `….cross.input` | what self- or cross-attention reads: in pre-norm, after the norm | B T D |
-| `….q`, `.k`, `.v` | queries, keys, values of each head, before rotary positions | B H T K, B G S K |
+| `….q`, `.k`, `.v` | queries, keys, values of each head, before rotary positions, after their norm | B H T K, B G S K |
 | `….q_rotary`, `.k_rotary` | the same after rotary positions, where there are any | B H T K, B G S K |
 | `….bias` | bias on the scores by position, where there is one | B or 1 H T S |
 | `….scores` | q · k · scale + bias; −inf where masked | B H T S |

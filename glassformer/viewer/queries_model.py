@@ -39,13 +39,14 @@ def model(subject: Subject, params: Nothing) -> dict[str, Any]:  # noqa: ARG001
     Result: ``{"name", "lineage": name | null, "family", "pairs": whether it reads two texts, "facts": nested tables,
     "parts": tree of {"name", "description", "parameters", "copies", "parts"}, "stacks": {"encoder" | "decoder":
     {"layers": as they run, "heads", "kv_heads", "head_dim", "width", "placement", "causal", "cross", "ffn": {"hidden",
-    "activation", "gated"}, "rotary": bool, "score_bias": "buckets" | "alibi" | "disentangled" | null, "windows": [of
-    each layer: null | int | "block-sparse"], "unique_layers", "final_norm", "mask_decoder": how often the last layer
-    runs | null, "convolution": {"kernel", "groups", "activation"}, beside the first layer | null}}, "norm",
-    "abilities", "vocab", "longest": tokens that the positions allow | null, "max_tokens": that the page accepts,
-    "labels": [names] | null, "parity": {"bound", "error", "float32", "bfloat16", "cases"} | null, the largest
-    differences of tiny models of this lineage from the reference (float64, then the others), "defaults": {"text",
-    "text_b", "target"}, "languages": [codes] | null, "examples": [texts], "mask": the mask token | null}``.
+    "activation", "gated"}, "rotary": bool, "qk_norm": kind of the norm of each head's queries and keys | null,
+    "score_bias": "buckets" | "alibi" | "disentangled" | null, "windows": [of each layer: null | int | "block-sparse"],
+    "unique_layers", "final_norm", "mask_decoder": how often the last layer runs | null, "convolution": {"kernel",
+    "groups", "activation"}, beside the first layer | null}}, "norm", "abilities", "vocab", "longest": tokens that
+    the positions allow | null, "max_tokens": that the page accepts, "labels": [names] | null, "parity": {"bound",
+    "error", "float32", "bfloat16", "cases"} | null, the largest differences of tiny models of this lineage from the
+    reference (float64, then the others), "defaults": {"text", "text_b", "target"}, "languages": [codes] | null,
+    "examples": [texts], "mask": the mask token | null}``.
     """
     facts = subject.facts
     head = facts.head.pair if isinstance(facts.head, PretrainingHead) else facts.head
@@ -96,6 +97,7 @@ def _stack(subject: Subject, kind: Kind) -> dict[str, Any]:
         "cross": facts.cross,
         "ffn": {"hidden": facts.ffn.hidden, "activation": facts.ffn.activation, "gated": facts.ffn.gated},
         "rotary": attention.rotary is not None,
+        "qk_norm": None if attention.qk_norm is None else attention.qk_norm.kind,
         "score_bias": None if attention.score_bias is None else score_bias_name(attention.score_bias),
         "windows": [name if name == "block-sparse" else window for name, window in zip(names, windows, strict=True)],
         "unique_layers": facts.unique_layers or facts.layers,

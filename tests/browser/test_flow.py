@@ -7,6 +7,7 @@ import pytest
 
 from tests.browser.conftest import OpenPage, Served
 from tests.browser.reference import TINY, decoder_ids, decoder_values, logits, number, numbers, tiny_folder
+from tests.browser.tiny import tiny
 from tests.browser.tools import save, settle, state
 
 TEXT = "Once upon a time there was a cat"
@@ -125,6 +126,28 @@ def test_a_convolution_is_drawn_beside_the_first_layer(
     assert "convolution" in page.locator("[data-box=layer-0]").text_content()
     assert "convolution" not in page.locator("[data-box=layer-1]").text_content()
     assert page.locator("tr[data-cost=convolution]").count() == 1
+
+
+@LONG
+def test_a_norm_of_queries_and_keys_is_named(visit: OpenPage) -> None:
+    folder = tiny("qwen3-Qwen3ForCausalLM")
+    page = visit(folder, "view=flow&x.flow.at=layer")
+    assert "rotary positions, RMSNorm of q and k" in page.locator("[data-box=attention]").text_content()
+    page = visit(folder, "view=flow&x.flow.at=attention")
+    assert "q = RMSNorm(W_Q·x),  k = RMSNorm(W_K·x),  v = W_V·x" in page.locator("[data-step=project]").text_content()
+    page = visit(folder, "view=tour&x.tour.stop=qkv")
+    assert page.locator(".tour-product .op").all_text_contents() == ["· Wq→ RMSNorm =", "· Wk→ RMSNorm =", "· Wv ="]
+    page = visit(folder, "view=figures&x.figures.of=product")
+    page.locator("[data-figure=product]").click()
+    settle(page)
+    assert "normalises each row by RMSNorm" in page.locator(".figure-body").inner_text()
+
+
+@LONG
+def test_lines_that_are_left_out_are_not_described(visit: OpenPage) -> None:
+    for text, said in (("Tom saw a cat.", "Lines inside a stack"), ("Tom saw a cat. " * 12, "Beyond 48 tokens")):
+        page = visit("stories", f"view=flow&text={text}")
+        assert said in page.locator(".view-flow").inner_text()
 
 
 @LONG

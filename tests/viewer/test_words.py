@@ -1,6 +1,7 @@
 """A word in two sentences and a matrix product: values beside those that a pass of the model gives."""
 
 from functools import cache
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from glassformer.viewer.encode import decode
 from glassformer.viewer.inputs import Input
 from glassformer.viewer.queries_words import ProductParams, WordsParams, product, words
 from glassformer.viewer.subject import QueryError, Subject
+from tests.viewer.conftest import ask, shipped, tiny
 
 ARROW, BANANA = "time flies like an arrow", "fruit flies like a banana"
 
@@ -96,6 +98,22 @@ def test_a_product_is_what_the_layer_computes(name: str, kind: str, part: str) -
     np.testing.assert_allclose(y, recorded[answer["own"]][: len(y)], rtol=0.01, atol=0.01)  # weights in bfloat16
     assert answer["keys"] == ("encoder" if kind == "encoder" or part == "v" else "decoder")
     assert answer["tokens"] == len(x)
+
+
+@pytest.mark.parametrize("part", ["q", "k"])
+def test_a_norm_of_queries_and_keys_follows_the_product(part: Literal["q", "k"]) -> None:
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    shown = tiny("qwen3", {**sizes, "intermediate_size": 48, "head_dim": 8, "max_position_embeddings": 64})
+    assert ask(shown, "model")["stacks"]["decoder"]["qk_norm"] == "rms"
+    chosen = Input("Lily likes cats.")
+    answer = product(shown, ProductParams(layer=1, head=3, name=part, input=chosen))
+    place = f"decoder.blocks.1.attention.{part}"
+    recorded = shown.values(chosen, [place])[place][answer["own"]]
+    norm = getattr(shown.model.decoder.blocks[1].attention, f"{part}_norm")
+    with torch.no_grad():
+        after = norm(torch.tensor(decode(answer["y"])))
+    np.testing.assert_allclose(after, recorded[: len(after)], rtol=1e-4, atol=1e-5)
+    assert ask(shipped("stories"), "model")["stacks"]["decoder"]["qk_norm"] is None
 
 
 def test_products_of_heads_that_do_not_exist() -> None:

@@ -35,6 +35,7 @@
  * @property {boolean} causal
  * @property {boolean} cross
  * @property {boolean} rotary
+ * @property {string | null} [qk_norm] kind of the norm of each head's queries and keys
  * @property {string | null} score_bias
  * @property {(null | number | string)[]} windows
  */

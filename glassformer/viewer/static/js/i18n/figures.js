@@ -78,6 +78,7 @@ export default {
     "product.y": "The product, one row per token",
     "product.rule": "({x}) · ({w}) = ({y}): the inner size, {inner}, must agree and disappears.",
     "product.flops": "2 · {m} · {n} · {p} = {flops} floating-point operations, a multiplication and an addition for each of the {n} terms of every number; the layer does this for {heads} heads at once.",
+    "product.norm": "The layer then normalises each row by {norm}; elsewhere on this page, q and k are the result of that.",
     "product.grouped": "{groups} heads share this matrix.",
     "product.bias": "+ bias {value}",
 
@@ -245,6 +246,7 @@ export default {
     "product.y": "乘积，每个词元一行",
     "product.rule": "({x}) · ({w}) = ({y})：内侧的尺寸 {inner} 必须一致，相乘后消失。",
     "product.flops": "2 · {m} · {n} · {p} = {flops} 次浮点运算：每个数有 {n} 项，每项一次乘法、一次加法；该层同时对 {heads} 个头这样做。",
+    "product.norm": "该层随后用 {norm} 归一化每一行；本页其他地方的 q 与 k 都是归一化之后的值。",
     "product.grouped": "{groups} 个头共用这个矩阵。",
     "product.bias": "+ 偏置 {value}",
 

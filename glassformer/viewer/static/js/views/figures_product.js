@@ -4,6 +4,7 @@
 import { at, decode, number } from "../arrays.js";
 import { heatMap } from "../canvas.js";
 import { field, fill, h, segmented } from "../dom.js";
+import { normOf } from "../mechanisms.js";
 import { headOf, stackOf } from "../state.js";
 import { reach, shape, sumText, tokenLabel } from "./figures_draw.js";
 
@@ -68,6 +69,7 @@ export const product = {
             h("span", { class: "op" }, "="),
             h("figure", { class: "part" }, h("figcaption", {}, name.toUpperCase()), mapY.element, shape(count, size))),
           h("p", { class: "note" }, t("product.rule", { x: `${count} × ${width}`, w: `${width} × ${size}`, y: `${count} × ${size}`, inner: width })),
+          stack.qk_norm && name !== "v" ? h("p", { class: "note" }, t("product.norm", { norm: normOf({ kind: stack.qk_norm }).name })) : null,
           answer.groups > 1 ? h("p", { class: "note" }, t("product.grouped", { groups: answer.groups })) : null,
           h("p", { class: "note" }, t("product.flops", { flops: (2 * count * width * size).toLocaleString("en"), m: count, n: width, p: size, heads: stack.heads })));
         for (const map of maps) map.update({});

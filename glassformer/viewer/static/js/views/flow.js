@@ -12,7 +12,7 @@ import { embedScene, headScene } from "./flow_ends.js";
 import { ffnScene } from "./flow_ffn.js";
 import { layerScene } from "./flow_layer.js";
 import { modelScene } from "./flow_model.js";
-import { OUTER, pathTo, placeOf, stackName, tokenOf } from "./flow_parts.js";
+import { LINED, OUTER, pathTo, placeOf, stackName, tokenOf } from "./flow_parts.js";
 import { stackScene } from "./flow_stack.js";
 
 /** @typedef {import("./flow_parts.js").Place} Place */
@@ -121,8 +121,9 @@ function mount(root, ctx) {
     if (mine !== run) return;
     drawPath(env);
     drawTokens(env);
-    const kind = place !== "model" ? "" : env.narrow ? ".narrow" : state.kind === "cross" ? ".cross" : "";
-    about.textContent = ctx.t(`about.${place}${kind}`, { token: env.word, head: env.head, layer: state.layer });
+    const lengths = (state.kind === "cross" ? [env.tokens.encoder, env.tokens.decoder] : [env.tokens[name]]).map((each) => each?.length ?? 0);
+    const kind = place !== "model" ? "" : env.narrow ? ".narrow" : Math.max(...lengths) > LINED ? ".long" : state.kind === "cross" ? ".cross" : "";
+    about.textContent = ctx.t(`about.${place}${kind}`, { token: env.word, head: env.head, layer: state.layer, most: LINED });
     change(next, place);
     stage.setAttribute("aria-busy", "false");
     stage.dataset.place = place;

@@ -4,7 +4,7 @@
 import { at, decode, number } from "../arrays.js";
 import { heatMap } from "../canvas.js";
 import { h } from "../dom.js";
-import { placementOf } from "../mechanisms.js";
+import { normOf, placementOf } from "../mechanisms.js";
 import { addCard, card, matrices, missingCard, normCard, pipe, signed, sumLine } from "./flow_cards.js";
 import { costTable, costText, createCursor, vector } from "./flow_draw.js";
 import { layerCost, reach as largest, sharers, softReach } from "./flow_parts.js";
@@ -141,14 +141,20 @@ function projections(shared, read, cost, pictures) {
   const total = ["q", "k", "v"].map(cost).filter(Boolean);
   const together = total.length ? total.reduce((sum, each) => ({ parameters: sum.parameters + each.parameters, bytes: sum.bytes + each.bytes, flops: sum.flops + each.flops })) : null;
   const vectors = [vector(ctx, { name: ctx.t("reads"), values: read, reach: softReach(read), cursor: coordinate, key: "read" })];
+  const norm = stack.qk_norm ? normOf({ kind: stack.qk_norm }).name : null;
+  if (norm) notes.push(h("p", { class: "hint" }, ctx.t("qkNormAbout", { norm })));
   if (answer.rotary && answer.q_before) {
     const before = decode(answer.q_before).data;
     vectors.push(vector(ctx, { name: ctx.t("qBefore"), values: before, reach: softReach(q), cursor: dimension, key: "q_before" }));
     notes.push(h("p", { class: "hint" }, ctx.t("rotaryAbout", { position: env.token })));
   }
   vectors.push(vector(ctx, { name: answer.rotary ? ctx.t("qAfter") : "q", values: q, reach: softReach(q), cursor: dimension, key: "q" }));
+  const productOf = (/** @type {string} */ letter) => {
+    const product = `W_${letter.toUpperCase()}·x${biasOf(env, letter)}`;
+    return norm && letter !== "v" ? `${norm}(${product})` : product;
+  };
   return card(
-    { key: "project", title: ctx.t("project"), formula: ["q", "k", "v"].map((letter) => `${letter} = W_${letter.toUpperCase()}·x${biasOf(env, letter)}`).join(",  "), cost: costText(ctx, together) },
+    { key: "project", title: ctx.t("project"), formula: ["q", "k", "v"].map((letter) => `${letter} = ${productOf(letter)}`).join(",  "), cost: costText(ctx, together) },
     notes,
     pictures,
     vectors,

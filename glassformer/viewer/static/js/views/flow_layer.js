@@ -3,7 +3,7 @@
 
 import { decode } from "../arrays.js";
 import { h, s } from "../dom.js";
-import { activationOf, placementOf, windowOf } from "../mechanisms.js";
+import { activationOf, normOf, placementOf, windowOf } from "../mechanisms.js";
 import { arrow, box, costTable, costText, costTip, funnel, headSquares, partColours, plus, svgVector } from "./flow_draw.js";
 import { costOf, full, layerCost, normName, partsOf, softReach, stepsOf, sublayersOf } from "./flow_parts.js";
 
@@ -287,9 +287,11 @@ export function detail(env, sub) {
   if (sub === "ffn") return ctx.t(stack.ffn.gated ? "ffnGated" : "ffnPlain", { activation: activationOf(stack.ffn.activation).name });
   const words = [ctx.t("headsOf", { heads: stack.heads, size: stack.head_dim })];
   if (stack.kv_heads !== stack.heads) words.push(ctx.t("keyHeads", { n: stack.kv_heads }));
-  if (sub === "cross") return words.join(", ");
+  const normed = stack.qk_norm ? [ctx.t("qkNorm", { norm: normOf({ kind: stack.qk_norm }).name })] : [];
+  if (sub === "cross") return [...words, ...normed].join(", ");
   if (stack.causal) words.push(ctx.t("causal"));
   if (stack.rotary) words.push(ctx.t("rotary"));
+  words.push(...normed);
   if (stack.score_bias) words.push(ctx.t(`bias.${stack.score_bias}`));
   const window = windowOf(stack, state.layer);
   if (window) words.push(ctx.t(window, { n: stack.windows[state.layer] }));

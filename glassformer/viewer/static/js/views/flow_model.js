@@ -9,7 +9,7 @@ import { arrow, box, costTable, costText, costTip, fitted, partColours, svgVecto
 import { drawNarrow } from "./flow_model_narrow.js";
 import { embedLine, headLines, stackLine, words } from "./flow_model_parts.js";
 import { mostProbable, readPrediction } from "./predict_read.js";
-import { around, costOf, full, softReach, stacksOf, stackName, sublayersOf, tokenOf, WHOLE } from "./flow_parts.js";
+import { around, costOf, full, LINED, softReach, stacksOf, stackName, sublayersOf, tokenOf, WHOLE } from "./flow_parts.js";
 
 /** @typedef {import("./flow.js").Env} Env */
 /** @typedef {import("./flow_model_parts.js").Row} Row */
@@ -91,8 +91,8 @@ async function vectors(env, name, { first, last }, count) {
  * @param {number} chosen
  */
 async function overview(env, kind, queries, keys, chosen) {
-  if (Math.max(queries, keys) > 48 || keys < 2) return null; // larger pictures are reduced
-  const answer = await env.ask("attention_overview", { kind, size: 48 }, `overview ${kind}`);
+  if (Math.max(queries, keys) > LINED || keys < 2) return null;
+  const answer = await env.ask("attention_overview", { kind, size: LINED }, `overview ${kind}`);
   if (!answer?.thumbs) return null;
   const thumbs = decode(answer.thumbs);
   const [layers, heads, high, wide] = thumbs.shape;

@@ -16,6 +16,9 @@ export const PLACES = ["model", "embed", "stack", "layer", "attention", "ffn", "
 /** Tokens up to which values of all of them are asked for at once: an exported page then holds one answer for each. */
 export const WHOLE = 64;
 
+/** Queries and keys up to which the picture of the model has lines: those of the small pictures of all heads, unreduced. */
+export const LINED = 48;
+
 /** The box around each box. @type {Record<Place, Place | null>} */
 export const OUTER = {
   model: null, embed: "model", stack: "model", layer: "stack", attention: "layer", ffn: "layer", head: "model",

@@ -3,7 +3,7 @@
 
 import { at, decode, number, percent, topIndices } from "../arrays.js";
 import { h } from "../dom.js";
-import { activationOf, windowOf } from "../mechanisms.js";
+import { activationOf, normOf, windowOf } from "../mechanisms.js";
 import { headWeights } from "./compare_weights.js";
 import { bars, reach, shape, strip, sumText, thumb, tokenLabel, vectorsOf } from "./figures_draw.js";
 import { WHOLE } from "./flow_parts.js";
@@ -173,9 +173,11 @@ export const STOPS = {
     const q = decode(answer.q_before ?? answer.q).data;
     const k = at(decode(answer.k_before ?? answer.k), focus.token).data;
     const v = at(decode(answer.v), focus.token).data;
-    const row = (/** @type {string} */ name, /** @type {ArrayLike<number>} */ data) => h("div", { class: "tour-product" }, h("span", { class: "op" }, "· W", h("sub", {}, name), " ="), strip(ctx, data, { label: ctx.t(`qkv.${name}`), caption: ctx.t(`qkv.${name}`), height: 22 }));
+    const kind = /** @type {any} */ (ctx.model.stacks[focus.stack]).qk_norm;
+    const norm = kind ? normOf({ kind }).name : null;
+    const row = (/** @type {string} */ name, /** @type {ArrayLike<number>} */ data) => h("div", { class: norm ? "tour-product normed" : "tour-product" }, h("span", { class: "op" }, "· W", h("sub", {}, name), norm && name !== "v" ? [h("br", {}), `→ ${norm}`] : "", " ="), strip(ctx, data, { label: ctx.t(`qkv.${name}`), caption: ctx.t(`qkv.${name}`), height: 22 }));
     return {
-      say: [["qkv.text", { layer: focus.layer, head: focus.head, token: nameOf(focus), dim: q.length, heads: answer.heads }], ["qkv.roles"], ...(answer.kv_heads < answer.heads ? [/** @type {[string, any]} */ (["qkv.grouped", { heads: answer.heads, groups: answer.kv_heads }])] : [])],
+      say: [["qkv.text", { layer: focus.layer, head: focus.head, token: nameOf(focus), dim: q.length, heads: answer.heads }], ["qkv.roles"], ...(answer.kv_heads < answer.heads ? [/** @type {[string, any]} */ (["qkv.grouped", { heads: answer.heads, groups: answer.kv_heads }])] : []), ...(norm ? [/** @type {[string, any]} */ (["qkv.norm", { norm }])] : [])],
       show: [strip(ctx, read, { label: ctx.t("qkv.read", { token: nameOf(focus) }), caption: ctx.t(answer.norm ? "qkv.normed" : "qkv.vector"), height: 22 }), row("q", q), row("k", k), row("v", v)],
     };
   },
