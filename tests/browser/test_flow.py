@@ -137,10 +137,25 @@ def test_a_norm_of_queries_and_keys_is_named(visit: OpenPage) -> None:
     assert "q = RMSNorm(W_Q·x),  k = RMSNorm(W_K·x),  v = W_V·x" in page.locator("[data-step=project]").text_content()
     page = visit(folder, "view=tour&x.tour.stop=qkv")
     assert page.locator(".tour-product .op").all_text_contents() == ["· Wq→ RMSNorm =", "· Wk→ RMSNorm =", "· Wv ="]
-    page = visit(folder, "view=figures&x.figures.of=product")
-    page.locator("[data-figure=product]").click()
-    settle(page)
+    page = visit(folder, "view=figures&x.figures.figure=product")
     assert "normalises each row by RMSNorm" in page.locator(".figure-body").inner_text()
+
+
+@LONG
+def test_what_comes_before_the_logits_is_said(visit: OpenPage) -> None:
+    """A head may scale its vector, as T5's does, or transform it, as BERT's does; both may add a bias."""
+    t5 = tiny("t5-T5ForConditionalGeneration")
+    for model, formula, said in (
+        (t5, "softmax(E·x · 0.2041)", ("is multiplied by 0.2041", "vector is multiplied by 0.2041")),
+        ("mlm-en", "softmax(E·x + b)", ("a linear layer, GELU and a norm", "A bias of each token")),
+        ("stories", "softmax(E·x)", ("multiplied with 4,096 columns", "The last vector is multiplied with a matrix")),
+    ):
+        page = visit(model, "view=flow&x.flow.at=head")
+        assert page.locator("[data-step=logits]").text_content().count(formula) == 1
+        page = visit(model, "view=tour&x.tour.stop=logits")
+        assert said[0] in page.locator(".tour-story").text_content()
+        page = visit(model, "view=figures&x.figures.figure=word")
+        assert said[1] in page.locator(".figure-word").inner_text()
 
 
 @LONG

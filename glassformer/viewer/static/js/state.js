@@ -115,6 +115,13 @@ export function headKind(model) {
 }
 
 /**
+ * The facts of the head that makes logits of the last vector; null where there is none.
+ * @param {Model} model
+ * @returns {{transform: string | null, scale: number, bias: boolean, tied: boolean} | null}
+ */
+export const lmOf = (model) => (headKind(model) === "lm" ? model.facts.head.lm ?? model.facts.head : null);
+
+/**
  * The name of a kind's sublayer in `ablate` and in traces.
  * @param {Kind} kind
  */

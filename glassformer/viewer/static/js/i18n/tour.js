@@ -159,7 +159,10 @@ export default {
 
     "logits.title": "A score for every word",
     "logits.text": "The last vector of “{token}” is multiplied with {vocab} columns, one for each token of the vocabulary.",
-    "logits.not": "Each product is a logit: a score, not yet a probability. Only differences between logits matter.",
+    "logits.transform": "Before that, it passes through a linear layer, {activation} and a norm.",
+    "logits.scale": "Before that, it is multiplied by {scale}.",
+    "logits.bias": "A bias of each token is added to its product.",
+    "logits.not": "Each result is a logit: a score, not yet a probability. Only differences between logits matter.",
     "logits.vector": "last vector",
     "logits.label": "The largest logits",
 
@@ -342,7 +345,10 @@ export default {
 
     "logits.title": "给每个词打分",
     "logits.text": "“{token}”的最后一个向量乘以 {vocab} 列，词表中每个词元一列。",
-    "logits.not": "每个乘积是一个 logit：只是分数，还不是概率。重要的只是 logit 之间的差。",
+    "logits.transform": "在此之前，它先经过一次线性映射、{activation} 和归一化。",
+    "logits.scale": "在此之前，它先乘以 {scale}。",
+    "logits.bias": "每个词元的乘积还要加上各自的偏置。",
+    "logits.not": "每个结果是一个 logit：只是分数，还不是概率。重要的只是 logit 之间的差。",
     "logits.vector": "最后的向量",
     "logits.label": "最大的 logits",
 

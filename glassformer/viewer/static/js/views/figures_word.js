@@ -4,6 +4,8 @@
 import { whileCurrent } from "../api.js";
 import { number, percent } from "../arrays.js";
 import { fill, h } from "../dom.js";
+import { activationOf } from "../mechanisms.js";
+import { lmOf } from "../state.js";
 import { distribution } from "./compare_next.js";
 import { bars, vectorsOf, shape, strip, tokenChips, tokenLabel } from "./figures_draw.js";
 
@@ -30,6 +32,7 @@ export const word = {
         const { top, probs } = distribution(predicted);
         const best = top.slice(0, 12);
         const vocab = ctx.model.vocab;
+        const lm = lmOf(ctx.model);
         const logit = (/** @type {any} */ token) => token.logit ?? Math.log(probs[token.id]);
         const shown = best.map((token) => ({ name: tokenLabel(token), special: token.special, value: logit(token), shown: number(logit(token), 2) }));
         const rest = 1 - best.reduce((sum, { id }) => sum + probs[id], 0);
@@ -42,7 +45,10 @@ export const word = {
           h("div", { class: "word-flow" },
             h("section", {}, h("section", {}, h("h3", {}, t("word.vector")), vector && strip(ctx, vector, { label: t("word.vector.label", { token: tokenLabel(tokens[at]) }), height: 26 }), shape(width)),
             h("section", { class: "word-op" }, h("span", { class: "op" }, "·"), h("div", {}, h("h3", {}, t("word.table")), h("div", { class: "blank-matrix" }), shape(width, vocab),
-              h("p", { class: "note" }, t(ctx.model.facts?.head?.tied || ctx.model.facts?.head?.lm?.tied ? "word.tied" : "word.untied"))))),
+              h("p", { class: "note" }, t(lm?.tied ? "word.tied" : "word.untied")),
+              lm?.transform ? h("p", { class: "note" }, t("word.transform", { activation: activationOf(lm.transform).name })) : null,
+              lm && lm.scale !== 1 ? h("p", { class: "note" }, t("word.scale", { scale: number(lm.scale, 4) })) : null,
+              lm?.bias ? h("p", { class: "note" }, t("word.bias")) : null))),
             h("section", {}, h("h3", {}, t("word.logits"), " ", shape(vocab)), bars(ctx, shown, { label: t("word.logits") }),
               h("p", { class: "note" }, t("word.more", { count: (vocab - best.length).toLocaleString("en") }))),
             h("section", {}, h("h3", {}, t("word.softmax"), " ", shape(vocab)),

@@ -5,7 +5,7 @@ import { at, decode, number } from "../arrays.js";
 import { h, s } from "../dom.js";
 import { activationOf } from "../mechanisms.js";
 import { visibleText } from "../tokens.js";
-import { headKind } from "../state.js";
+import { headKind, lmOf } from "../state.js";
 import { card, missingCard, normCard, pipe, signed, sumLine } from "./flow_cards.js";
 import { costTable, costText, createCursor, tint, vector } from "./flow_draw.js";
 import { costOf, full, normName, short, softReach, WHOLE } from "./flow_parts.js";
@@ -143,7 +143,7 @@ async function logitsCard(env) {
   if (!answer) return null;
   const prediction = readPrediction(answer);
   const top = mostProbable(prediction, 12);
-  const lm = ctx.model.facts.head.lm ?? ctx.model.facts.head;
+  const lm = /** @type {NonNullable<ReturnType<typeof lmOf>>} */ (lmOf(ctx.model));
   const max = top[0]?.logit ?? 0;
   const sum = Math.exp(prediction.logsumexp - max); // Σ exp(logit − max)
   const rows = top.map((word) =>
@@ -161,7 +161,7 @@ async function logitsCard(env) {
   const first = top[0];
   return card(
     {
-      key: "logits", title: ctx.t("logits", { vocab: full(ctx.model.vocab) }), formula: `softmax(${lm.tied ? "E" : "W"}·x${lm.bias ? " + b" : ""})`,
+      key: "logits", title: ctx.t("logits", { vocab: full(ctx.model.vocab) }), formula: `softmax(${lm.tied ? "E" : "W"}·x${lm.scale !== 1 ? ` · ${number(lm.scale, 4)}` : ""}${lm.bias ? " + b" : ""})`,
       cost: costText(ctx, costOf(env.costs, "head")),
     },
     h("p", { class: "hint" }, ctx.t(lm.tied ? "tiedAbout" : "untiedAbout", { vocab: full(ctx.model.vocab) })),

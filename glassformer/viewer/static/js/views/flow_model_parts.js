@@ -3,7 +3,7 @@
 
 import { percent } from "../arrays.js";
 import { s } from "../dom.js";
-import { headKind } from "../state.js";
+import { headKind, lmOf } from "../state.js";
 import { fitted } from "./flow_draw.js";
 import { full } from "./flow_parts.js";
 
@@ -34,8 +34,8 @@ export function embedLine(env) {
 export function headLines(env) {
   const { ctx } = env;
   const kind = headKind(ctx.model);
-  if (kind === "lm") {
-    const lm = ctx.model.facts.head.lm ?? ctx.model.facts.head;
+  const lm = lmOf(ctx.model);
+  if (lm) {
     return [lm.tied ? ctx.t("tied") : ctx.t("untied"), `→ ${full(ctx.model.vocab)}`];
   }
   return [ctx.model.labels ? ctx.t("labels", { n: ctx.model.labels.length }) : kind];

@@ -4,6 +4,7 @@
 import { at, decode, number, percent, topIndices } from "../arrays.js";
 import { h } from "../dom.js";
 import { activationOf, normOf, windowOf } from "../mechanisms.js";
+import { lmOf } from "../state.js";
 import { headWeights } from "./compare_weights.js";
 import { bars, reach, shape, strip, sumText, thumb, tokenLabel, vectorsOf } from "./figures_draw.js";
 import { WHOLE } from "./flow_parts.js";
@@ -378,8 +379,13 @@ export const STOPS = {
     const answer = await ctx.api("predict", { position: focus.token });
     const vector = (await vectorsOf(ctx, `${focus.stack}.output`, [focus.token]))?.data;
     const best = answer.top.slice(0, 10);
+    const lm = lmOf(ctx.model);
+    /** @type {[string, any][]} */
+    const before = lm?.transform ? [["logits.transform", { activation: activationOf(lm.transform).name }]] : [];
+    if (lm && lm.scale !== 1) before.push(["logits.scale", { scale: number(lm.scale, 4) }]);
+    if (lm?.bias) before.push(["logits.bias", {}]);
     return {
-      say: [["logits.text", { vocab: Number(ctx.model.vocab).toLocaleString("en"), token: nameOf(focus) }], ["logits.not"]],
+      say: [["logits.text", { vocab: Number(ctx.model.vocab).toLocaleString("en"), token: nameOf(focus) }], ...before, ["logits.not"]],
       show: [vector ? strip(ctx, vector, { label: ctx.t("logits.vector"), caption: ctx.t("logits.vector"), height: 24 }) : null, h("div", { class: "row" }, h("span", { class: "op" }, "· W"), shape(ctx.model.stacks[focus.stack]?.width ?? 0, ctx.model.vocab), h("span", { class: "op" }, "=")),
         bars(ctx, best.map((/** @type {any} */ token) => ({ name: tokenLabel(token), special: token.special, value: token.logit, shown: number(token.logit, 2) })), { label: ctx.t("logits.label") })],
     };
