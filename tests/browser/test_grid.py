@@ -25,6 +25,7 @@ def test_heads_that_read_the_previous_token_are_found(visit: OpenPage, served: A
     for thumb in page.locator(".head-thumb").all():
         expected = shares[int(thumb.get_attribute("data-layer")), int(thumb.get_attribute("data-head"))].item()
         assert float(thumb.get_attribute("data-share")) == pytest.approx(expected, abs=1e-3)
+    assert "50 % of the way from what an even spread" in page.locator(".grid-rule").inner_text()
     best = divmod(int(shares.argmax()), shares.shape[1])
     chip = page.locator(".grid-best .chip").first
     assert chip.inner_text() == f"Layer {best[0]}, head {best[1]}  {shares.max().item():.2f}"

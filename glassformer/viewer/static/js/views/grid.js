@@ -134,7 +134,7 @@ class Grid {
     const { pattern } = this;
     const percent = (/** @type {number} */ share) => number(100 * share, 0);
     this.rule.hidden = !this.stats;
-    const frame = pattern === "broad" ? t("rule.frame.broad", { even: percent(EVEN) }) : t("rule.frame", { framed: percent(FRAMED) });
+    const frame = pattern === "broad" ? t("rule.frame.broad", { even: percent(EVEN) }) : t(pattern ? "rule.frame.one" : "rule.frame", { framed: percent(FRAMED) });
     const name = pattern ? [] : [t("rule.name", { named: percent(NAMED) }), t("rule.even", { even: percent(EVEN) }), t("rule.mixed")];
     fill(this.rule, [...name, frame].join(" "));
   }
