@@ -53,7 +53,7 @@ export function drawAxis(context, { side, name, ticks, text, middle, start, end,
     const at = middle(index);
     if (at < start || at > end) continue;
     if (side === "left") context.fillText(text(index), edge - 5, Math.max(at, start + 6));
-    else context.fillText(text(index), Math.max(at, start + 4), edge - 8);
+    else context.fillText(text(index), Math.min(Math.max(at, start + 4), end + 6 - context.measureText(text(index)).width / 2), edge - 8);
   }
   context.textAlign = "center";
   if (side === "left") {
