@@ -71,7 +71,7 @@ export default {
   "parity.good": "parity {error}",
   "parity.title": "Largest difference of all numbers from the Hugging Face reference, measured on {cases} tiny models of this type (bound {bound}).",
   "parity.none": "parity not measured",
-  "parity.none.title": "There is no reference implementation of this type of model to compare with.",
+  "parity.none.title": "Measured for types of models that Hugging Face has as well, and it has none of this type.",
   "facts": "{layers} layers · {heads} heads",
   "facts.width": "width {width}",
   "family.encoder": "Encoder",

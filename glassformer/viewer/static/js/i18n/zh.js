@@ -71,7 +71,7 @@ export default {
   "parity.good": "误差 {error}",
   "parity.title": "所有数值与 Hugging Face 参考实现的最大差异，在该系列的 {cases} 个小模型上测得（界限 {bound}）。",
   "parity.none": "未测误差",
-  "parity.none.title": "该系列没有可比较的参考实现。",
+  "parity.none.title": "只对 Hugging Face 也有的模型类型测量误差，而它没有这一类型。",
   "facts": "{layers} 层 · {heads} 个头",
   "facts.width": "宽度 {width}",
   "family.encoder": "编码器",
