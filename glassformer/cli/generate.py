@@ -234,11 +234,10 @@ def task(
 
 
 def _generate_task(job: GenerateOptions, loaded: "Loaded", lines: Sequence[str], name: str, *, required: bool) -> None:
-    from glassformer.config.model import a_family
+    from glassformer.loaded import check_ability
     from glassformer.text.languages import Task, find_task, tasks_of
 
-    if loaded.config.family != "encoder-decoder":
-        raise ValueError(f"this needs an encoder-decoder; this model is {a_family(loaded.config.family)}.")
+    check_ability(loaded, "task" if required else "summarise", ("lm",), ("encoder-decoder",))
     tasks = tasks_of(loaded.folder)
     chosen = find_task(tasks, name) if required or name in tasks else Task("")
     job.generate(loaded, [chosen.write(text) for text in lines], lines, {"task": chosen.options})
@@ -486,6 +485,5 @@ def _save_record(path: Path, shown: Sequence[str], results: Sequence[Sequence["T
 
 
 def _node(node: "Node", tokenizer: "Tokenizer") -> dict[str, Any]:
-    """Return a node of a search with its text; the file calls its status "fate"."""
-    values = {"fate" if name == "status" else name: value for name, value in asdict(node).items()}
-    return {**values, "text": token_text(tokenizer, node.token)}
+    """Return a node of a search with its text."""
+    return {**asdict(node), "text": token_text(tokenizer, node.token)}

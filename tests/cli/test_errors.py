@@ -30,7 +30,7 @@ from tests.helpers import types_unchecked
 # The options of a command, by the names of their parameters.
 FLAGS = {
     "beam_size": "--beam-size", "beam_groups": "--beam-groups", "temperature": "--temperature", "top_k": "--top-k",
-    "top_p": "--top-p", "early_stopping": "--early-stopping", "several": "--several", "suppress": "--suppress",
+    "top_p": "--top-p", "early_stopping": "--early-stopping", "multi_label": "--multi-label", "suppress": "--suppress",
     "source": "--from", "target": "--to", "fresh": "--fresh", "tokenizer_kind": "--tokenizer-kind", "top": "--top",
     "bad_words": "--bad-word", "prefix": "--prefix", "head": "--head", "on_bad_row": "--on-bad-row",
 }  # fmt: skip
@@ -69,7 +69,7 @@ def test_messages_are_not_rewritten(text: str, capsys: pytest.CaptureFixture[str
             "--beam-size 5 searches, --temperature 1.0 draws.",
         ),
         (SettingError("{}.", Setting("early_stopping", True)), "early_stopping=True.", "--early-stopping yes."),
-        (SettingError("say {}.", Setting("several", True)), "say several=True.", "say --several."),
+        (SettingError("say {}.", Setting("multi_label", True)), "say multi_label=True.", "say --multi-label."),
         (SettingError("use {}.", Setting("suppress", (5,))), "use suppress=(5,).", "use --suppress 5."),
         (SettingError("{}", Setting("bad_words")), "bad_words", "--bad-word"),
         (SettingError("{}", Setting("prefix", "words: ")), "prefix='words: '", "--prefix 'words: '"),
