@@ -294,7 +294,7 @@ def test_this_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     from glassformer.inspect.account import measure
 
     monkeypatch.setattr(measure, "PRODUCT_SECONDS", 1e-4)
-    monkeypatch.setattr(measure, "LARGEST_COPY", 2**20)
+    monkeypatch.setattr(measure, "MAX_COPY", 2**20)
     alone = ask("--measure")
     assert "float32 matrix products" in alone.stdout
     assert "memory bandwidth" in alone.stdout
