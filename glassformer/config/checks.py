@@ -12,7 +12,7 @@ class Setting(NamedTuple):
 
     name: str
     value: Any = ...  # the ellipsis: the name alone
-    outside: str | None = None  # another name, of an option of the program or of a key of a recipe (data.quoted)
+    external_name: str | None = None  # of an option of the program, or of a key of a recipe (data.quoted)
 
     def __str__(self) -> str:
         return self.name if self.value is ... else f"{self.name}={self.value!r}"

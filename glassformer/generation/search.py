@@ -214,7 +214,7 @@ def _search_rows(
         for row, (token, score) in zip(rows, choose(logits, rows, step), strict=True):
             row.add(token, score)
             yield token
-        # Take out the rows that have ended.
+        # Remove the rows that have ended.
         ends = [row.ended(settings, is_done) for row in rows]
         for row, ended in zip(rows, ends, strict=True):
             if ended is not None:

@@ -139,7 +139,7 @@ class Languages:
         if language is None:
             few = ", ".join(sorted(self.ids)[:3])
             template = f"this model has {len(self.ids)} languages ({few} …); set {{}}."
-            raise TokenizerError(template, Setting(f"the {role} language", outside=role))
+            raise TokenizerError(template, Setting(f"the {role} language", external_name=role))
         return language
 
     def _vocabulary(self) -> Tokenizer:
@@ -224,7 +224,7 @@ def _only(fits: Sequence[str]) -> str | None:
         raise TokenizerError(
             f"the language tokens may be those of {' or '.join(present)}, which put them at different ends; "
             "pass {}, or the folder whose tokenizer_config.json names the kind.",
-            Setting("kind", outside="tokenizer_kind"),
+            Setting("kind", external_name="tokenizer_kind"),
         )
     return present[0] if present else None
 
@@ -274,7 +274,7 @@ def find_task(tasks: Mapping[str, Task], name: str) -> Task:
     if name not in tasks:
         known = f"no task {name!r}, only {', '.join(tasks)}" if tasks else "no tasks"
         template = f"this model's config.json defines {known}. Set a prefix of your own with {{}}."
-        raise SettingError(template, Setting('Task("words: ")', outside="prefix"))
+        raise SettingError(template, Setting('Task("words: ")', external_name="prefix"))
     return tasks[name]
 
 

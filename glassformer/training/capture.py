@@ -25,7 +25,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from glassformer.config import BlockSparse
 from glassformer.models.stack import Stack
 from glassformer.models.transformer import Transformer
-from glassformer.nn.observer import thread_watches
+from glassformer.nn.observer import thread_observers
 from glassformer.objectives.base import Batch, Count, Objective, is_traceable
 
 MAX_EXACT_SHAPES = 4  # with more shapes than these, batches are padded further
@@ -140,7 +140,7 @@ class CapturedSteps:
         on_weights = ("_backward_hooks", "_post_accumulate_grad_hooks")
         on_steps = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
         return (
-            bool(thread_watches() or _has_any_global_hook())  # type: ignore[no-untyped-call]
+            bool(thread_observers() or _has_any_global_hook())  # type: ignore[no-untyped-call]
             or bool(_global_optimizer_pre_hooks or _global_optimizer_post_hooks)
             or any(getattr(part, name) for part in self._model.modules() for name in hooks)
             or any(getattr(weight, name) for weight in self._model.parameters() for name in on_weights)

@@ -113,7 +113,7 @@ class ConfigReader:
         check_divides(heads, getattr(self, heads), width, getattr(self, width))
         return int(getattr(self, width) // getattr(self, heads))
 
-    def must(self, key: str, value: Any, reason: str) -> None:
+    def require(self, key: str, value: Any, reason: str) -> None:
         """Raise unless the key is missing or has ``value``, the only one that is supported."""
         self.used.add(key)
         actual = self._config.get(key, self._defaults.get(key, value))
@@ -233,7 +233,7 @@ def read_rotary(c: ConfigReader, head_dim: int, *, partial: float | None = None,
         raise ConfigError(f"config.json has {', '.join(unknown)} among its rotary positions, which is not supported.")
     only = {"truncate": True} if partial is not None else {"truncate": True, "partial_rotary_factor": 1.0}
     if partial is None:
-        c.must("partial_rotary_factor", 1.0, "models of this type rotate whole heads")
+        c.require("partial_rotary_factor", 1.0, "models of this type rotate whole heads")
     for key, value in only.items():
         if rope.get(key, value) != value:
             raise ConfigError(

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from glassformer import Transformer
 from glassformer.config import BlockSparse
-from glassformer.nn.observer import thread_watches
+from glassformer.nn.observer import thread_observers
 from glassformer.objectives.base import Batch
 from glassformer.objectives.causal_lm import NextToken
 from glassformer.training import capture
@@ -150,11 +150,11 @@ def test_a_step_that_python_code_watches_is_an_ordinary_one() -> None:
         assert run.made(rows(5, 5)) == "step"
         handle.remove()
         assert run.made(rows(5, 5)) == "graph"
-    thread_watches()[model.model_key] = lambda _: None
+    thread_observers()[model.model_key] = lambda _: None
     try:
         assert run.made(rows(5, 5)) == "step"
     finally:
-        del thread_watches()[model.model_key]
+        del thread_observers()[model.model_key]
 
 
 @pytest.mark.usefixtures("on_cpu")

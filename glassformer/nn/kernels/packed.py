@@ -36,10 +36,10 @@ class PackedMask:
     longest: int  # tokens of the longest document
     causal: bool
 
-    def dense(self, scores: tuple[int, ...], device: torch.device) -> Bool[Tensor, "... T T"]:
+    def dense(self, score_shape: tuple[int, ...], device: torch.device) -> Bool[Tensor, "... T T"]:
         """Return the same mask for scores of shape ``(B, H, T, T)``, as the formula needs it."""
         pairs = self.documents.unsqueeze(-1) == self.documents.unsqueeze(-2)
-        return Mask(causal=self.causal, keys=self.documents > 0, pairs=pairs).dense(scores, device)
+        return Mask(causal=self.causal, keys=self.documents > 0, pairs=pairs).dense(score_shape, device)
 
 
 def make_packed_mask(documents: Integer[Tensor, "B T"], *, causal: bool) -> PackedMask | None:

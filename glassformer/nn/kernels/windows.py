@@ -55,10 +55,10 @@ class WindowMask:
     documents: Integer[Tensor, "B T"] | None  # tokens attend within their document; None: a row is one document
     blocks: tuple[tuple[Blocks, Bool[Tensor, "... _ _"] | None], ...]
 
-    def dense(self, scores: tuple[int, ...], device: torch.device) -> Bool[Tensor, "... T T"]:
+    def dense(self, score_shape: tuple[int, ...], device: torch.device) -> Bool[Tensor, "... T T"]:
         """Return the same mask for scores of shape ``(B, H, T, T)``, as the formula needs it."""
         pairs = None if self.documents is None else self.documents.unsqueeze(-1) == self.documents.unsqueeze(-2)
-        return (self.mask & Mask(pairs=pairs)).dense(scores, device)
+        return (self.mask & Mask(pairs=pairs)).dense(score_shape, device)
 
 
 def window_block(window: int) -> int:
