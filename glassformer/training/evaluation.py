@@ -289,10 +289,7 @@ def _losses(
 
 
 def format_of(loaded: Loaded, files: Sequence[str]) -> str:
-    """Return the format of files by the endings of their names.
-
-    If these do not tell, the one of the model's training data.
-    """
+    """Return the format of files, inferred from their names, else that of the model's training data."""
     endings = {ending_of(file) for file in files}
     format_ = ENDINGS.get(*endings) if len(endings) == 1 else None
     trained_on = _saved_note(loaded).get("data", {}).get("format")
@@ -301,9 +298,11 @@ def format_of(loaded: Loaded, files: Sequence[str]) -> str:
         recipe = recipe_of("evaluation", evaluation_recipe(loaded, "text", None))
         format_ = format_ if format_ is not None and job_of(recipe).record is TextRecord else trained_on
     if format_ is None:
+        names = ", ".join(files) or "no files"
+        pairs = "; this model was trained on pairs of aligned files" if trained_on == "parallel" else ""
         raise ValueError(
-            f"the format of {', '.join(files) or 'no files'} is not clear; set --format, one of "
-            f"{', '.join([*ENDINGS.values(), 'parallel', 'dataset'])}."
+            f"the format of {names} cannot be inferred from the file names{pairs}. "
+            f"Set --format to one of {', '.join([*ENDINGS.values(), 'parallel', 'dataset'])}."
         )
     return format_
 

@@ -69,7 +69,7 @@ def test_a_model_of_each_recipe_is_judged_as_after_training(name: str, teacher: 
     assert evaluated(outcome.folder, *files) == pytest.approx(kept, abs=1e-6, rel=1e-6)
 
 
-def test_a_student_is_judged_by_the_words_that_it_guesses(teacher: Path, tmp_path: Path) -> None:
+def test_a_student_is_evaluated_by_the_words_that_it_predicts(teacher: Path, tmp_path: Path) -> None:
     message, files = as_test(write_text(tmp_path))
     taught = (f"model.teacher={teacher}", f"tokenizer.load={teacher}", "objective.masking.share=0.3", "run.seed=3")
     outcome = trained("distil", tmp_path, *message, *taught, "objective.cosine=0", "objective.soft=1e-30")
@@ -161,8 +161,10 @@ def test_the_format_is_that_of_the_name_or_the_one_learned_from(teacher: Path, t
     pairs = noted(tmp_path, loaded, "text-to-text", format="parallel")
     assert format_of(pairs, ["a.en", "a.de"]) == "parallel"
     assert format_of(pairs, ["a.txt", "b.txt"]) == "parallel"
+    with pytest.raises(ValueError, match="this model was trained on pairs of aligned files"):
+        format_of(pairs, ["a.en"])
     rows = noted(tmp_path, loaded, "text-to-text", format="jsonl")
-    with pytest.raises(ValueError, match=r"a\.en, a\.de is not clear; set --format, one of .*parallel, dataset"):
+    with pytest.raises(ValueError, match=r"a\.en, a\.de cannot be inferred .* --format to one of .*parallel, dataset"):
         format_of(rows, ["a.en", "a.de"])  # which are no JSON
     plain = noted(tmp_path, loaded, "masked", format="jsonl")
     assert format_of(plain, ["a.txt"]) == "text"
@@ -170,7 +172,7 @@ def test_the_format_is_that_of_the_name_or_the_one_learned_from(teacher: Path, t
     with pytest.raises(ValueError, match="the format of no files"):
         format_of(tags, [])
     for nothing in ({}, {"format": "documentation"}):
-        with pytest.raises(ValueError, match=r"the format of rows is not clear; set --format"):
+        with pytest.raises(ValueError, match=r"format of rows cannot be inferred from the file names\. Set --format"):
             format_of(noted(tmp_path, loaded, "masked", **nothing), ["rows"])
 
 
