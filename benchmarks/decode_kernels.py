@@ -53,14 +53,14 @@ def matvec(normal: Normal) -> Cases:
         plain = F.linear(x.double(), weights[0].double())
         yield f"matvec {d_in} without bias", step_kernels.matvec(x, weights[:1], [], []), plain
         for kind in (torch.int8, torch.float8_e4m3fn):
-            if x.is_cuda and not step_kernels.has_type(x.device, kind):
+            if x.is_cuda and not step_kernels.supports_dtype(x.device, kind):
                 print(f"this GPU has no kernels for {kind}")
                 continue
             small = [(30 * normal(size, d_in)).round().clamp(-127, 127).to(kind) for size in (100, 33)]
-            factors = [normal(len(weight)).float() for weight in small]
-            y = [F.linear(x.double(), w.double()) * f.double() for w, f in zip(small, factors, strict=True)]
-            yield f"matvec {d_in} {kind}", step_kernels.matvec(x, small, [], factors), torch.cat(y, -1)
-            found = step_kernels.matvec(x, small[:1], biases[:1], factors[:1])
+            scales = [normal(len(weight)).float() for weight in small]
+            y = [F.linear(x.double(), w.double()) * f.double() for w, f in zip(small, scales, strict=True)]
+            yield f"matvec {d_in} {kind}", step_kernels.matvec(x, small, [], scales), torch.cat(y, -1)
+            found = step_kernels.matvec(x, small[:1], biases[:1], scales[:1])
             yield f"matvec {d_in} {kind} with bias", found, y[0] + biases[0].double()
 
 

@@ -194,24 +194,24 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="show where our time goes instead")
     parser.add_argument("--child", choices=WHO, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    wishes = parser.parse_args()
-    torch.set_num_threads(wishes.threads)
-    if wishes.child:
-        child(wishes.child, wishes.only, wishes.folder, wishes.tokens)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    if options.child:
+        child(options.child, options.only, options.folder, options.tokens)
         return
     import transformers
 
     transformers.logging.set_verbosity_error()
     print(f"{describe()}, transformers {transformers.__version__}")
-    for case in [wishes.only] if wishes.only else CASES:
+    for case in [options.only] if options.only else CASES:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             write_folder(case, folder)
-            if wishes.profile:
-                show_profile(case, folder, wishes.tokens)
+            if options.profile:
+                show_profile(case, folder, options.tokens)
                 continue
-            measure(case, folder, wishes.tokens, wishes.rounds)
-            measure_memory(case, folder, wishes.tokens)
+            measure(case, folder, options.tokens, options.rounds)
+            measure_memory(case, folder, options.tokens)
 
 
 if __name__ == "__main__":

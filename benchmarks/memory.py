@@ -63,9 +63,9 @@ def measure(name: str, dtype: str, batch: int, context: int) -> None:
     model = Transformer(preset(name), "cuda", getattr(torch, dtype))
     ids = torch.randint(0, 1000, (batch, context), device="cuda")
     for mode, run in (("forward", peak_of_forward), ("train", peak_of_training)):
-        books = account(name, batch=batch, context=context, dtype=dtype, mode=mode)
+        counted = account(name, batch=batch, context=context, dtype=dtype, mode=mode)
         measured = run(model, ids) - before - ids.nbytes
-        predicted = books.memory.peak
+        predicted = counted.memory.peak
         print(
             f"{name:14} {dtype:9} {mode:8} accounted {predicted / 1e9:7.3f} GB   measured {measured / 1e9:7.3f} GB   "
             f"{100 * (predicted / measured - 1):+5.1f} %",

@@ -8,9 +8,9 @@ with the dropout that is each model's default. Before anything is timed, the los
 must agree. The two take turns in changing order, so that a busy machine slows both; the ratio is the median over the
 rounds. Tokens are real ones; padding does not count.
 
-Loading: three recipes of the package at their own settings on generated text. What counts is the time that a step
-stands still until it has its batch, which threads prepare while the step before is made; beside it, what it would cost
-to make the batch there and then.
+Loading: three recipes of the package at their own settings on generated text. Printed is how long a step waits
+for its batch, which threads prepare during the step before; beside it, how long it would take to make the batch
+without them.
 """
 
 import argparse

@@ -2,11 +2,11 @@
 
 Usage: python -m benchmarks.viewer [--rounds N] [--only queries|page|export] [--quick]. The model has GPT-2's shape
 (124M parameters), random weights and the vocabulary of the shipped stories. The queries are asked one after the other
-of a fresh page, so later ones find what earlier ones computed; beside the clock stands the CPU time, which says more on
-a busy machine. "Interactive" is the time from the start of navigation until the first view is drawn and has drawn the
-answer to a movement of the pointer. A hover is the time from the event until the frame after it. Reported are medians
-over the rounds. Beside the size of the exported file stands that of bertviz's model_view of the first layer alone,
-where bertviz is installed: it writes every weight as text, so all layers take as many times that.
+of a fresh page, so later ones find what earlier ones computed; CPU time is printed beside wall time, because it says
+more on a busy machine. "Interactive" is the time from the start of navigation until the first view is drawn and has
+drawn the answer to a movement of the pointer. A hover is the time from the event until the frame after it. Printed are
+medians over the rounds. Where bertviz is installed, the size of its model_view of the first layer alone is printed
+beside that of the exported file: it writes every weight as text, so all layers take as many times that.
 """
 
 import argparse

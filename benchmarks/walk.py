@@ -1,7 +1,7 @@
 """How much code one operation walks through: the functions of the package that it calls, and the files they are in.
 
 A small measure of how much someone must read to follow the operation. ``python -m benchmarks.walk step`` (or ``token``,
-``load``, ``account``) prints both counts, in all and by package, and the functions by file with ``--list``. Lambdas,
+``load``, ``account``) prints both counts, total and by package, and the functions by file with ``--list``. Lambdas,
 comprehensions and what runs at import (modules, classes) are not counted. The batch of a step is prepared without
 worker threads, so that its functions are.
 """

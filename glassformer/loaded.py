@@ -96,7 +96,7 @@ class Loaded(TaskMethods):
         try:
             return Tokenizer.load(self.folder, self.tokenizer_kind)
         except NoTokenizerError as error:
-            setting = Setting("tokenizer", outside="tokenizer.load")
+            setting = Setting("tokenizer", external_name="tokenizer.load")
             raise error.suffixed(" If the model's tokenizer is elsewhere, name its folder: {}.", setting) from None
 
     @property

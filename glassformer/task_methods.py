@@ -135,7 +135,7 @@ class TaskMethods:
         self,
         texts: str,
         *,
-        several: bool = False,
+        multi_label: bool = False,
         truncate: "Side | None" = None,
         batch_size: int | None = None,
         progress: "Progress | None" = None,
@@ -146,7 +146,7 @@ class TaskMethods:
         self,
         texts: "Sequence[str | Pair]",
         *,
-        several: bool = False,
+        multi_label: bool = False,
         truncate: "Side | None" = None,
         batch_size: int | None = None,
         progress: "Progress | None" = None,
@@ -156,7 +156,7 @@ class TaskMethods:
         self,
         texts: "str | Sequence[str | Pair]",
         *,
-        several: bool = False,
+        multi_label: bool = False,
         truncate: "Side | None" = None,
         batch_size: int | None = None,
         progress: "Progress | None" = None,
@@ -168,7 +168,7 @@ class TaskMethods:
         from glassformer.tasks.classify import classify
 
         return classify(
-            self._loaded, texts, several=several, truncate=truncate, batch_size=batch_size, progress=progress
+            self._loaded, texts, multi_label=multi_label, truncate=truncate, batch_size=batch_size, progress=progress
         )
 
     @overload

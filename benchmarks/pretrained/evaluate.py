@@ -22,7 +22,7 @@ from benchmarks.pretrained.prepare import MARK, sentence_key
 from glassformer import pretrained
 from glassformer.hub import Loaded
 from glassformer.recipes.files import recipe_of
-from glassformer.training.evaluation import evaluate_model, page_for
+from glassformer.training.evaluation import evaluate_model, evaluation_recipe
 
 Translator = Callable[[Sequence[str], str, str], list[str]]  # texts, source language, target language
 Results = dict[str, Any]
@@ -271,7 +271,7 @@ NEWS = (
 
 def evaluate_on(loaded: Loaded, format_: str, files: str) -> dict[str, float]:
     """The metrics of the job that a saved model was trained for."""
-    metrics, _ = evaluate_model(loaded, recipe_of("evaluation", page_for(loaded, format_, files)))
+    metrics, _ = evaluate_model(loaded, recipe_of("evaluation", evaluation_recipe(loaded, format_, files)))
     return metrics
 
 
@@ -281,7 +281,7 @@ def evaluate_masked(loaded: Loaded, data: Path) -> Results:
     words = glassformer.load(
         loaded.folder, head="lm", dtype=torch.float32, device=next(loaded.model.parameters()).device
     )
-    page = page_for(words, "text", str(data / "test.txt"), "masked")
+    page = evaluation_recipe(words, "text", str(data / "test.txt"), "masked")
     metrics["test, single texts"], _ = evaluate_model(words, recipe_of("evaluation", page))
     filled = glassformer.fill(loaded, list(BLANKS), top=5)
     samples = [

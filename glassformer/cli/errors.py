@@ -38,7 +38,7 @@ def plain_errors(flags: Mapping[str, str] | None = None) -> Iterator[None]:
         yield
         if sys.stdout is not None:
             sys.stdout.flush()  # at exit, an error would not be reported
-    except BrokenPipeError:  # the reader of our output went away
+    except BrokenPipeError:  # whoever reads our output has closed the pipe
         raise
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
@@ -89,8 +89,8 @@ def message(error: BaseException, offset: int = 0) -> str:
 
 
 @contextmanager
-def counting(offset: int) -> Iterator[None]:
-    """Number the texts in errors as the input does, where the library gets them in parts that begin at ``offset``."""
+def numbering_texts(offset: int) -> Iterator[None]:
+    """Number the texts in errors as in the whole input, where the library gets a part that begins at ``offset``."""
     try:
         yield
     except SettingError as error:
@@ -98,12 +98,12 @@ def counting(offset: int) -> Iterator[None]:
 
 
 def _as_option(value: Setting | Item, offset: int) -> str:
-    """Return a setting as an option of the command or a key of a recipe, a text with its number."""
+    """Return a setting as an option of the command or as a key of a recipe, and a text by its number."""
     if isinstance(value, Item):
         return f"{value.kind} {value.number + offset + 1}"
     # An option of the command, or else a key of a recipe, or else as Python writes it.
     flags = _FLAGS.get()
-    name = next((name for name in (value.name, value.outside) if name in flags), None)
+    name = next((name for name in (value.name, value.external_name) if name in flags), None)
     if name is not None:
         words = {True: "yes", False: "no"} if name == "early_stopping" else {True: ""}
         if value.value is ... or value.value is None:
@@ -112,12 +112,12 @@ def _as_option(value: Setting | Item, offset: int) -> str:
         texts = [words.get(part, str(part)) if isinstance(part, bool) else str(part) for part in parts]
         text = " ".join(repr(text) if any(map(str.isspace, text)) else text for text in texts)
         return f"{flags[name]} {text}".rstrip()
-    if value.outside is not None and "." in value.outside:
+    if value.external_name is not None and "." in value.external_name:
         yaml = {True: "true", False: "false", None: "null"}
         if value.value is ...:
-            return value.outside
+            return value.external_name
         known = value.value is None or isinstance(value.value, bool)
-        return f"{value.outside}={yaml[value.value] if known else value.value}"
+        return f"{value.external_name}={yaml[value.value] if known else value.value}"
     return str(value)
 
 
@@ -136,6 +136,6 @@ def _exit(text: str, error: BaseException) -> None:
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
-    except OSError:  # what is left cannot be written at exit either
+    except OSError:  # discard what is left, which could not be written at exit either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise typer.Exit(2) from error

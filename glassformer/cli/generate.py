@@ -28,7 +28,7 @@ from glassformer.cli.console import (
     stdout_console,
     visible,
 )
-from glassformer.cli.errors import InputError, counting
+from glassformer.cli.errors import InputError, numbering_texts
 from glassformer.cli.options import (
     TEXT,
     AsJson,
@@ -234,11 +234,10 @@ def task(
 
 
 def _generate_task(job: GenerateOptions, loaded: "Loaded", lines: Sequence[str], name: str, *, required: bool) -> None:
-    from glassformer.config.model import a_family
+    from glassformer.loaded import check_ability
     from glassformer.text.languages import Task, find_task, tasks_of
 
-    if loaded.config.family != "encoder-decoder":
-        raise ValueError(f"this needs an encoder-decoder; this model is {a_family(loaded.config.family)}.")
+    check_ability(loaded, "task" if required else "summarise", ("lm",), ("encoder-decoder",))
     tasks = tasks_of(loaded.folder)
     chosen = find_task(tasks, name) if required or name in tasks else Task("")
     job.generate(loaded, [chosen.write(text) for text in lines], lines, {"task": chosen.options})
@@ -262,12 +261,12 @@ def _print_texts(
     step = SLICE * job.computing.batch_size
     # A prompt that is too long is an error before an hour's work, not after it.
     if len(prompts) > step and options["truncate"] is None:
-        with counting(0):
+        with numbering_texts(0):
             for number, prompt in enumerate(prompts):
                 fit_prompt(loaded, read_prompt(loaded, prompt, number), None, 0)
     for first in range(0, len(prompts), step):
         part = prompts[first : first + step]
-        with bar("generating", len(prompts), first) as progress, counting(first):
+        with bar("generating", len(prompts), first) as progress, numbering_texts(first):
             results = generate_text(loaded, part, batch_size=job.computing.batch_size, progress=progress, **options)
         for number, texts in enumerate(results, start=first):
             stripped = texts if continues else [replace(text, text=text.text.removeprefix(" ")) for text in texts]
@@ -349,7 +348,7 @@ def _stream_texts(
             sys.stdout.flush()
             return before.wrap(console, console.width)[-1].cell_len if before and continues else 0
 
-        with closing(stream_text(loaded, model_input, **options)) as pieces, counting(number):
+        with closing(stream_text(loaded, model_input, **options)) as pieces, numbering_texts(number):
             text = print_pieces(
                 pieces if continues else _stripped(pieces), number if job.output.as_json else None, begin
             )
@@ -486,6 +485,5 @@ def _save_record(path: Path, shown: Sequence[str], results: Sequence[Sequence["T
 
 
 def _node(node: "Node", tokenizer: "Tokenizer") -> dict[str, Any]:
-    """Return a node of a search with its text; the file calls its status "fate"."""
-    values = {"fate" if name == "status" else name: value for name, value in asdict(node).items()}
-    return {**values, "text": token_text(tokenizer, node.token)}
+    """Return a node of a search with its text."""
+    return {**asdict(node), "text": token_text(tokenizer, node.token)}

@@ -117,9 +117,9 @@ def classify(
     common: TaskOptions,
     pair: PairOptions,
     texts: Texts = None,
-    several: Annotated[
+    multi_label: Annotated[
         bool,
-        typer.Option("--several", help="Multi-label: any number of labels may apply (sigmoid instead of softmax)."),
+        typer.Option("--multi-label", help="Any number of labels may apply (sigmoid instead of softmax)."),
     ] = False,
     truncate: Truncate = None,
 ) -> None:
@@ -130,7 +130,7 @@ def classify(
     loaded = common.loading.load(model)
     with bar("classifying", len(inputs)) as progress:
         results = classify_texts(
-            loaded, inputs, several=several, truncate=truncate, batch_size=common.batch_size, progress=progress
+            loaded, inputs, multi_label=multi_label, truncate=truncate, batch_size=common.batch_size, progress=progress
         )
     console = stdout_console()
     for result in results:

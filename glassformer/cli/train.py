@@ -307,7 +307,7 @@ def evaluate(
     KEY=VALUE changes how data is read and evaluated, as in a recipe: data.columns.label=emotion evaluation.beam=5.
     """
     from glassformer.recipes.files import recipe_of
-    from glassformer.training.evaluation import check_changes, evaluate_model, files_of, format_of, page_for
+    from glassformer.training.evaluation import check_changes, evaluate_model, evaluation_recipe, files_of, format_of
 
     # Arguments are files or changes of the recipe; an option and a change may not set the same key.
     files = [argument for argument in data if not _CHANGE.match(argument)]
@@ -319,7 +319,7 @@ def evaluate(
             raise ValueError(f"set it once: {name} {value} or {key}={keys[key]}.")
     loaded = loading.load(model)
     kind = format_ or keys.get("data.format") or format_of(loaded, files)
-    page = page_for(loaded, kind, files_of(kind, files), keys.get("job"))
+    page = evaluation_recipe(loaded, kind, files_of(kind, files), keys.get("job"))
     values = {} if on_bad_row is None else {"data.on_bad_row": on_bad_row}
     metrics, notes = evaluate_model(loaded, recipe_of("evaluation", page, changes, **values))
     for text in notes:

@@ -12,7 +12,7 @@ class Setting(NamedTuple):
 
     name: str
     value: Any = ...  # the ellipsis: the name alone
-    outside: str | None = None  # another name, of an option of the program or of a key of a recipe (data.quoted)
+    external_name: str | None = None  # of an option of the program, or of a key of a recipe (data.quoted)
 
     def __str__(self) -> str:
         return self.name if self.value is ... else f"{self.name}={self.value!r}"
@@ -88,15 +88,15 @@ def check_positive(**sizes: int) -> None:
 
 
 SEARCHED = 2**31  # for larger numbers, which no model has, errors list the smallest and largest divisors only
-MOST_LAYERS = 4096  # four times the deepest published model
+MAX_LAYERS = 4096  # four times the deepest published model
 
 
 def check_layers(**layers: int) -> None:
-    """Raise unless every named number of layers is from 1 to ``MOST_LAYERS``: config code loops over them."""
+    """Raise unless every named number of layers is from 1 to ``MAX_LAYERS``: config code loops over them."""
     check_positive(**layers)
     for name, value in layers.items():
-        if value > MOST_LAYERS:
-            raise SettingError(f"{{}} must be at most {MOST_LAYERS}, got {value}.", Setting(name))
+        if value > MAX_LAYERS:
+            raise SettingError(f"{{}} must be at most {MAX_LAYERS}, got {value}.", Setting(name))
 
 
 def check_eps(eps: float) -> None:

@@ -303,6 +303,6 @@ def _too_long(lengths: Int64[np.ndarray, "N"], first: int, longest: int) -> Sett
     return SettingError(
         f"example {first} has {lengths[first]} tokens, more than {longest} ({count} of {len(lengths)} do). "
         "Raise {}, or set {}.",
-        Setting("budget", outside="batch.tokens"),
-        Setting("too_long='cut' or too_long='skip'", outside="batch.length, to which longer examples are cut"),
+        Setting("budget", external_name="batch.tokens"),
+        Setting("too_long='cut' or too_long='skip'", external_name="batch.length, to which longer examples are cut"),
     )

@@ -252,7 +252,7 @@ def no_column(file: str, make: RecordMaker[Any], name: Field, columns: str, name
     if not own:
         return SourceError(problem)
     near = own if own[0] in names else get_close_matches(str(name), names, n=1)
-    setting = Setting(own[0], near[0] if near else ..., outside=f"data.columns.{own[0]}")
+    setting = Setting(own[0], near[0] if near else ..., external_name=f"data.columns.{own[0]}")
     return SourceError("{} Set {}{}.", problem, setting, "" if near else " to one of them")
 
 
@@ -305,7 +305,11 @@ def label_of(value: object, labels: Sequence[str] | None, origin: Origin) -> str
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     known = f"{value!r}{hint}; known are {', '.join(labels)}"
     raise BadRowError(
-        origin, "unknown label", known, "Correct it, or add it to {}", Setting("labels", outside="data.columns.labels")
+        origin,
+        "unknown label",
+        known,
+        "Correct it, or add it to {}",
+        Setting("labels", external_name="data.columns.labels"),
     )
 
 

@@ -15,7 +15,7 @@ from glassformer.weights.rules import modules
 
 def read(c: ConfigReader) -> ModelConfig:
     """Return the facts of a config.json."""
-    c.must("inner_group_num", 1, "no model was published whose layers repeat inside a group")
+    c.require("inner_group_num", 1, "no model was published whose layers repeat inside a group")
     facts = change(bert.read(c), "embed.width", c.embedding_size)
     facts = change(facts, "encoder.dropout_on", ("attention",))
     return change(facts, "encoder.unique_layers", c.num_hidden_groups)

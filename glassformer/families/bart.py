@@ -43,7 +43,7 @@ def read_body(
     c: ConfigReader, position: InputPosition, placement: Literal["pre", "post"], *, norm: bool
 ) -> ModelConfig:
     """Return an encoder-decoder of this lineage or a descendant, with these positions and norms."""
-    c.must("tie_word_embeddings", True, "one table serves encoder, decoder and head in every published model")
+    c.require("tie_word_embeddings", True, "one table serves encoder, decoder and head in every published model")
     return ModelConfig(
         vocab=c.vocab_size,
         width=c.d_model,
@@ -59,11 +59,15 @@ def read_body(
 
 def read(c: ConfigReader) -> ModelConfig:
     """Return the facts of a config.json."""
-    c.must("normalize_before", False, "norms before the sublayers belong to a relative with another model_type")
-    c.must("normalize_embedding", True, "embeddings are normalised in every published model")
-    c.must("add_final_layer_norm", False, "a norm after the last layer belongs to a relative with another model_type")
-    c.must("static_position_embeddings", False, "positions are learned in every published model")
-    c.must("do_blenderbot_90_layernorm", False, "another order of norms belongs to a relative with another model_type")
+    c.require("normalize_before", False, "norms before the sublayers belong to a relative with another model_type")
+    c.require("normalize_embedding", True, "embeddings are normalised in every published model")
+    c.require(
+        "add_final_layer_norm", False, "a norm after the last layer belongs to a relative with another model_type"
+    )
+    c.require("static_position_embeddings", False, "positions are learned in every published model")
+    c.require(
+        "do_blenderbot_90_layernorm", False, "another order of norms belongs to a relative with another model_type"
+    )
     position = InputPosition(kind="learned", length=c.max_position_embeddings, offset=2)
     return read_body(c, position, "post", norm=True)
 

@@ -22,9 +22,9 @@ from glassformer.weights.rules import Ignored, Rule, modules, same
 
 def read(c: ConfigReader) -> ModelConfig:
     """Return the facts of a config.json."""
-    c.must("position_embedding_type", "absolute", "no published model has relative positions of this kind")
-    c.must("is_decoder", False, "an encoder run as a decoder is another architecture")
-    c.must("add_cross_attention", False, "an encoder has nothing to attend to but itself")
+    c.require("position_embedding_type", "absolute", "no published model has relative positions of this kind")
+    c.require("is_decoder", False, "an encoder run as a decoder is another architecture")
+    c.require("add_cross_attention", False, "an encoder has nothing to attend to but itself")
     width, heads, dropout = c.hidden_size, c.num_attention_heads, c.hidden_dropout_prob
     position = InputPosition(kind="learned", length=c.max_position_embeddings)
     return ModelConfig(

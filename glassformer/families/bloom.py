@@ -24,8 +24,8 @@ from glassformer.weights.rules import ConcatenatedByHead, concatenated, modules,
 def read(c: ConfigReader) -> ModelConfig:
     """Return the facts of a config.json; the published files use some names of sizes that the config class renames."""
     if c.get("pretraining_tp", 1) > 1:
-        c.must("slow_but_exact", False, "split over machines, the reference leaves out a bias of the attention then")
-    c.must("apply_residual_connection_post_layernorm", False, "no published model adds to the normalised stream")
+        c.require("slow_but_exact", False, "split over machines, the reference leaves out a bias of the attention then")
+    c.require("apply_residual_connection_post_layernorm", False, "no published model adds to the normalised stream")
     width, layers = c.get("n_embed", c.hidden_size), c.get("num_hidden_layers", c.n_layer)
     heads = c.get("num_attention_heads", c.n_head)
     check_positive(hidden_size=width, n_head=heads)

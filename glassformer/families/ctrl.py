@@ -11,7 +11,7 @@ from glassformer.weights.rules import Ignored, modules
 
 def read(c: ConfigReader) -> ModelConfig:
     """Return the facts of a config.json."""
-    c.must("layer_norm_epsilon", 1e-6, "the layers have a fixed epsilon, whatever the final norm has")
+    c.require("layer_norm_epsilon", 1e-6, "the layers have a fixed epsilon, whatever the final norm has")
     width = c.n_embd
     return ModelConfig(
         vocab=c.vocab_size,

@@ -27,11 +27,11 @@ def read_body(
 ) -> ModelConfig:
     """Return the facts of a config.json; the arguments are what differs between the versions."""
     width, dim = c.hidden_size, c.per_head("hidden_size", "num_attention_heads")
-    c.must("embedding_size", width, "no published model has embeddings of another width")
-    c.must("pooler_hidden_size", width, "a pooler of another width does not fit the model")
-    c.must("tie_word_embeddings", True, "no published model has an untied head")
+    c.require("embedding_size", width, "no published model has embeddings of another width")
+    c.require("pooler_hidden_size", width, "a pooler of another width does not fit the model")
+    c.require("tie_word_embeddings", True, "no published model has an untied head")
     if not c.relative_attention:
-        c.must("pos_att_type", None, "without relative positions it has no meaning")
+        c.require("pos_att_type", None, "without relative positions it has no meaning")
     facts = change(bert.read(c), "encoder.convolution", convolution)
     facts = facts if c.position_biased_input else change(facts, "embed.position", None)
     attention = replace(
@@ -45,7 +45,7 @@ def read_body(
 
 def read(c: ConfigReader) -> ModelConfig:
     """Return the facts of the first version, in which key projections have no bias."""
-    c.must("talking_head", False, "no published model has heads that mix their scores")
+    c.require("talking_head", False, "no published model has heads that mix their scores")
     return read_body(c, "qvo", Disentangled(span=max_distance(c), terms=terms(c), dropout=c.hidden_dropout_prob))
 
 

@@ -12,7 +12,7 @@ from glassformer.weights.rules import Ignored, modules
 
 def read(c: ConfigReader) -> ModelConfig:
     """Return the facts of a config.json."""
-    c.must(
+    c.require(
         "attention_head_size",
         c.per_head("hidden_size", "num_attention_heads"),
         "the heads together are as wide as the model",

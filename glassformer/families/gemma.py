@@ -30,7 +30,7 @@ def write(facts: ModelConfig) -> dict[str, Any]:
     return config
 
 
-USUAL: dict[str, Any] = {"rms_norm_eps": 1e-6, "head_dim": 256}
+COMMON: dict[str, Any] = {"rms_norm_eps": 1e-6, "head_dim": 256}
 
 GEMMA = Lineage(
     name="gemma",
@@ -62,7 +62,7 @@ GEMMA = Lineage(
     },
     ignored_keys={"hidden_activation": "an early name that nothing reads; hidden_act counts"},
     sizes={
-        "gemma-2b": size(2048, 16384, 18, 8, 1, **USUAL),
-        "gemma-7b": size(3072, 24576, 28, 16, 16, **USUAL),
+        "gemma-2b": size(2048, 16384, 18, 8, 1, **COMMON),
+        "gemma-7b": size(3072, 24576, 28, 16, 16, **COMMON),
     },
 )

@@ -23,9 +23,9 @@ def read(c: ConfigReader) -> ModelConfig:
 
 def read_body(c: ConfigReader, head_dim: int) -> ModelConfig:
     """Return the facts of a config.json; GPT-3, which is read with the same keys, has its own width of a head."""
-    c.must("scale_attn_weights", True, "no published model has unscaled attention")
-    c.must("scale_attn_by_inverse_layer_idx", False, "a scale per layer belongs to another training code")
-    c.must("add_cross_attention", False, "a language model has no encoder to attend to")
+    c.require("scale_attn_weights", True, "no published model has unscaled attention")
+    c.require("scale_attn_by_inverse_layer_idx", False, "a scale per layer belongs to another training code")
+    c.require("add_cross_attention", False, "a language model has no encoder to attend to")
     width = c.n_embd
     return ModelConfig(
         vocab=c.vocab_size,

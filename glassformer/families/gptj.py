@@ -9,8 +9,8 @@ from glassformer.weights.rules import Ignored, modules
 
 def read(c: ConfigReader) -> ModelConfig:
     """Return the facts of a config.json."""
-    c.must("rotary", True, "models of this type have no other positions")
-    c.must("scale_attn_weights", True, "no published model has unscaled attention")
+    c.require("rotary", True, "models of this type have no other positions")
+    c.require("scale_attn_weights", True, "no published model has unscaled attention")
     if c.rotary_dim is None:
         raise ConfigError(
             "config.json says rotary_dim=null; it must be the number of dimensions of each head that are rotated."

@@ -36,7 +36,7 @@ def read_body(
     windows: tuple[int | None, ...] = (None,),
 ) -> ModelConfig:
     """Return the facts of this lineage or a descendant; ``kv_heads`` and ``head_dim`` are defaults for missing keys."""
-    c.must("rope_interleaved", False, "rotary pairs are halves of a head in models of this type")
+    c.require("rope_interleaved", False, "rotary pairs are halves of a head in models of this type")
     width, heads = c.hidden_size, c.num_attention_heads
     head_dim = c.get("head_dim", head_dim) or c.per_head("hidden_size", "num_attention_heads")
     kv_heads = (c.num_key_value_heads if c.has("num_key_value_heads") else kv_heads) or heads

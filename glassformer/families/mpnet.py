@@ -30,7 +30,7 @@ FIRST_ROW = 2  # row of the table of positions at which a text begins
 
 def read(c: ConfigReader) -> ModelConfig:
     """Return the facts of a config.json."""
-    c.must("relative_attention_num_buckets", 32, "the reference uses 32 buckets whatever the file has")
+    c.require("relative_attention_num_buckets", 32, "the reference uses 32 buckets whatever the file has")
     dropout = c.hidden_dropout_prob
     return ModelConfig(
         vocab=c.vocab_size,

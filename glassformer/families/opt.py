@@ -16,7 +16,7 @@ FIRST_ROW = 2  # row of the table of positions at which a text begins, whatever 
 
 def read(c: ConfigReader) -> ModelConfig:
     """Return the facts of a config.json."""
-    c.must("layer_norm_elementwise_affine", True, "no published model has norms without weights")
+    c.require("layer_norm_elementwise_affine", True, "no published model has norms without weights")
     if (narrow := c.get("word_embed_proj_dim", c.hidden_size)) != c.hidden_size:
         raise ConfigError(
             f"config.json says word_embed_proj_dim={narrow} and hidden_size={c.hidden_size}: embeddings of another "

@@ -13,7 +13,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 def read(c: ConfigReader) -> ModelConfig:
     """Return the facts of a config.json."""
-    c.must("use_mrope", False, "positions in three dimensions are for images")
+    c.require("use_mrope", False, "positions in three dimensions are for images")
     return read_body(c, biases="qkv", kv_heads=32, windows=windows(c))
 
 
@@ -58,14 +58,14 @@ def write_windows(facts: ModelConfig) -> dict[str, Any]:
     }
 
 
-USUAL: dict[str, Any] = {
+COMMON: dict[str, Any] = {
     "rope_theta": 1000000.0,
     "rms_norm_eps": 1e-6,
     "bos_token_id": 151643,
     "eos_token_id": 151643,
 }
-SMALL: dict[str, Any] = {**USUAL, "tie_word_embeddings": True}
-LARGE: dict[str, Any] = {**USUAL, "vocab_size": 152064, "max_position_embeddings": 131072}
+SMALL: dict[str, Any] = {**COMMON, "tie_word_embeddings": True}
+LARGE: dict[str, Any] = {**COMMON, "vocab_size": 152064, "max_position_embeddings": 131072}
 LARGER: dict[str, Any] = {**LARGE, "rms_norm_eps": 1e-5}
 
 QWEN2 = Lineage(

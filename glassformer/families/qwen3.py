@@ -21,7 +21,7 @@ def write(facts: ModelConfig) -> dict[str, Any]:
     return {**write_windows(facts), "attention_bias": bool(get_fact(facts, "decoder.attention.biases"))}
 
 
-USUAL: dict[str, Any] = {
+COMMON: dict[str, Any] = {
     "head_dim": 128,
     "rope_theta": 1000000.0,
     "rms_norm_eps": 1e-6,
@@ -29,7 +29,7 @@ USUAL: dict[str, Any] = {
     "bos_token_id": 151643,
     "eos_token_id": 151645,
 }
-SMALL: dict[str, Any] = {**USUAL, "tie_word_embeddings": True}
+SMALL: dict[str, Any] = {**COMMON, "tie_word_embeddings": True}
 
 QWEN3 = Lineage(
     name="qwen3",
@@ -55,8 +55,8 @@ QWEN3 = Lineage(
         "qwen3-0.6b": size(1024, 3072, 28, 16, 8, **SMALL),
         "qwen3-1.7b": size(2048, 6144, 28, 16, 8, **SMALL),
         "qwen3-4b": size(2560, 9728, 36, 32, 8, **SMALL),
-        "qwen3-8b": size(4096, 12288, 36, 32, 8, **USUAL),
-        "qwen3-14b": size(5120, 17408, 40, 40, 8, **USUAL),
-        "qwen3-32b": size(5120, 25600, 64, 64, 8, **USUAL),
+        "qwen3-8b": size(4096, 12288, 36, 32, 8, **COMMON),
+        "qwen3-14b": size(5120, 17408, 40, 40, 8, **COMMON),
+        "qwen3-32b": size(5120, 25600, 64, 64, 8, **COMMON),
     },
 )

@@ -27,9 +27,9 @@ def either(c: ConfigReader, key: str, old: str) -> Any:
 
 def read(c: ConfigReader) -> ModelConfig:
     """Return the facts of a config.json. Sinusoids, if used, are stored like a learned table."""
-    c.must("is_encoder", True, "no published model attends to an encoder")
-    c.must("asm", False, "no published model has an adaptive softmax")
-    c.must("pruned_heads", {}, "layers with unequal heads cannot be built")
+    c.require("is_encoder", True, "no published model attends to an encoder")
+    c.require("asm", False, "no published model has an adaptive softmax")
+    c.require("pruned_heads", {}, "layers with unequal heads cannot be built")
     width = c.emb_dim
     stack = Stack(
         layers=c.n_layers,
@@ -82,9 +82,9 @@ def write(facts: ModelConfig) -> dict[str, Any]:
 
 def classify(c: ConfigReader) -> TaskHead:
     """Build a head that scores the first or last token, or the mean."""
-    c.must("summary_use_proj", True, "without a projection there are no scores")
-    c.must("summary_proj_to_labels", True, "no published model has scores without labels")
-    c.must("summary_activation", None, "scores are used as they are")
+    c.require("summary_use_proj", True, "without a projection there are no scores")
+    c.require("summary_proj_to_labels", True, "no published model has scores without labels")
+    c.require("summary_activation", None, "scores are used as they are")
     return TaskHead(task="classify", labels=c.labels, pool=c.summary_type, dropout=c.summary_first_dropout)
 
 

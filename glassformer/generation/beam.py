@@ -142,14 +142,14 @@ def beam_search(
     filters = Filters(settings, logits.shape[-1], logits.device)
     for step in range(settings.max_new_tokens):
         _advance(live, logits, filters, step, is_done)
-        # Take out the prompts whose search is over.
+        # Remove the prompts whose search is over.
         alive = [number for number, search in enumerate(live) if not search.is_over]
         if not alive:
             break
         if len(alive) < len(live):
             decoder.select(cache, [number * size + row for number in alive for row in range(size)], alive)
             live = [live[number] for number in alive]
-        # Let every row of the cache hold the beam that it continues, then feed the new tokens.
+        # Reorder the cache so that each row continues its parent beam, then feed the new tokens.
         beams = [beam for search in live for group in search.groups for beam in group.beams]
         sources = [number // size * size + beam.row for number, beam in enumerate(beams)]
         if sources != list(range(len(sources))):
@@ -160,7 +160,7 @@ def beam_search(
 
 
 def _start(number: int, prompt: Sequence[int], max_new: int, settings: GenerationSettings) -> Search:
-    """Return a search that only continues the first beam of each group: all beams are still the same prompt."""
+    """Return a search with one live beam per group: at first all beams of a prompt are identical."""
     size = settings.beam_size // settings.beam_groups
     groups = []
     for group in range(settings.beam_groups):

@@ -207,7 +207,7 @@ def _followed(advised: Advice, options: Mapping[str, Any]) -> tuple[dict[str, An
     void = [name for name in SEARCH_SETTINGS if name in advised.options]
     kept = {name: value for name, value in advised.options.items() if name not in void}
     ignored = [f"{name}={advised.options[name]}" for name in void if name not in options]
-    note = f"{advised.where} recommends {', '.join(ignored)}; that is ignored, since you chose another kind of search."
+    note = f"{advised.where} recommends {', '.join(ignored)}; this is ignored, because you chose another search method."
     return kept, [note] if ignored else []
 
 

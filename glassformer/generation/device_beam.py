@@ -1,8 +1,8 @@
 """Beam search with all bookkeeping on the device; the same texts and scores as ``beam.beam_search``.
 
 The rules are those of ``beam``, for a single group without constraints. The device keeps the scores of the live beams
-and the best texts that ended; each step also writes which beam each new one continues and by which token. Python
-fetches these once, at the end, and a flag now and then: whether every search is over.
+and the best texts that ended; each step also writes, for every new beam, its parent and its token. Python fetches
+these once, at the end; after each step only a flag that says whether the search is over for every prompt.
 
 Shapes: ``A`` prompts, ``k`` beams, ``V`` vocabulary, ``R`` rows: A · k, ``N`` steps, ``c`` candidates per prompt.
 """
@@ -29,7 +29,7 @@ from glassformer.nn.cache import KVCache
 from glassformer.nn.norm import upcast
 
 IN_FLIGHT = 2  # steps that are launched before Python learns whether the oldest of them was the last
-BLOCK = 64  # slots that beams share are left alone in blocks of this many, so that captured steps can be used again
+BLOCK = 64  # the slots of a prompt, the same in all its beams, are not reordered: as many as are a multiple of this
 
 
 def beams_on_device(settings: GenerationSettings) -> bool:
@@ -47,7 +47,7 @@ class BeamState(StepState):
         super().__init__(decoder, cache, prompts * size, capacity)
         self.prompts, self.size, self.settings, self.since = prompts, size, settings, since
         device, shape = decoder.device, (prompts, size)
-        # Each step takes a slot; with more slots, history grows, too. Those before a capture also write into it.
+        # One entry of ``history`` per step; the warm-up steps before a capture write into it, too.
         steps = max(min(settings.max_new_tokens, capacity, decoder.model.max_length or capacity), WARM_UP)
         longs: dict[str, Any] = {"dtype": torch.long, "device": device}
         doubles: dict[str, Any] = {"dtype": torch.float64, "device": device}
@@ -63,16 +63,16 @@ class BeamState(StepState):
         self.sources = torch.zeros(prompts * size, **longs)  # rows
         self.length = torch.zeros(1, **longs)
         self.is_over = torch.zeros(prompts, dtype=torch.bool, device=device)
-        # The texts that ended, the best first: final score, step, beam that it continues, token, log-probability.
+        # The texts that ended, the best first: final score; step, parent beam, token and log-probability of their ends.
         self.finals = torch.zeros(shape, **doubles)
         self.ended = torch.zeros(*shape, 4, **doubles)
-        # How each step continued: beam, token, log-probability of each new beam.
+        # What each step chose: parent beam, token and log-probability of each new beam.
         self.history = torch.zeros(steps, *shape, 3, **doubles)
-        # For Python: whether all is over, and the first largest logit of each row that is no number.
+        # For Python: whether all searches are over; each row's largest logit, kept from the first that is not finite.
         self.report = torch.zeros(1 + prompts * size, **doubles)
 
     def start(self, longest: Sequence[int]) -> None:
-        """Begin with the first beam of each prompt: all beams are still the same prompt."""
+        """Start with one live beam per prompt: all its beams are still identical."""
         self.longest.copy_(torch.tensor(longest))
         divisors = [length_divisor(length, self.settings) for length in longest]
         self.longest_divisors.copy_(torch.tensor(divisors, dtype=torch.float64))
@@ -92,12 +92,12 @@ class BeamState(StepState):
                 getattr(self, name)[: len(value)].copy_(value)
 
     def step(self, model: Transformer) -> None:
-        """Let every row hold the beam that it continues, feed the new tokens, choose the next."""
+        """Reorder the cache so that each row continues its parent beam, feed the new tokens, choose the next ones."""
         self.cache.reorder(self.sources, since=self.since, beams=self.size)
         self.choose(self.feed(model))
 
     def choose(self, logits: Float[Tensor, "R V"]) -> None:
-        """Take the best continuations: those that end are kept with the texts, the others become the live beams."""
+        """Choose the best continuations: those that end join the ended texts, the others become the live beams."""
         wide = upcast(logits)
         highest = wide.amax(-1).double()
         self.report[1:] = torch.where(self.report[1:].isfinite(), highest, self.report[1:])
@@ -106,9 +106,9 @@ class BeamState(StepState):
         self.length += 1
         possible = scores > -torch.inf
         too_long = (self.length >= self.longest).unsqueeze(-1)  # A 1
-        # Not by isin, which makes many end tokens unique first, and waits for their number.
+        # Not by torch.isin: with many end tokens it calls unique, which synchronises with the GPU.
         ends = (token.unsqueeze(-1) == self.eos).any(-1) | too_long
-        # Those that end count among the first k; the k best others stay alive.
+        # A continuation that ends counts only if it is among the k best; the k best that do not end stay alive.
         step = (self.length - 1).double().expand_as(scores)
         self._keep_ended(scores, ends & possible, torch.stack((step, beam.double(), token.double(), own), -1))
         self._keep_alive(scores, ~ends & possible, torch.stack((beam.double(), token.double(), own), -1))
@@ -127,28 +127,28 @@ class BeamState(StepState):
         return beam, token, best.values, values.flatten(1).gather(-1, best.indices).double()
 
     def _keep_ended(
-        self, scores: Float64[Tensor, "A c"], ends: Bool[Tensor, "A c"], facts: Float64[Tensor, "A c 4"]
+        self, scores: Float64[Tensor, "A c"], ends: Bool[Tensor, "A c"], entries: Float64[Tensor, "A c 4"]
     ) -> None:
         """Keep the k best texts that ended; of equals, the earlier first."""
         k = self.size
-        counts = ends[:, :k] & ~self.is_over.unsqueeze(-1)
-        finals = (scores[:, :k] / self.divisors.index_select(0, self.length)).masked_fill(~counts, -torch.inf)
+        is_kept = ends[:, :k] & ~self.is_over.unsqueeze(-1)
+        finals = (scores[:, :k] / self.divisors.index_select(0, self.length)).masked_fill(~is_kept, -torch.inf)
         merged = torch.cat((self.finals, finals), -1)  # A 2k
         best, order = merged.sort(dim=-1, descending=True, stable=True)
-        every = torch.cat((self.ended, facts[:, :k]), 1)  # A 2k 4
+        ended = torch.cat((self.ended, entries[:, :k]), 1)  # A 2k 4
         self.finals.copy_(best[:, :k])
-        self.ended.copy_(every.gather(1, order[:, :k].unsqueeze(-1).expand(-1, -1, 4)))
+        self.ended.copy_(ended.gather(1, order[:, :k].unsqueeze(-1).expand(-1, -1, 4)))
 
     def _keep_alive(
-        self, scores: Float64[Tensor, "A c"], alive: Bool[Tensor, "A c"], facts: Float64[Tensor, "A c 3"]
+        self, scores: Float64[Tensor, "A c"], alive: Bool[Tensor, "A c"], entries: Float64[Tensor, "A c 3"]
     ) -> None:
-        """Make the k best others the live beams; unused beams repeat the first of them."""
+        """Make the k best that do not end the live beams; if there are fewer, the first fills up, with score −∞."""
         order = (~alive).long().sort(dim=-1, stable=True).indices[:, : self.size]  # A k, those alive first
         if order.shape[-1] < self.size:
             order = torch.cat((order, order[:, :1].expand(-1, self.size - order.shape[-1])), -1)
         is_used = self.order < alive.sum(-1, keepdim=True)  # A k
         order = torch.where(is_used, order, order[:, :1])
-        kept = facts.gather(1, order.unsqueeze(-1).expand(-1, -1, 3))  # A k 3
+        kept = entries.gather(1, order.unsqueeze(-1).expand(-1, -1, 3))  # A k 3
         self.scores.copy_(scores.gather(-1, order).masked_fill(~is_used, -torch.inf))
         self.history.index_copy_(0, self.length - 1, kept.unsqueeze(0))
         self.sources.copy_((kept[..., 0].long() + self.first_row).flatten())
@@ -177,8 +177,8 @@ def device_beam_search(
     assert is_done is None
     assert beams_on_device(settings)
     ids, mask = rectangle(prompts, decoder.device)  # (B, T)
-    most = min(settings.max_new_tokens, max(max_new))
-    cache, logits = decoder.begin(ids, mask, most)
+    max_steps = min(settings.max_new_tokens, max(max_new))
+    cache, logits = decoder.begin(ids, mask, max_steps)
     size, count = settings.beam_size, len(prompts)
     decoder.select(cache, [row for row in range(count) for _ in range(size)], range(count))
     logits = logits.repeat_interleave(size, 0)  # (R, V)
@@ -190,18 +190,18 @@ def device_beam_search(
         lambda like, capacity: BeamState(decoder, like, count, capacity, settings, since),
     )
     with closing(steps):
-        steps.begin(cache, most).start([min(settings.max_new_tokens, room) for room in max_new])
+        steps.begin(cache, max_steps).start([min(settings.max_new_tokens, limit) for limit in max_new])
         del cache  # its slots are in the static cache
         steps.state.choose(logits)
         pending = deque([Pending(steps.state.report)])
-        for _ in range(most - 1):
+        for _ in range(max_steps - 1):
             steps.run()
             pending.append(Pending(steps.state.report))
             if len(pending) == IN_FLIGHT and bool(pending.popleft().get()[0]):
                 break
         check_logits(steps.state.report[1:].unsqueeze(-1))
         state = steps.state
-        finals, ended, history = (x.tolist() for x in (state.finals, state.ended, state.history[:most]))
+        finals, ended, history = (x.tolist() for x in (state.finals, state.ended, state.history[:max_steps]))
     return [
         _best(number, prompts[number], max_new[number], finals[number], ended[number], history, settings)
         for number in range(count)
@@ -218,7 +218,7 @@ def _best(
     settings: GenerationSettings,
 ) -> list[GenerationOutput]:
     """Follow the best texts of one prompt back to their first tokens."""
-    texts = [(final, facts) for final, facts in zip(finals, ended, strict=True) if final > -torch.inf]
+    texts = [(final, entry) for final, entry in zip(finals, ended, strict=True) if final > -torch.inf]
     if not texts:
         raise NothingLeftError(f"no token is left to generate after {list(prompt)}.")
     if len(texts) < settings.top_beams:
@@ -232,10 +232,10 @@ def _best(
     for final, (step, beam, token, log_prob) in texts[: settings.top_beams]:
         tokens, log_probs, parent = [int(token)], [log_prob], int(beam)
         for earlier in range(int(step) - 1, -1, -1):
-            before, one, its_log_prob = history[earlier][number][parent]
-            tokens.append(int(one))
-            log_probs.append(its_log_prob)
-            parent = int(before)
+            grandparent, token, log_prob = history[earlier][number][parent]
+            tokens.append(int(token))
+            log_probs.append(log_prob)
+            parent = int(grandparent)
         why = ending(tokens[0], len(tokens), max_new, settings, None)
         assert why is not None
         none: list[list[Alternative]] = [[] for _ in tokens]  # alternatives

@@ -1,8 +1,8 @@
 """Greedy search and sampling with the choice of tokens on the device; the same texts as ``search.search_rows``.
 
-A step feeds the last tokens, chooses the next and keeps what Python needs to know of them: token, log-probability, and
-the largest logit, which shows damaged values. Python launches steps ahead of those whose tokens it fetches, so that the
-device never waits for it. Random numbers are those of each text's own stream, computed ahead of the steps.
+A step feeds the last tokens, chooses the next ones and stores what Python fetches: token, log-probability, and the
+largest logit, which shows NaN and infinities. Python launches the next step before it fetches the results of the last
+one, so that the device never waits. Random numbers come from each text's own stream, uploaded ahead of the steps.
 
 Shapes: ``R`` rows, ``V`` vocabulary, ``N`` numbers computed ahead.
 """
@@ -22,7 +22,7 @@ from glassformer.generation.search import (
     NewToken,
     SearchRow,
     SeededRNG,
-    invert,
+    inverse_cdf,
     most_probable,
     prefill_prompts,
     probs,
@@ -34,7 +34,7 @@ from glassformer.nn.cache import KVCache
 from glassformer.nn.norm import upcast
 
 IN_FLIGHT = 2  # steps that are launched before the results of the oldest of them are fetched
-UNIFORMS = 64  # random numbers per row that are computed at a time
+UNIFORMS = 64  # random numbers per row that are uploaded at a time
 
 
 def chooses_on_device(settings: GenerationSettings) -> bool:
@@ -51,7 +51,7 @@ class ChoiceState(StepState):
         self.samples = filters.settings.temperature > 0
         device = decoder.device
         self.uniforms = torch.zeros(rows, UNIFORMS, dtype=torch.float64, device=device)
-        self.used = torch.zeros(1, dtype=torch.long, device=device)  # numbers of ``uniforms``
+        self.used = torch.zeros(1, dtype=torch.long, device=device)  # how many of ``uniforms`` are used up
         self.results = torch.zeros(rows, 3, dtype=torch.float64, device=device)  # token, log-probability, largest logit
 
     def grow_from(self, smaller: StepState) -> None:
@@ -64,7 +64,7 @@ class ChoiceState(StepState):
     def set_uniforms(self, rng: SeededRNG, count: int) -> None:
         """Upload the next numbers of every row's stream, ``count`` or as many as there is room for."""
         rows = range(self.rows)
-        numbers = torch.stack([rng.roll(rows) for _ in range(min(count, UNIFORMS))], dim=1)  # R N
+        numbers = torch.stack([rng.uniform(rows) for _ in range(min(count, UNIFORMS))], dim=1)  # R N
         numbers = numbers.pin_memory() if self.uniforms.is_cuda else numbers
         self.uniforms[:, : numbers.shape[1]].copy_(numbers, non_blocking=True)
         self.used.zero_()
@@ -75,8 +75,8 @@ class ChoiceState(StepState):
         log_probs = torch.log_softmax(wide, -1)
         if self.samples:
             numbers = self.uniforms.index_select(1, self.used).squeeze(1)
-            # A row of NaN has no place for a number; it is reported when the results are fetched.
-            chosen = invert(probs(self.filters.warp(wide)), numbers)[0].clamp(max=wide.shape[-1] - 1)
+            # For a row of NaN the index is out of range; ``check_logits`` reports it when the results are fetched.
+            chosen = inverse_cdf(probs(self.filters.warp(wide)), numbers)[0].clamp(max=wide.shape[-1] - 1)
             self.used += 1
         else:
             chosen = most_probable(wide)
@@ -122,15 +122,15 @@ def device_rows(
     rng = None
     if settings.temperature:
         rng = SeededRNG([(settings.seed_of(row.prompt), row.sample) for row in rows])
-    # Searches share captured steps of one kind, which therefore names every setting that a step depends on.
+    # Searches of the same kind share captured steps, so the kind contains every setting that a step depends on.
     kind = ("choice", len(rows), logits.dtype, *(getattr(settings, name) for name in ("temperature", *WARPERS)))
     steps = StepRunner(decoder, kind, lambda like, capacity: ChoiceState(decoder, like, len(rows), capacity, filters))
-    most = min(settings.max_new_tokens, max(max_new))
+    max_steps = min(settings.max_new_tokens, max(max_new))
     outputs: dict[tuple[int, int], GenerationOutput] = {}
     with closing(steps):
-        steps.begin(cache, most)
+        steps.begin(cache, max_steps)
         del cache  # its slots are in the static cache
-        for values in _results(steps, logits, most, rng):
+        for values in _results(steps, logits, max_steps, rng):
             chosen = zip(rows, values.tolist(), strict=True)
             live = [(row, numbers) for row, numbers in chosen if (row.prompt, row.sample) not in outputs]
             if not all(abs(log_prob) < torch.inf for _, (_, log_prob, _) in live):  # NaN compares false
@@ -139,20 +139,20 @@ def device_rows(
                 new = NewToken(row.prompt, row.sample, int(token), log_prob, [])
                 row.add(new, log_prob)
                 yield new
-            _take_out(rows, outputs, settings)
+            _collect_ended(rows, outputs, settings)
             if len(outputs) == len(rows):
                 break
     return [[outputs[number, sample] for sample in range(settings.samples)] for number in range(len(prompts))]
 
 
 def _results(
-    steps: StepRunner[ChoiceState], logits: Float[Tensor, "R V"], most: int, rng: SeededRNG | None
+    steps: StepRunner[ChoiceState], logits: Float[Tensor, "R V"], max_steps: int, rng: SeededRNG | None
 ) -> Generator[Float[Tensor, "R 3"], None, None]:
-    """Yield what each step chose, the first from the logits of the prompt; steps are launched ahead of that."""
+    """Yield the results of each step, the first from the prompt's logits; launch steps before they are needed."""
     pending: deque[Pending] = deque()
-    for step in range(most):
+    for step in range(max_steps):
         if rng is not None and step % UNIFORMS == 0:
-            steps.state.set_uniforms(rng, most - step)
+            steps.state.set_uniforms(rng, max_steps - step)
         if step == 0:
             steps.state.choose(logits)
         else:
@@ -164,10 +164,10 @@ def _results(
         yield pending.popleft().get()
 
 
-def _take_out(
+def _collect_ended(
     rows: Sequence[SearchRow], outputs: dict[tuple[int, int], GenerationOutput], settings: GenerationSettings
 ) -> None:
-    """Note the outputs of the rows that have ended."""
+    """Add the outputs of the rows that have just ended."""
     for row in rows:
         if (row.prompt, row.sample) not in outputs and (ended := row.ended(settings, None)) is not None:
             outputs[row.prompt, row.sample] = row.output(ended)

@@ -173,8 +173,8 @@ def search_rows(
     ``max_new``: how many tokens may follow each prompt before the model's positions end.
     """
     cache, logits, rows = prefill_prompts(decoder, prompts, max_new, settings)
-    most = min(settings.max_new_tokens, max(max_new))
-    with closing(LogitsSteps(decoder, cache, logits, most)) as steps:
+    max_steps = min(settings.max_new_tokens, max(max_new))
+    with closing(LogitsSteps(decoder, cache, logits, max_steps)) as steps:
         return (yield from _search_rows(steps, logits, rows, len(prompts), settings, is_done))
 
 
@@ -214,7 +214,7 @@ def _search_rows(
         for row, (token, score) in zip(rows, choose(logits, rows, step), strict=True):
             row.add(token, score)
             yield token
-        # Take out the rows that have ended.
+        # Remove the rows that have ended.
         ends = [row.ended(settings, is_done) for row in rows]
         for row, ended in zip(rows, ends, strict=True):
             if ended is not None:
@@ -275,8 +275,8 @@ class Chooser:
         if self.rng is None:
             return most_probable(scores)
         check_logits(scores)  # NaN has no probabilities
-        rolls = self.rng.roll([self.numbers[row.prompt, row.sample] for row in rows])
-        return draw(probs(self.filters.warp(scores)), rolls)
+        uniforms = self.rng.uniform([self.numbers[row.prompt, row.sample] for row in rows])
+        return draw(probs(self.filters.warp(scores)), uniforms)
 
 
 def alternatives(log_probs: Float[Tensor, "R V"], count: int) -> list[list[Alternative]]:
@@ -318,7 +318,7 @@ class SeededRNG:
         self._streams = [f"{seed} {sample}" for seed, sample in streams]
         self._used = [0] * len(self._streams)
 
-    def roll(self, rows: Sequence[int]) -> Float64[Tensor, "R"]:
+    def uniform(self, rows: Sequence[int]) -> Float64[Tensor, "R"]:
         """Return the next number in [0, 1) of each of the streams ``rows``, on the CPU."""
         return torch.tensor([self._next(row) for row in rows], dtype=torch.float64)
 
@@ -338,13 +338,13 @@ def draw(probs: Float[Tensor, "R V"], uniforms: Float64[Tensor, "R"]) -> Int[Ten
     """
     if not bool(((uniforms >= 0) & (uniforms < 1)).all()):
         raise ValueError(f"sampling needs numbers of at least 0 and below 1, got {uniforms.tolist()}.")
-    tokens, total = invert(probs, uniforms.to(probs.device))
+    tokens, total = inverse_cdf(probs, uniforms.to(probs.device))
     if not bool((total > 0).all()):
         raise ValueError("a row has no token with a probability above 0, or one that is not a number.")
     return tokens
 
 
-def invert(
+def inverse_cdf(
     probs: Float[Tensor, "R V"], uniforms: Float64[Tensor, "R"]
 ) -> tuple[Int[Tensor, "R"], Float64[Tensor, "R"]]:
     """Return ``draw``'s tokens and the sum of each row's probabilities, unchecked: a check would wait for a GPU."""
@@ -364,7 +364,7 @@ def largest(scores: Float[Tensor, "... V"], count: int) -> tuple[Float[Tensor, "
     """
     vocabulary = scores.shape[-1]
     pieces = vocabulary // PIECE
-    if pieces <= 2 * count or not (scores.device.type == "cpu" or step_kernels.captures(scores)):
+    if pieces <= 2 * count or not (scores.device.type == "cpu" or step_kernels.capturing(scores)):
         top = scores.topk(min(count, vocabulary), dim=-1)
         return top.values, top.indices
     whole = pieces * PIECE
@@ -425,6 +425,6 @@ def sample_stream(
     tokens = prompt
     while True:
         logits = model(tokens[None, -context_length:])[:, -1]
-        token = sample_next(logits, rng.roll([0]), temperature=temperature, top_k=top_k)
+        token = sample_next(logits, rng.uniform([0]), temperature=temperature, top_k=top_k)
         tokens = torch.cat((tokens, token))[-context_length:]
         yield int(token)

@@ -67,7 +67,7 @@ class Draft(Protocol):
         """Start a new text; ``source``: the ids for the encoder of an encoder-decoder."""
 
     def propose(self, row: SearchRow, max_new: int, rng: SeededRNG) -> Proposal:
-        """At most ``max_new`` tokens to follow the row's history, sampled with numbers of ``rng.roll([0])``."""
+        """At most ``max_new`` tokens to follow the row's history, sampled with numbers of ``rng.uniform([0])``."""
 
 
 def accept(
@@ -184,10 +184,10 @@ class _Verifier:
 
     def _choose(self, p: Float[Tensor, "1 V"], draft: int | None, q: Float[Tensor, "V"] | None) -> tuple[bool, int]:
         if draft is None:
-            return False, int(draw(p, self.rng.roll([0])))
+            return False, int(draw(p, self.rng.uniform([0])))
         drafts = torch.tensor([draft], device=p.device)
         q = F.one_hot(drafts, p.shape[-1]).to(p.dtype) if q is None else q.unsqueeze(0).to(p.device)
-        is_accepted, token = accept(p, q, drafts, self.rng.roll([0, 0]).unsqueeze(0))
+        is_accepted, token = accept(p, q, drafts, self.rng.uniform([0, 0]).unsqueeze(0))
         return bool(is_accepted), int(token)
 
 
@@ -255,7 +255,7 @@ class ModelDraft:
         draft: list[int] = []
         q_of_each = []
         while (q := self._probs(logits, row, draft)) is not None:
-            draft.append(int(draw(q, rng.roll([0]))))
+            draft.append(int(draw(q, rng.uniform([0]))))
             q_of_each.append(q)
             if len(draft) == max_new or draft[-1] in self._filters.settings.eos:
                 break

@@ -2,7 +2,7 @@
 
 On a GPU, a step of a small model takes less time than Python needs to launch its few hundred kernels. With a static
 cache (``nn.kernels.static_cache``) every step launches the same kernels on the same buffers, so they can be recorded
-once and then be launched together. ``Decoding`` names the ways:
+once and then be launched together. The values of ``Decoding``:
 
 * ``dynamic``: a cache that grows; kernels launched one by one. Works for every model and every search.
 * ``static``: a cache of fixed size, tokens chosen on the device where the search allows it; kernels launched one by
@@ -40,7 +40,7 @@ from glassformer.nn.kernels.step_kernels import step_kernels
 from glassformer.nn.observer import ModelKey, is_observed
 
 DECODINGS = get_args(Decoding)
-MOST_KEPT = 4  # captured steps that are kept per model; each holds a cache
+MAX_KEPT = 4  # captured steps that are kept per model; each holds a cache
 MEMORY_SLOTS = 32  # ``memory`` (the encoder's output) is padded to a multiple of this many tokens
 ATTENTION_KINDS = ("flash", "mem_efficient", "cudnn", "math")  # of PyTorch's kernels
 WARM_UP = 2  # steps before the capture, in which libraries allocate what they need
@@ -119,21 +119,21 @@ class StepRunner(Generic[S]):
 
     Args:
         decoder: the model, and the encoder's output.
-        kind: what the step does with the logits; states of the same kind and sizes can be used for each other.
-        make: makes a state, not yet filled, for a cache and a number of slots.
+        kind: what the step does with the logits; states of the same kind and sizes are interchangeable.
+        make: makes an empty state for a cache and a number of slots.
     """
 
     def __init__(self, decoder: Decoder, kind: Hashable, make: Make[S]) -> None:
-        self._decoder, self._how, self._kind, self._make = decoder, decoder.decoding, kind, make
+        self._decoder, self._decoding, self._kind, self._make = decoder, decoder.decoding, kind, make
         self._captured: _Captured | None = None
         self._run: Callable[[], None]
         self._left = 0  # empty slots
         self.state: S
 
-    def begin(self, cache: KVCache, most: int) -> S:
-        """Return the state, filled from an ordinary cache, for ``most`` steps at most."""
+    def begin(self, cache: KVCache, max_steps: int) -> S:
+        """Return the state, filled from an ordinary cache, for up to ``max_steps`` steps."""
         # Compiling takes long, so it is done for all steps at once; captured steps grow when they must.
-        ahead = most if self._how == "compiled" else min(most, AHEAD)
+        ahead = max_steps if self._decoding == "compiled" else min(max_steps, AHEAD)
         self.state = self._take(cache, capacity_for(cache.length + ahead))
         self.state.fill(self._decoder, cache)
         self._left = self.state.capacity - cache.length
@@ -158,14 +158,14 @@ class StepRunner(Generic[S]):
 
     def _take(self, cache: KVCache, capacity: int) -> S:
         model = self._decoder.model
-        if self._how == "static" or (self._how == "compiled" and self._decoder.device.type != "cuda"):
+        if self._decoding == "static" or (self._decoding == "compiled" and self._decoder.device.type != "cuda"):
             state = self._make(cache, capacity)
-            step = compiled(state) if self._how == "compiled" else state.step
+            step = compiled(state) if self._decoding == "compiled" else state.step
             self._run = lambda: step(model)
             return state
         memory = None if self._decoder.memory is None else (len(self._decoder.memory), memory_slots(self._decoder))
-        key = (self._how, self._kind, capacity, memory, self._decoder.path, *layer_shapes(cache))
-        self._captured = _borrow(model, key) or _Captured(key, self._make(cache, capacity), model, self._how)
+        key = (self._decoding, self._kind, capacity, memory, self._decoder.path, *layer_shapes(cache))
+        self._captured = _borrow(model, key) or _Captured(key, self._make(cache, capacity), model, self._decoding)
         self._run = self._captured.graph.replay
         return self._captured.state  # type: ignore[return-value]  # the key has the kind
 
@@ -185,13 +185,14 @@ def compiled(state: StepState) -> Callable[[Transformer], None]:
 class _Captured:
     """A step as a CUDA graph, with the state that its kernels use and change."""
 
-    def __init__(self, key: Hashable, state: StepState, model: Transformer, how: Decoding) -> None:
+    def __init__(self, key: Hashable, state: StepState, model: Transformer, decoding: Decoding) -> None:
         self.key, self.state = key, state
         self.fingerprint = _fingerprint(model)
-        step = compiled(state) if how == "compiled" else state.step
-        self._step = step  # with it, constants and kernels that the graph uses would be freed
+        step = compiled(state) if decoding == "compiled" else state.step
+        self._step = step  # keeps alive the constants and kernels that the graph uses
         self._device = device = state.tokens.device
-        self._owner = self._user = torch.cuda.current_stream(device)  # that the state was made on; that replays it
+        # The stream on which the state was allocated, and the one that replays the graph.
+        self._owner = self._user = torch.cuda.current_stream(device)
         self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(device), _CAPTURING, step_kernels(model.fused):
@@ -201,7 +202,7 @@ class _Captured:
                 for _ in range(WARM_UP):  # the state holds nothing yet: it is filled after the capture
                     step(model)
                 stream.synchronize()
-                # Other threads may go on using the device. (torch.cuda.graph would also collect garbage.)
+                # Other threads may go on using the device. (torch.cuda.graph would also run the garbage collector.)
                 self.graph.capture_begin(capture_error_mode="thread_local")
                 try:
                     step(model)
@@ -209,16 +210,16 @@ class _Captured:
                     self.graph.capture_end()
             self._user.wait_stream(stream)
 
-    def lend(self) -> None:
-        """Let the current stream wait for what the last search launched, and be the one that replays the step."""
+    def acquire(self) -> None:
+        """Make the current stream the one that replays the step, after what the last search launched."""
         self._user = torch.cuda.current_stream(self._device)
         self._user.wait_event(self._done)
-        if self._user != self._owner:  # whose memory is else used again as soon as the state is freed
+        if self._user != self._owner:  # so that the memory of a freed state is not reused before this stream is done
             for tensor in self.state.tensors():
                 tensor.record_stream(self._user)
 
-    def take_back(self) -> None:
-        """Note when what the search launched is done; Python does not wait for it."""
+    def release(self) -> None:
+        """Record an event after what the search launched; Python does not wait for it."""
         self._done.record(self._user)
 
 
@@ -237,22 +238,22 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def _borrow(model: Transformer, key: Hashable) -> _Captured | None:
-    """Return a captured step that no other search uses; drop those from before the model changed."""
+    """Return a captured step that no other search uses; drop those captured before the model changed."""
     fingerprint = _fingerprint(model)
     with _KEEPING:
         kept = [step for step in _KEPT.get(model.model_key, []) if step.fingerprint == fingerprint]
         found = next((step for step in kept if step.key == key), None)
         _KEPT[model.model_key] = [step for step in kept if step is not found]
     if found is not None:
-        found.lend()
+        found.acquire()
     return found
 
 
 def _give_back(model: Transformer, captured: _Captured | None) -> None:
     if captured is not None:
-        captured.take_back()
+        captured.release()
         with _KEEPING:
-            _KEPT[model.model_key] = [*_KEPT.get(model.model_key, []), captured][-MOST_KEPT:]
+            _KEPT[model.model_key] = [*_KEPT.get(model.model_key, []), captured][-MAX_KEPT:]
 
 
 def release(model: Transformer) -> None:
@@ -264,22 +265,22 @@ def release(model: Transformer) -> None:
 def _fingerprint(model: Transformer) -> Hashable:
     """Return what the kernels of a step depend on.
 
-    These are switches of PyTorch, where the weights are, facts and plain attributes of all modules.
+    That is: PyTorch's backend flags, the storage of the weights, and the facts and plain attributes of all modules.
     """
-    parts: list[Hashable] = [_switches()]
+    parts: list[Hashable] = [_backend_flags()]
     for module in model.modules():
         parts.append(id(type(module)))
         for name, value in vars(module).items():
-            # In lists are the windows of the layers.
+            # (A list holds the windows of the layers.)
             is_plain = type(value) in (bool, int, float, str, list, tuple) or is_dataclass(value)
             if is_plain and name not in ("training", "_is_full_backward_hook"):
                 parts.append((name, repr(value)))
-        parts += [_place(x) for x in (*module._parameters.values(), *module._buffers.values()) if x is not None]
+        parts += [_storage_key(x) for x in (*module._parameters.values(), *module._buffers.values()) if x is not None]
     return tuple(parts)
 
 
-def _switches() -> Hashable:
-    """Return the switches of the process by which PyTorch chooses kernels."""
+def _backend_flags() -> Hashable:
+    """Return the flags of this process by which PyTorch chooses kernels."""
     cuda = torch.backends.cuda
     products = (
         "fp32_precision",  # also set by set_float32_matmul_precision, which cannot be read once this one was set
@@ -296,15 +297,16 @@ def _switches() -> Hashable:
     )
 
 
-def _place(x: Tensor) -> Hashable:
+def _storage_key(x: Tensor) -> Hashable:
+    """Return what a kernel that was recorded with this tensor depends on."""
     return x.data_ptr(), x.shape, x.stride(), x.dtype, x.device
 
 
-# ---- which way is possible
+# ---- the choice of decoding
 
 
 def choose_decoding(model: Transformer, decoding: Decoding, why_dynamic: str | None = None) -> Decoding:
-    """Return how to run the steps of a search: ``auto`` becomes one of the others, and what is impossible an error.
+    """Return how to run the steps of a search: resolve ``auto``, and raise an error for what is impossible.
 
     ``why_dynamic``: why the search needs a cache that grows and shrinks, if it does.
     """
@@ -335,14 +337,14 @@ def why_not_captured(model: Transformer, decoding: Decoding) -> str | None:
     if torch.is_autocast_enabled(device.type):
         return "torch.autocast is on"
     if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
-        return "a torch mode sees each operation in Python"
+        return "a torch dispatch or function mode sees each operation in Python"
     if any(type(tensor.data) is not Tensor for tensor in tensors):
         return "the weights are not plain tensors"
     return _python_in(model.modules())
 
 
 def _python_in(modules: Iterable[nn.Module]) -> str | None:
-    """Return what would run in Python at every step: hooks, modules of others, replaced methods."""
+    """Return what must run in Python at every step: hooks, modules of other libraries, replaced methods."""
     if has_global_hooks():
         return "hooks of all modules (global hooks) are called at each step"
     for module in modules:
@@ -366,10 +368,10 @@ def memory_slots(decoder: Decoder) -> int:
 class LogitsSteps:
     """Feeds tokens step by step and returns logits. Rows that have ended stay in the batch; their logits are ignored.
 
-    Dynamically, a step is the decoder's own and rows that have ended leave the cache.
+    With ``decoding="dynamic"`` a step is ``Decoder.step``, and rows that have ended leave the cache.
     """
 
-    def __init__(self, decoder: Decoder, cache: KVCache, logits: Float[Tensor, "B V"], most: int) -> None:
+    def __init__(self, decoder: Decoder, cache: KVCache, logits: Float[Tensor, "B V"], max_steps: int) -> None:
         self._decoder, self._cache = decoder, cache
         self._steps: StepRunner[LogitsState] | None = None
         if decoder.decoding != "dynamic":
@@ -379,7 +381,7 @@ class LogitsSteps:
                 ("logits", rows, logits.dtype),
                 lambda like, capacity: LogitsState(decoder, like, rows, capacity, logits),
             )
-            self._steps.begin(cache, most)
+            self._steps.begin(cache, max_steps)
             self._rows = torch.arange(rows, device=decoder.device)
 
     def select(self, alive: list[int]) -> None:
@@ -400,6 +402,6 @@ class LogitsSteps:
         return logits if len(self._rows) == len(logits) else logits[self._rows]
 
     def close(self) -> None:
-        """Keep what can be used again."""
+        """Keep the captured step for other searches."""
         if self._steps is not None:
             self._steps.close()

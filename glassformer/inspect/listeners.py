@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from glassformer import config
 from glassformer.loaded import Loaded
 from glassformer.models.transformer import HasTransformer, Transformer, transformer_of
-from glassformer.nn.observer import Observer, PartCall, thread_watches
+from glassformer.nn.observer import Observer, PartCall, thread_observers
 
 PARTS = ("embed", "encoder", "target_embed", "decoder", "head")  # of a model, in the order in which they run
 Hook = Callable[[str, Tensor], Tensor]  # the name of a value and the value; returns it, or its replacement
@@ -237,15 +237,15 @@ _LOCK = threading.Lock()  # a listener may be removed by another thread than its
 def attached(model: AnyModel, make: Callable[[Transformer], Listener]) -> Iterator[Transformer]:
     """Attach the listener that ``make`` returns for a model; yield the model. Nothing remains afterwards."""
     transformer = _as_transformer(model)
-    listener, watches, key = make(transformer), thread_watches(), transformer.model_key
+    listener, observers, key = make(transformer), thread_observers(), transformer.model_key
 
     def change(find: Callable[[list[Listener]], list[Listener]]) -> None:
         with _LOCK:
-            before = watches.get(key)
+            before = observers.get(key)
             after = find(before.listeners if isinstance(before, _Listening) else [])
-            watches[key] = _Listening(after)
+            observers[key] = _Listening(after)
             if not after:
-                del watches[key]
+                del observers[key]
 
     change(lambda before: [*before, listener])
     try:

@@ -1,4 +1,4 @@
-"""Weights in one byte a number, for inference: the linear layers of a model, replaced by ``QuantizedLinear``."""
+"""Int8 or fp8 weights for inference: the linear layers of a model, replaced by ``QuantizedLinear``."""
 
 from typing import get_args
 

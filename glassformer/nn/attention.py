@@ -2,8 +2,8 @@
 
 The argument ``path`` chooses between two implementations: ``eager`` is the formula, readable, and can return its
 weights; ``sdpa`` calls fused kernels: PyTorch's, and in captured steps our Triton kernels (``step_kernels``). Sliding
-windows are computed block by block (``windows``), packed documents as ragged sequences (``packed``). Tests check that
-both implementations agree.
+windows are computed block by block (``windows``), packed documents as variable-length sequences (``packed``). Tests
+check that both implementations agree.
 
 Shapes: ``T`` queries, ``S`` keys, ``K`` width of a head, ``V`` width of a value, ``H`` heads, ``G`` key/value heads
 (each serves H / G query heads), ``...`` any leading axes.
@@ -21,7 +21,7 @@ from torch import Tensor
 from glassformer.config.checks import check_choice, check_probability
 from glassformer.config.options import AttentionPath as AttentionPath
 from glassformer.nn.kernels import step_kernels
-from glassformer.nn.kernels.packed import PackedMask, attend_packed, takes_packed
+from glassformer.nn.kernels.packed import PackedMask, attend_packed, use_packed
 from glassformer.nn.kernels.windows import WindowMask, attend_in_window, has_blocks, make_window_mask
 from glassformer.nn.masks import DenseMask, Mask, as_mask
 from glassformer.nn.norm import upcast, without_autocast
@@ -115,12 +115,12 @@ def _resolve_parts(
 ) -> AnyMask | None:
     """Return a window and nothing else as blocks, where kernels take them; else blocks and documents as booleans."""
     if isinstance(mask, WindowMask | PackedMask):
-        is_taken = by_kernels and (isinstance(mask, WindowMask) or takes_packed(q, k, v, dropout))
+        is_taken = by_kernels and (isinstance(mask, WindowMask) or use_packed(q, k, v, dropout))
         return mask if is_taken else DenseMask(mask.dense((*q.shape[:-1], k.shape[-2]), q.device))
     if not by_kernels or not isinstance(mask, Mask) or mask.window is None:
         return mask
-    takes_blocks = mask.keys is None and mask.pairs is None and has_blocks(mask, q.shape[-2], k.shape[-2])
-    return make_window_mask(mask, q.shape[-2], q.device) if takes_blocks else mask
+    use_blocks = mask.keys is None and mask.pairs is None and has_blocks(mask, q.shape[-2], k.shape[-2])
+    return make_window_mask(mask, q.shape[-2], q.device) if use_blocks else mask
 
 
 def _make_dense(q: Tensor, k: Tensor, v: Tensor, mask: Mask | Tensor | None, *, keep_causal: bool) -> DenseMask | None:
@@ -202,7 +202,7 @@ def _fused(
         out = attend_in_window(q, k, v, attn_mask, scale, dropout)
     elif isinstance(attn_mask, PackedMask):
         out = attend_packed(q, k, v, attn_mask, scale)
-    elif attn_mask is not None and step_kernels.takes_attend(q, k, v, attn_mask):
+    elif attn_mask is not None and step_kernels.use_attend(q, k, v, attn_mask):
         out = step_kernels.attend(q, k, v, attn_mask, scale)
     elif heads == groups:
         out = F.scaled_dot_product_attention(q, k, v, attn_mask, dropout, is_causal, scale=scale)

@@ -121,7 +121,7 @@ class FeedForward(nn.Module):
         # Expand to the hidden width. The gate is computed first: its pre-activation is freed before up(x) is allocated.
         if self.gate is None:
             hidden = activated(self.up(x), activation)  # ... f
-        elif torch.compiler.is_compiling() or step_kernels.captures(x):
+        elif torch.compiler.is_compiling() or step_kernels.capturing(x):
             gate, up = joint_linear(x, (self.gate, self.up))
             hidden = gated(activated(gate, activation), up)  # ... f
         else:

@@ -35,11 +35,11 @@ def linear(
             bias = bias.to(weight.dtype)
         if x.is_cuda:
             biases = [] if bias is None else [bias]
-            if step_kernels.takes_matvec(x, [weight], biases):
+            if step_kernels.use_matvec(x, [weight], biases):
                 return step_kernels.matvec(x, [weight], biases, [])
-            if step_kernels.takes_transposed(x, weight):
+            if step_kernels.use_transposed(x, weight):
                 return step_kernels.transposed_linear(x, weight, bias)
-        product = operators.onednn_linear if operators.takes_onednn(x, weight, bias) else operators.linear
+        product = operators.onednn_linear if operators.use_onednn(x, weight, bias) else operators.linear
         return product(x, weight, bias)
     # The same as einsum(x, W, "... d_in, d_out d_in -> ... d_out"), written as one matrix product because its
     # backward then yields W's gradient in W's own memory order, without a transposing copy.

@@ -18,9 +18,9 @@ from glassformer.config.checks import check_positive
 
 
 def align_left(tensor: Tensor, axes: int, *, trailing: int) -> Tensor:
-    """Give ``tensor`` ``axes`` axes by inserting axes of size 1 before its last ``trailing``.
+    """Insert axes of size 1 before the last ``trailing`` ones, so that ``tensor`` has ``axes`` axes.
 
-    A tensor that has the trailing axes alone stays as it is: ordinary broadcasting is right for it.
+    A tensor that has only the trailing axes stays as it is: ordinary broadcasting is right for it.
     """
     if tensor.ndim == trailing:
         return tensor
@@ -77,9 +77,9 @@ class Mask:
         unlimited = self.window is None or self.window >= keys
         return self.causal and unlimited and self.keys is None and self.pairs is None
 
-    def dense(self, scores: Sequence[int], device: torch.device | None = None) -> Bool[Tensor, "... T S"]:
+    def dense(self, score_shape: Sequence[int], device: torch.device | None = None) -> Bool[Tensor, "... T S"]:
         """Return the booleans for scores of shape ``(..., T, S)``: as ``(T, S)``, or with all axes, some of size 1."""
-        axes, (queries, keys) = len(scores), scores[-2:]
+        axes, (queries, keys) = len(score_shape), score_shape[-2:]
         allowed = torch.ones(1, 1, dtype=torch.bool, device=device).expand(queries, keys)  # T S
         # Causal and window masks depend on the distance j − i alone.
         if self.causal or self.window is not None:
@@ -92,9 +92,9 @@ class Mask:
         # Padding is the same for all queries, and for all heads unless it has an axis for them.
         if self.keys is not None:
             token_mask = _align(self.keys, axes - 1, trailing=1).unsqueeze(-2)  # ... 1 S
-            allowed = allowed & _fit(token_mask, scores, self.keys)
+            allowed = allowed & _fit(token_mask, score_shape, self.keys)
         if self.pairs is not None:
-            allowed = allowed & _fit(_align(self.pairs, axes, trailing=2), scores, self.pairs)
+            allowed = allowed & _fit(_align(self.pairs, axes, trailing=2), score_shape, self.pairs)
         return allowed
 
     def zero_padding(self, x: Float[Tensor, "... S D"]) -> Float[Tensor, "... S D"]:
@@ -112,26 +112,28 @@ class Mask:
 
 @dataclass(frozen=True, eq=False)
 class DenseMask:
-    """A mask made once for many layers, for inputs whose padding holds finite numbers.
+    """A mask as booleans, made once for all layers; it does not replace NaN in padding, as ``Mask.zero_padding`` does.
 
-    ``causal`` replaces the triangle of booleans where kernels need no tensor; T equals S then.
+    ``causal`` stands for the triangle of booleans where kernels need no tensor; then T equals S.
     """
 
     allowed: Bool[Tensor, "... T S"] | None = None
     causal: bool = False
 
 
-def resolve(mask: Mask, scores: Sequence[int], device: torch.device | None, *, keep_causal: bool) -> DenseMask | None:
+def resolve(
+    mask: Mask, score_shape: Sequence[int], device: torch.device | None, *, keep_causal: bool
+) -> DenseMask | None:
     """Make ``mask`` dense for scores of shape ``(..., T, S)``; None where it hides nothing.
 
     ``keep_causal``: return a plain causal mask as the flag ``causal``, for kernels that have such a flag.
     """
-    queries, keys = scores[-2:]
+    queries, keys = score_shape[-2:]
     if mask.is_only_causal(keys) and (queries == 1 or (keep_causal and queries == keys)):
         return None if queries == 1 else DenseMask(causal=True)
     if not mask.causal and mask.window is None and mask.keys is None and mask.pairs is None:
         return None
-    return DenseMask(mask.dense(scores, device))
+    return DenseMask(mask.dense(score_shape, device))
 
 
 def as_mask(mask: object) -> Mask | None:
@@ -187,12 +189,12 @@ def _both(a: Tensor | None, b: Tensor | None, *, trailing: int) -> Tensor | None
     return left & right
 
 
-def _fit(tensor: Tensor, scores: Sequence[int], original: Tensor) -> Tensor:
-    if not fits(tensor.shape, scores):
-        queries, keys = scores[-2:]
+def _fit(tensor: Tensor, score_shape: Sequence[int], original: Tensor) -> Tensor:
+    if not fits(tensor.shape, score_shape):
+        queries, keys = score_shape[-2:]
         raise ValueError(
             f"the mask of shape {tuple(original.shape)} does not fit {queries} queries and {keys} keys, scores "
-            f"{tuple(scores)}. A mask ends in (queries, keys); for padding, (batch, keys), use "
+            f"{tuple(score_shape)}. A mask ends in (queries, keys); for padding, (batch, keys), use "
             f"masks.padding(token_mask)."
         )
     return tensor

@@ -56,7 +56,7 @@ def loses_gradient_sums(x: Tensor, *parameters: Tensor | None) -> bool:
 
 def rms_norm(x: Float[Tensor, "... d"], weight: Float[Tensor, "d"], eps: float) -> Float[Tensor, "... d"]:
     """x / √(mean(x²) + eps) · weight."""
-    if x.is_cuda and step_kernels.captures(x):
+    if x.is_cuda and step_kernels.capturing(x):
         return step_kernels.normalise(x, weight, None, eps, centre=False)
     return (_divide_by_rms(upcast(x), eps) * weight).to(x.dtype)
 
@@ -77,7 +77,7 @@ def layer_norm(
     # an account predict the memory of each.
     if fused and not (x.dtype == weight.dtype and loses_gradient_sums(x, weight, bias)):
         if x.dtype == weight.dtype and (bias is None or bias.dtype == x.dtype) and not is_autocast(x):
-            if x.is_cuda and step_kernels.captures(x):
+            if x.is_cuda and step_kernels.capturing(x):
                 return step_kernels.normalise(x, weight, bias, eps, centre=True)
             return operators.layer_norm(x, weight.shape, weight, bias, eps)
         # Mixed dtypes: bring all tensors to one; autocast would return float32.

@@ -68,25 +68,25 @@ class PartCall:
     path: str = "sdpa"
 
 
-Watch = Callable[[PartCall], Observer | None]  # a call of a part to the observer of that part
+FindObserver = Callable[[PartCall], Observer | None]  # returns the observer of the part that is called
 
 
 class _Thread(threading.local):
     def __init__(self) -> None:
-        self.watches: dict[ModelKey, Watch] = {}
+        self.observers: dict[ModelKey, FindObserver] = {}
 
 
 _THREAD = _Thread()
 
 
-def thread_watches() -> dict[ModelKey, Watch]:
+def thread_observers() -> dict[ModelKey, FindObserver]:
     """Return the table of the models that this thread observes."""
-    return _THREAD.watches
+    return _THREAD.observers
 
 
 def is_observed(model: HasModelKey) -> bool:
     """Whether this thread observes a model."""
-    return not torch.compiler.is_compiling() and model.model_key in _THREAD.watches
+    return not torch.compiler.is_compiling() and model.model_key in _THREAD.observers
 
 
 def observer_of(
@@ -95,15 +95,15 @@ def observer_of(
     """Return the observer of a part of a model for a call in this thread, if there is one; see ``PartCall``."""
     if torch.compiler.is_compiling():
         return None
-    watch = _THREAD.watches.get(model.model_key)
-    return None if watch is None else watch(PartCall(part, tokens, cached, path))
+    find = _THREAD.observers.get(model.model_key)
+    return None if find is None else find(PartCall(part, tokens, cached, path))
 
 
 @contextmanager
 def unobserved() -> Iterator[None]:
-    """Calls of this thread inside are neither seen nor changed."""
-    before, _THREAD.watches = _THREAD.watches, {}
+    """Hide this thread's calls in the ``with`` block from observers, which neither see nor change their values."""
+    before, _THREAD.observers = _THREAD.observers, {}
     try:
         yield
     finally:
-        _THREAD.watches = before
+        _THREAD.observers = before

@@ -49,7 +49,7 @@ class RotaryAngles:
 
     def apply_rotary(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
         """Rotate each pair (a, b) of ``x`` to (a·cos − b·sin, a·sin + b·cos), in at least float32."""
-        if x.ndim == 4 and x.shape[1] == 1 and self.cos.ndim == 4 and step_kernels.captures(x):
+        if x.ndim == 4 and x.shape[1] == 1 and self.cos.ndim == 4 and step_kernels.capturing(x):
             return step_kernels.rotate(x, self.cos, self.sin, halves=self.pairing == "halves")
         # Partial rotary: only the first 2 · P dimensions rotate.
         rotary_width = 2 * self.cos.shape[-1]

@@ -225,8 +225,8 @@ class ClassificationJob(Job[LabelledRecord]):
 
     def _predict(self, loaded: Loaded, rows: Sequence[LabelledRecord]) -> list[Classified]:
         texts = [row.text if row.second is None else (row.text, row.second) for row in rows]
-        several = self.options.kind != "one"
-        return classify(as_trained(loaded), texts, several=several, truncate="right", batch_size=BATCH_SIZE)
+        multi_label = self.options.kind != "one"
+        return classify(as_trained(loaded), texts, multi_label=multi_label, truncate="right", batch_size=BATCH_SIZE)
 
     def metrics(self, run: RunContext, loaded: Loaded, rows: Sequence[LabelledRecord]) -> dict[str, float]:
         """Return accuracy and macro F1; for several labels, micro and macro F1; for numbers, their correlations."""

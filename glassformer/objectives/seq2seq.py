@@ -46,7 +46,7 @@ from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.vocabularies import Vocabulary, set_template
 
 NEEDS = ModelRequirement("SequenceToSequence", LMHead, families=("encoder-decoder",))
-MOST_TASKS = 20  # with more, the words before colons are not taken for names of tasks
+MAX_TASKS = 20  # with more, the words before colons are not taken for names of tasks
 Metric = Literal["translation", "summaries", "exact"]
 START, END = "<s>", "</s>"
 
@@ -257,7 +257,7 @@ def score_texts(
         return bleu(generated, references, tokenize=tokenize).metrics() | chrf(generated, references).metrics()
     scores = {"exact match": exact_match(generated, references)}
     tasks = Counter(row.source.partition(": ")[0] for row in rows if ": " in row.source)
-    for task in sorted(tasks) if 1 < len(tasks) <= MOST_TASKS else []:
+    for task in sorted(tasks) if 1 < len(tasks) <= MAX_TASKS else []:
         numbers = [n for n, row in enumerate(rows) if row.source.startswith(f"{task}: ")]
         scores[f"exact match of {task}"] = exact_match(
             [generated[n] for n in numbers], [references[n] for n in numbers]

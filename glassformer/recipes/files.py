@@ -32,7 +32,7 @@ def ending_of(file: str) -> str:
     return Path(file.removesuffix(".gz")).suffix
 
 
-def settle_format(page: dict[str, Any], changed: Collection[str], *, is_default: bool) -> str | None:
+def infer_format(page: dict[str, Any], changed: Collection[str], *, is_default: bool) -> str | None:
     """Set ``data.format`` from the endings of the files unless the user stated it; return a note on it.
 
     A format that comes from a change or from the files brings its own separator and quotes: those of the recipe are for
@@ -43,7 +43,7 @@ def settle_format(page: dict[str, Any], changed: Collection[str], *, is_default:
         changed: the keys of the changes.
         is_default: the format of the page is only a default, because the user did not write the page.
     """
-    note = _settle_format(page, changed, is_default=is_default)
+    note = _infer_format(page, changed, is_default=is_default)
     data = page.get("data")
     if isinstance(data, dict):
         for name, formats in _OF_FORMAT.items():
@@ -56,7 +56,7 @@ def settle_format(page: dict[str, Any], changed: Collection[str], *, is_default:
     return note
 
 
-def _settle_format(page: dict[str, Any], changed: Collection[str], *, is_default: bool) -> str | None:
+def _infer_format(page: dict[str, Any], changed: Collection[str], *, is_default: bool) -> str | None:
     data = page.get("data")
     if not isinstance(data, dict) or "data" in changed:
         return None
@@ -188,7 +188,7 @@ def read_recipe(
     changed = {path for path, _ in pairs}
     followed = [_fit_warmup(page, changed, steps)]
     try:
-        followed.append(settle_format(page, changed, is_default=str(source) in recipe_names()))
+        followed.append(infer_format(page, changed, is_default=str(source) in recipe_names()))
     except (TypeError, ValueError) as error:
         raise _about(name, error) from error
     if notes is not None:

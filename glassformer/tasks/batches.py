@@ -37,7 +37,7 @@ BATCH_TOKENS = 2048
 GPU_BATCH_TOKENS = 32_768  # where no logits of a vocabulary are made; fewer leave a large GPU waiting for its CPU
 PADDING_SHARE = 16  # at most 1/16 of the tokens of a batch is padding: more would cost more than another batch
 PACKED_PADDING_SHARE = 2  # at most 1/2 where padding is not computed (packed rows) and only takes memory
-MOST_SPECIAL = 4  # special tokens around a text, at most: a longer row has tokens of its text
+MAX_SPECIAL = 4  # special tokens around a text, at most: a longer row has tokens of its text
 ENCODED_TEXTS = 1024  # texts that the tokenizer encodes at once: its own form of them takes much memory
 
 Pair = tuple[str, str]
@@ -117,7 +117,7 @@ def text_rows(tokenizer: Tokenizer, texts: Sequence[str], longest: int | None, t
         part = texts[first : first + ENCODED_TEXTS]
         for text, encoding in zip(part, tokenizer.backend.encode_batch(list(part)), strict=True):
             ids = encoding.ids
-            is_plain = len(ids) > MOST_SPECIAL and ids[0] != ids[1] and ids[-1] != ids[-2]
+            is_plain = len(ids) > MAX_SPECIAL and ids[0] != ids[1] and ids[-1] != ids[-2]
             if is_plain and (longest is None or len(ids) <= longest):
                 rows.append(TaskRow(ids, encoding.type_ids))
             else:

@@ -49,7 +49,7 @@ def classify(  # type: ignore[overload-overlap]  # a str is a Sequence[str]; the
     loaded: Loaded,
     texts: str,
     *,
-    several: bool = False,
+    multi_label: bool = False,
     truncate: Side | None = None,
     batch_size: int | None = None,
     progress: Progress | None = None,
@@ -61,7 +61,7 @@ def classify(
     loaded: Loaded,
     texts: Sequence[str | Pair],
     *,
-    several: bool = False,
+    multi_label: bool = False,
     truncate: Side | None = None,
     batch_size: int | None = None,
     progress: Progress | None = None,
@@ -72,7 +72,7 @@ def classify(
     loaded: Loaded,
     texts: str | Sequence[str | Pair],
     *,
-    several: bool = False,
+    multi_label: bool = False,
     truncate: Side | None = None,
     batch_size: int | None = None,
     progress: Progress | None = None,
@@ -82,27 +82,27 @@ def classify(
     Args:
         loaded: a model with a head of the kind classify or pair, and its tokenizer.
         texts: one text, which gives one result, or a list of texts or pairs (text, text).
-        several: any number of labels may be right: each has a probability of its own (sigmoid). Otherwise exactly one
-            is right, and the probabilities add up to 1 (softmax).
+        multi_label: any number of labels may apply, each with a probability of its own (sigmoid). Otherwise exactly one
+            applies, and the probabilities add up to 1 (softmax).
         truncate: the side on which to cut texts that are too long, of a pair the longer first; None: an error.
         batch_size: texts per batch; None: by their tokens, see ``tasks.batches``.
         progress: called with the number done and the total.
     """
     check_can(loaded, "classify")
     if isinstance(texts, str):
-        return classify(loaded, [texts], several=several, truncate=truncate, batch_size=batch_size, progress=progress)[
-            0
-        ]
+        return classify(
+            loaded, [texts], multi_label=multi_label, truncate=truncate, batch_size=batch_size, progress=progress
+        )[0]
     check_texts(loaded, texts, check_text_or_pair)
     model = loaded.model
     head = model.config.head
     assert isinstance(head, TaskHead)
-    if len(head.labels) == 1 and not several:
+    if len(head.labels) == 1 and not multi_label:
         raise SettingError(
             "the only label, {}, would always have probability 1. Set {} for yes or no; "
             "the output of a regression head is the label's score.",
             repr(head.labels[0]),
-            Setting("several", True),
+            Setting("multi_label", True),
         )
     # Tokens of the texts, truncated if allowed.
     for number, text in enumerate(texts):
@@ -115,7 +115,7 @@ def classify(
     def run(model: Transformer, batch: TaskBatch) -> list[tuple[Label, ...]]:
         hidden, mask = head_input(model, batch)  # (B, T, D)
         scores = upcast(model.apply_head(hidden, mask))  # (B, labels)
-        probs = scores.sigmoid() if several else scores.softmax(-1)
+        probs = scores.sigmoid() if multi_label else scores.softmax(-1)
         return [_labels(head.labels, *row) for row in torch.stack((scores, probs), 1).tolist()]
 
     labels_of_each = run_in_batches(model, rows, run, batch_size, progress, tokens=batch_tokens(model))

@@ -173,7 +173,7 @@ def _check_blanks(whole: TextTokens, cut: TextTokens, tokenizer: Tokenizer) -> N
     blanks, left = (len(_mask_indices(text.row.ids, tokenizer)) for text in (whole, cut))
     if not blanks:
         raise SettingError(
-            "{} has no blank. Write {}, or set another string for it: {}.",
+            "{} has no blank. Mark it by {}, or by a string of your own with {}.",
             whole.name,
             repr(tokenizer.special["mask"]),
             Setting("blank"),

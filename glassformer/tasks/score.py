@@ -127,7 +127,7 @@ def score(
     model, tokenizer = loaded.model, loaded.tokenizer
     if model.config.family == "encoder" and "fill" in loaded.abilities:
         template = "this model predicts masked tokens and no next token; score it with {}."
-        raise SettingError(template, Setting("score_masked", outside="masked"))
+        raise SettingError(template, Setting("score_masked", external_name="masked"))
     check_can(loaded, "score")
     if isinstance(texts, str):
         return score(loaded, [texts], window=window, stride=stride, batch_size=batch_size, progress=progress)[0]

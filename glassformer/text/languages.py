@@ -29,7 +29,7 @@ from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.tokenizer_folder import read_json
 
 _FIRST, _LAST = "first", "last"
-MOST_SHOWN = 12  # languages that an error lists
+MAX_SHOWN = 12  # languages that an error lists
 _UNDERSCORED, _SCRIPTS, _REGIONS = "__([a-z]{2,3})__", "([a-z]{3}_[A-Z][a-z]{3})", "([a-z]{2}_[A-Z]{2})"
 # kind -> pattern of its tokens, position of the source language, tokenizer class
 KINDS: dict[str, tuple[str, str, str]] = {
@@ -61,7 +61,7 @@ class Languages:
         token_id = self.ids.get(name, self.tokens.get(name))
         if token_id is None:
             codes, near = sorted(self.ids), get_close_matches(name, self.ids, n=3, cutoff=0.4)
-            shown = near if near and len(codes) > MOST_SHOWN else codes[:MOST_SHOWN]
+            shown = near if near and len(codes) > MAX_SHOWN else codes[:MAX_SHOWN]
             which = "nearest" if shown is near else "all" if len(shown) == len(codes) else "the first"
             raise TokenizerError(
                 f"the language {name!r} is not one of the {len(codes)} of this model; {which}: {', '.join(shown)}."
@@ -139,7 +139,7 @@ class Languages:
         if language is None:
             few = ", ".join(sorted(self.ids)[:3])
             template = f"this model has {len(self.ids)} languages ({few} …); set {{}}."
-            raise TokenizerError(template, Setting(f"the {role} language", outside=role))
+            raise TokenizerError(template, Setting(f"the {role} language", external_name=role))
         return language
 
     def _vocabulary(self) -> Tokenizer:
@@ -224,7 +224,7 @@ def _only(fits: Sequence[str]) -> str | None:
         raise TokenizerError(
             f"the language tokens may be those of {' or '.join(present)}, which put them at different ends; "
             "pass {}, or the folder whose tokenizer_config.json names the kind.",
-            Setting("kind", outside="tokenizer_kind"),
+            Setting("kind", external_name="tokenizer_kind"),
         )
     return present[0] if present else None
 
@@ -272,9 +272,9 @@ def tasks_of(folder: Path | str) -> dict[str, Task]:
 def find_task(tasks: Mapping[str, Task], name: str) -> Task:
     """Return the task of a name; the error for an unknown name lists the tasks."""
     if name not in tasks:
-        known = f"It has {', '.join(tasks)}." if tasks else "It has none."
-        template = "this model's config.json has no task {}. {} Another prefix is set with {}."
-        raise SettingError(template, repr(name), known, Setting('Task("words: ")', outside="prefix"))
+        known = f"no task {name!r}, only {', '.join(tasks)}" if tasks else "no tasks"
+        template = f"this model's config.json defines {known}. Set a prefix of your own with {{}}."
+        raise SettingError(template, Setting('Task("words: ")', external_name="prefix"))
     return tasks[name]
 
 

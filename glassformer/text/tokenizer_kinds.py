@@ -85,7 +85,7 @@ NLLB = """
 def check_kind(kind: str | None) -> None:
     """Raise unless there is such a kind."""
     if kind is not None and kind not in KINDS:
-        setting = Setting("kind", outside="tokenizer_kind")
+        setting = Setting("kind", external_name="tokenizer_kind")
         raise TokenizerError("{} must be one of {}; got {}.", setting, ", ".join(sorted(KINDS)), repr(kind))
 
 
@@ -122,7 +122,7 @@ def _choose_kind(folder: Folder, kind: str | None) -> str:
         expected = f"tokenizer.json, {_WORDS}, {_MERGES}, {', '.join(_MODEL_NAMES)}"
         raise NoTokenizerError(f"{folder.path} holds no tokenizer. Looked for: {expected}.")
     readers = ", ".join(name for name, facts in KINDS.items() if facts[0] in present)
-    setting = Setting("kind", outside="tokenizer_kind")
+    setting = Setting("kind", external_name="tokenizer_kind")
     # The kind by its name, else by files that only one kind has.
     kind = kind or _named_kind(folder)
     if kind is None:
@@ -168,7 +168,7 @@ def _named_kind(folder: Folder) -> str | None:
         f"{', '.join(KINDS)}, if it works exactly like one of them.",
         str(folder.path / source),
         class_name,
-        Setting("kind", outside="tokenizer_kind"),
+        Setting("kind", external_name="tokenizer_kind"),
     )
 
 
@@ -184,7 +184,7 @@ def _byte_bpe_kind(folder: Folder) -> str:
         "<|endoftext|> (GPT-2) or <s>, </s>, <unk>, <pad>, <mask> (RoBERTa). Pass {}, one of gpt2, roberta, "
         "openai_gpt; those of CTRL and XLM are not supported.",
         str(folder.path / "vocab.json"),
-        Setting("kind", outside="tokenizer_kind"),
+        Setting("kind", external_name="tokenizer_kind"),
     )
 
 

@@ -40,7 +40,7 @@ from glassformer.text.vocabularies import (
 
 Kind = Literal["bytes", "bpe", "wordpiece", "unigram"]
 KINDS: tuple[str, ...] = get_args(Kind)
-SIZE = Setting("vocab_size", outside="tokenizer.size")
+SIZE = Setting("vocab_size", external_name="tokenizer.size")
 LONGEST = 2**14  # characters; a longer text is split at white space
 # Pieces of Unigram are letters, digits or other characters, not a mixture, with or without a space before them.
 _RUNS = r"▁?[\p{L}\p{M}]+|▁?\p{N}+|▁?[^\p{L}\p{M}\p{N}▁]+|▁"

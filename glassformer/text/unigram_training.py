@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 LONGEST_PIECE = 16  # characters
 LONGEST_WORD = 1_000  # characters; a longer word is split
-MOST_CHARACTERS = 2_000_000  # of distinct words: keeps memory below a gigabyte; rare words are left out first
-MOST_SEEDS = 500_000  # initial substrings besides single characters
+MAX_CHARACTERS = 2_000_000  # of distinct words: keeps memory below a gigabyte; rare words are left out first
+MAX_SEEDS = 500_000  # initial substrings besides single characters
 KEPT = 0.75  # share of the pieces after each pruning
 ROUNDS = 2  # EM iterations before each pruning
 SPARE = 1.1  # pruning ends at this multiple of the vocabulary size
@@ -133,7 +133,7 @@ def _parts(counts: Mapping[str, int]) -> list[tuple[str, int]]:
     kept, characters, alphabet = list[tuple[str, int]](), 0, set[str]()
     for word, count in sorted(parts.items(), key=lambda item: (-item[1], item[0])):
         characters += len(word)
-        if characters <= MOST_CHARACTERS:
+        if characters <= MAX_CHARACTERS:
             kept.append((word, count))
             alphabet.update(word)
         elif new := "".join(sorted(set(word) - alphabet)):  # a word that is left out keeps its new characters
@@ -162,14 +162,14 @@ def _build(words: list[tuple[str, int]], min_frequency: int) -> tuple[_Lattice, 
         texts += [joined[start : start + length] for start in examples]
         covered.append(np.bincount(number, weights=length * counts[word[at]]).astype(np.float64))
         single = single or len(texts)
-    # The lattice, sorted by target, with at most MOST_SEEDS substrings.
+    # The lattice, sorted by target, with at most MAX_SEEDS substrings.
     source, target, piece = map(np.concatenate, columns)
     order = np.argsort(target, kind="stable")
     ends = first[lengths] + np.arange(len(words))
     lattice = _Lattice(counts, ends, first, source[order], target[order], piece[order])
     coverage = np.concatenate(covered)
     keep = np.arange(len(texts)) < single
-    keep[single + np.argsort(-coverage[single:], kind="stable")[:MOST_SEEDS]] = True
+    keep[single + np.argsort(-coverage[single:], kind="stable")[:MAX_SEEDS]] = True
     lattice.keep(keep)
     return lattice, [text for text, kept in zip(texts, keep, strict=True) if kept], coverage[keep]
 

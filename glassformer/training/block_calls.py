@@ -15,7 +15,7 @@ quickly, and every entry point runs compiled blocks: ``model(...)`` as well as `
 ``apply_head``, which objectives call. Compiled as a whole, ``model(...)`` is one graph, slower to start; the other
 entry points are then correct, but not compiled. The first batch is compiled for its own sizes; the first one of other
 sizes makes a second graph, for all sizes (PyTorch compiles sizes of 1 separately). So batches of one size keep the
-faster graph, and ragged ones need only a handful. ``dynamic=True`` makes the general graph at once.
+faster graph, and batches of varying sizes need only a handful. ``dynamic=True`` makes the general graph at once.
 """
 
 from collections.abc import Callable
@@ -83,7 +83,7 @@ def checkpoint_blocks(model: nn.Module) -> None:
 
 
 def missing_compiler(device: torch.device) -> str | None:
-    """Return what ``torch.compile`` lacks to make code for a device, and the remedy; None: nothing, as far as known."""
+    """Return what ``torch.compile`` lacks to make code for a device, and the remedy; None: nothing that is known."""
     if device.type == "cuda" and not HAS_TRITON:
         return (
             f"torch.compile needs {'the package triton' if HAS_COMPILER else 'a C compiler, such as gcc'}: install it"

@@ -1,15 +1,15 @@
-"""Training steps as CUDA graphs: a step of small kernels costs the time of its kernels, not that of launching them.
+"""Training steps as CUDA graphs: with small kernels, a step no longer waits for the CPU to launch them.
 
 A step launches hundreds of kernels, each costing the CPU a few microseconds; for a model of moderate size the GPU
 finishes them sooner than the CPU can launch them. A CUDA graph is a recording of all kernels of a step, which one call
 launches. It repeats the recorded step on the same buffers, so every shape of a batch needs a graph of its own:
 
 * the first batch of a shape is an ordinary step; the second one records the graph, and all others replay it;
-* after ``FEW_SHAPES`` shapes, batches are padded further (``Batch.enlarged``), so that few shapes remain;
+* after ``MAX_EXACT_SHAPES`` shapes, batches are padded further (``Batch.enlarged``), so that few shapes remain;
 * a shape that comes after ``LIMIT`` graphs have been recorded is computed by ordinary steps;
-* so are steps whose Python must run: models with windows inspect mask values; hooks and observers must be called.
+* so are steps whose Python code must run: models with windows inspect mask values; hooks and observers must be called.
 
-Apart from these, Python code of a step must not depend on values of tensors; see ``obstacles``.
+Otherwise the Python code of a step must not depend on values of tensors; see ``obstacles``.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,10 +25,10 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from glassformer.config import BlockSparse
 from glassformer.models.stack import Stack
 from glassformer.models.transformer import Transformer
-from glassformer.nn.observer import thread_watches
+from glassformer.nn.observer import thread_observers
 from glassformer.objectives.base import Batch, Count, Objective, is_traceable
 
-FEW_SHAPES = 4  # with more shapes than these, batches are padded further
+MAX_EXACT_SHAPES = 4  # with more shapes than these, batches are padded further
 LIMIT = 128  # graphs
 REMEDY = "set run.capture=false (from Python: Trainer(…, capture=False)) for ordinary steps"
 
@@ -42,7 +42,7 @@ Shapes = tuple[tuple[str, torch.Size, torch.dtype], ...]
 
 
 def obstacles(model: nn.Module, objective: Objective[Any]) -> list[str]:
-    """Return what keeps the loss from being one graph: code that depends on values of tensors. Empty: nothing does."""
+    """Return why the loss cannot be captured as one graph: code that depends on values of tensors. Empty: it can."""
     found = [] if is_traceable(objective) else [f"the loss of {type(objective).__name__} reads values of tensors"]
     sparse = any(isinstance(window, BlockSparse) for window in _windows(model))
     return [*found, *(["block-sparse attention reads the lengths of rows"] if sparse else [])]
@@ -57,8 +57,8 @@ class CapturedSteps:
 
     Args:
         step: everything that a step does, given batches on the device.
-        model: the one that it trains, with all parameters of the optimizers.
-        optimizers: whose learning rates may change from step to step; graphs are recorded anew if other settings do.
+        model: the model that it trains, with all parameters of the optimizers.
+        optimizers: their learning rates may change from step to step; if other settings do, graphs are recorded anew.
         device: a GPU.
     """
 
@@ -81,19 +81,19 @@ class CapturedSteps:
         moved = [batch.to(self._device, non_blocking=True) for batch in batches]
         self._forget_outdated()
         shapes = tuple((name, x.shape, x.dtype) for batch in moved for name, x in batch.tensors.items())
-        numbers = _Numbers(batches, counts, self._device)
+        counts_on_device = _DeviceCounts(batches, counts, self._device)
         if not self.can_capture(batches):
-            return self._step(*numbers.attached(moved))
+            return self._step(*counts_on_device.attach_to(moved))
         graph = self._graphs.get(shapes)
         if graph is None and (shapes not in self._seen or len(self._graphs) >= LIMIT):
             self._seen.add(shapes)
-            if len(self._seen) > FEW_SHAPES:
+            if len(self._seen) > MAX_EXACT_SHAPES:
                 self._enlarges = True
-            return self._step(*numbers.attached(moved))
+            return self._step(*counts_on_device.attach_to(moved))
         if graph is None:
             self._pool = self._pool or torch.cuda.graph_pool_handle()
-            graph = self._graphs[shapes] = _Graph(self._step, moved, numbers, self._optimizers, self._pool)
-        return graph.replay(moved, numbers)
+            graph = self._graphs[shapes] = _Graph(self._step, moved, counts_on_device, self._optimizers, self._pool)
+        return graph.replay(moved, counts_on_device)
 
     def enlarged(self, batches: Sequence[Batch]) -> list[Batch]:
         """Return the batches with more padding, for fewer shapes; unchanged if padding would prevent the capture."""
@@ -102,7 +102,7 @@ class CapturedSteps:
 
     def can_capture(self, batches: Sequence[Batch]) -> bool:
         """Whether a graph can repeat a step with these batches."""
-        return not self._is_watched() and not any(map(self._inspects_values, batches))
+        return not self._has_hooks() and not any(map(self._inspects_values, batches))
 
     def _inspects_values(self, batch: Batch) -> bool:
         """Whether Python code inspects values: of masks, for windows; of positions, if a row is too long."""
@@ -112,35 +112,35 @@ class CapturedSteps:
         return is_long or (is_masked and self._has_windows)
 
     def _forget_outdated(self) -> None:
-        """Drop all graphs if what they read is no longer there, or a setting that they recorded has changed."""
+        """Drop all graphs if a tensor that they read has moved, or a setting that they recorded has changed."""
         tensors = [*self._model.parameters(), *self._model.buffers()]
         tensors += [x for o in self._optimizers for state in o.state.values() for x in state.values()]
         memory = tuple(x.data_ptr() for x in tensors if isinstance(x, Tensor))
         settings = self._recorded_settings()
         if (memory, settings) != (self._memory, self._settings):
-            # An ordinary step of each shape comes first, to make states that an optimizer lacks; those that the first
-            # steps have made are no reason for it.
+            # Begin again with an ordinary step of each shape, in which optimizers create missing states; but not if the
+            # only change is that the first steps have just created them.
             if self._graphs or settings != self._settings:
                 self._seen.clear()
             self._memory, self._settings = memory, settings
             self._graphs.clear()
-            self._pool = None  # the memory of graphs that are gone cannot be shared
+            self._pool = None  # the pool of deleted graphs cannot be reused
 
     def _recorded_settings(self) -> list[object]:
-        """Return what graphs fix: which weights are trained, their options but the learning rate, what is fused."""
+        """Return what a graph fixes: which weights are trained, optimizer settings but the rate, what is fused."""
         groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
         options = [{name: value for name, value in group.items() if name not in ("params", "lr")} for group in groups]
         trained = [weight.requires_grad for weight in self._model.parameters()]
         fused = [getattr(part, "fused", None) for part in self._model.modules()]
         return [[id(group) for group in groups], options, trained, fused]  # learning rates are read from these groups
 
-    def _is_watched(self) -> bool:
-        """Whether Python code is called in a step besides its own, which a graph would not call."""
+    def _has_hooks(self) -> bool:
+        """Whether there are hooks or observers, which a graph would not call."""
         hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
         on_weights = ("_backward_hooks", "_post_accumulate_grad_hooks")
         on_steps = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
         return (
-            bool(thread_watches() or _has_any_global_hook())  # type: ignore[no-untyped-call]
+            bool(thread_observers() or _has_any_global_hook())  # type: ignore[no-untyped-call]
             or bool(_global_optimizer_pre_hooks or _global_optimizer_post_hooks)
             or any(getattr(part, name) for part in self._model.modules() for name in hooks)
             or any(getattr(weight, name) for weight in self._model.parameters() for name in on_weights)
@@ -157,8 +157,8 @@ def recording(graph: torch.cuda.CUDAGraph, device: torch.device, pool: Any = Non
         torch.OutOfMemoryError: the GPU has too little memory.
     """
     try:
-        # A graph that fails to end leaves its own stream the current one. The data loader has threads of its own, which
-        # may call CUDA meanwhile.
+        # A capture that fails to end leaves its own stream as the current one. Threads of the data loader may call CUDA
+        # meanwhile, hence "thread_local".
         with (
             torch.cuda.device(device),
             torch.cuda.stream(torch.cuda.current_stream(device)),
@@ -166,13 +166,13 @@ def recording(graph: torch.cuda.CUDAGraph, device: torch.device, pool: Any = Non
         ):
             yield
     except RuntimeError as error:
-        for cause in (error, error.__context__):  # the end of a graph fails, too, after an error inside
+        for cause in (error, error.__context__):  # after an error inside, ending the capture fails, too
             if isinstance(cause, torch.OutOfMemoryError):
                 raise cause from None
         raise CaptureError(f"this step cannot be recorded as a CUDA graph; {REMEDY}.") from error
 
 
-class _Numbers:
+class _DeviceCounts:
     """The counts of a step and of its batches as one tensor on the device."""
 
     def __init__(self, batches: Sequence[Batch], counts: Mapping[str, Count], device: torch.device) -> None:
@@ -180,7 +180,7 @@ class _Numbers:
         values = [*counts.values(), *(count for batch in batches for count in batch.counts.values())]
         self.values = torch.tensor([int(value) for value in values]).pin_memory().to(device, non_blocking=True)
 
-    def attached(self, batches: Sequence[Batch]) -> tuple[list[Batch], dict[str, Tensor]]:
+    def attach_to(self, batches: Sequence[Batch]) -> tuple[list[Batch], dict[str, Tensor]]:
         """Return the batches with their counts, and the counts of the step, as scalars on the device."""
         scalars = iter(self.values.unbind())
         counts, *own = [{name: next(scalars) for name in names} for names in self._names]
@@ -191,15 +191,15 @@ class _Graph:
     """One recorded step and the buffers that hold its inputs."""
 
     def __init__(
-        self, step: Step, batches: Sequence[Batch], numbers: _Numbers, optimizers: Sequence[Optimizer], pool: Any
+        self, step: Step, batches: Sequence[Batch], counts: _DeviceCounts, optimizers: Sequence[Optimizer], pool: Any
     ) -> None:
         self._batches = [batch.map(torch.clone) for batch in batches]
-        self._numbers = numbers
+        self._counts = counts
         self._groups = [group for o in optimizers for group in o.param_groups]
-        device = numbers.values.device
+        device = counts.values.device
         self._rates = [torch.tensor(group["lr"], dtype=torch.float32, device=device) for group in self._groups]
         self._graph = torch.cuda.CUDAGraph()
-        arguments = numbers.attached(self._batches)
+        arguments = counts.attach_to(self._batches)
         with self._recordable(), recording(self._graph, device, pool):
             self._losses, self._values = step(*arguments)
 
@@ -215,12 +215,12 @@ class _Graph:
             for group, (lr, capturable) in zip(self._groups, before, strict=True):
                 group["lr"], group["capturable"] = lr, capturable
 
-    def replay(self, batches: Sequence[Batch], numbers: _Numbers) -> tuple[Any, Tensor]:
+    def replay(self, batches: Sequence[Batch], counts: _DeviceCounts) -> tuple[Any, Tensor]:
         """Repeat the step with other batches of the same shapes."""
         for mine, other in zip(self._batches, batches, strict=True):
             for own, new in zip(mine.tensors.values(), other.tensors.values(), strict=True):
                 own.copy_(new)
-        self._numbers.values.copy_(numbers.values)
+        self._counts.values.copy_(counts.values)
         for group, rate in zip(self._groups, self._rates, strict=True):
             rate.fill_(group["lr"])
         self._graph.replay()

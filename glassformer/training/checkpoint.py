@@ -1,4 +1,4 @@
-"""Checkpoint folders: written all or nothing, verified when read, old ones kept until the new one is complete.
+"""Checkpoint folders: written atomically, verified when read, old ones kept until the new one is complete.
 
 What they contain is written and read by ``run_state``.
 

@@ -39,7 +39,7 @@ from glassformer.training.loop import DTYPES, Precision, TrainModule, evaluate
 from glassformer.training.malloc import MALLOC_AHEAD
 from glassformer.training.parallel import Process, all_gather
 from glassformer.training.run_state import random_state, restore_random
-from glassformer.training.threads import LEAST_STEPS, choose_threads
+from glassformer.training.threads import MIN_STEPS, choose_threads
 
 PLANNED_BATCHES = 200  # of the first epoch; memory is counted for the largest of them
 TIMED_STEPS = 3  # after those that are not timed, because they also allocate or compile
@@ -220,7 +220,7 @@ def fastest_threads(estimate: CostEstimate, run: Run, process: Process) -> str |
 
     None: nothing was measured, because the run is short, its memory may not suffice or it is compiled for one number.
     """
-    if estimate.steps < LEAST_STEPS or not estimate.fits or run.recipe.run.compile:
+    if estimate.steps < MIN_STEPS or not estimate.fits or run.recipe.run.compile:
         return None
     threads = torch.get_num_threads()
     try:

@@ -224,7 +224,7 @@ def _default_options(facts: ModelConfig) -> dict[str, Any]:
     return {"kind": "number"} if is_number else {}
 
 
-def page_for(loaded: Loaded, format_: str, files: Any, job: str | None = None) -> dict[str, Any]:
+def evaluation_recipe(loaded: Loaded, format_: str, files: Any, job: str | None = None) -> dict[str, Any]:
     """Return a recipe that evaluates a model on files, as it was evaluated after training if its folder says how.
 
     Another ``job`` has other options. How files of another format were read does not matter, except their languages.
@@ -289,21 +289,20 @@ def _losses(
 
 
 def format_of(loaded: Loaded, files: Sequence[str]) -> str:
-    """Return the format of files by the endings of their names.
-
-    If these do not tell, the one of the model's training data.
-    """
+    """Return the format of files, inferred from their names, else that of the model's training data."""
     endings = {ending_of(file) for file in files}
     format_ = ENDINGS.get(*endings) if len(endings) == 1 else None
     trained_on = _saved_note(loaded).get("data", {}).get("format")
     fits = len(files) == 2 if trained_on == "parallel" else len(endings) == 1
     if fits and format_ in (None, "text") and trained_on not in (None, "toy", "documentation"):  # those have no files
-        recipe = recipe_of("evaluation", page_for(loaded, "text", None))
+        recipe = recipe_of("evaluation", evaluation_recipe(loaded, "text", None))
         format_ = format_ if format_ is not None and job_of(recipe).record is TextRecord else trained_on
     if format_ is None:
+        names = ", ".join(files) or "no files"
+        pairs = "; this model was trained on pairs of aligned files" if trained_on == "parallel" else ""
         raise ValueError(
-            f"the format of {', '.join(files) or 'no files'} is not clear; set --format, one of "
-            f"{', '.join([*ENDINGS.values(), 'parallel', 'dataset'])}."
+            f"the format of {names} cannot be inferred from the file names{pairs}. "
+            f"Set --format to one of {', '.join([*ENDINGS.values(), 'parallel', 'dataset'])}."
         )
     return format_
 

@@ -231,7 +231,7 @@ def _state(path: Path) -> dict[str, Any]:
         raise CheckpointError(
             "{} holds a model but no run to resume; start a new one from its weights with {}.",
             str(path),
-            Setting("model.start", str(path), outside="init_from"),
+            Setting("model.start", str(path), external_name="init_from"),
         ) from error
     return state
 
@@ -360,7 +360,7 @@ def _check_same(path: Path, changed: Iterable[tuple[str, Any, Any]], paths: Mapp
         values: list[Setting | str] = [str(path), table, Setting("out")]
         if not needs_base(path):
             template += "; if its job can start from weights, start from these with {}"
-            values.append(Setting("model.start", str(path), outside="init_from"))
+            values.append(Setting("model.start", str(path), external_name="init_from"))
         raise CheckpointError(f"{template}.", *values)
 
 

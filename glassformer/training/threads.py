@@ -2,7 +2,7 @@
 
 More threads are not always faster: a step of a small model spends more time waiting for all of them than it gains,
 above all when other programs use the same cores. The number is measured for a new, uncompiled run of at least
-``LEAST_STEPS`` steps in one process on a CPU, if the user chose none (``run.threads``, OMP_NUM_THREADS) and the
+``MIN_STEPS`` steps in one process on a CPU, if the user chose none (``run.threads``, OMP_NUM_THREADS) and the
 estimated memory suffices: forward and backward passes on the first batches are timed with all threads (at most one for
 each core that the process may use), then with fewer, and the smallest number within a tenth of the fastest is used.
 Sums have another order with another number of threads, so a resumed run uses that of its checkpoint, with which it
@@ -23,11 +23,11 @@ from glassformer.training.run_state import saved_threads
 
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # by which a user sets the number, as torch reads them
 CONTROL_GROUP = Path("/sys/fs/cgroup")
-LEAST_STEPS = 100  # a shorter run is not worth a measurement
+MIN_STEPS = 100  # a shorter run is not worth a measurement
 TOLERANCE = 1.1  # of the fastest time
 SLOW = 1.5  # stop trying fewer threads once a count is this much slower than the fastest
 REPEATS = 2  # timed passes, of which the fastest counts, after a warm-up pass
-MOST_SECONDS = 5.0  # after which no further count is tried
+MAX_SECONDS = 5.0  # after which no further count is tried
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _measure(time_pass: Callable[[], float], most: int) -> dict[int, float]:
         taken = [time_pass() for _ in range(1 + REPEATS)]
         found[count] = min(taken[1:])
         spent += sum(taken)
-        if found[count] > SLOW * min(found.values()) or spent > MOST_SECONDS:
+        if found[count] > SLOW * min(found.values()) or spent > MAX_SECONDS:
             break
     return found
 

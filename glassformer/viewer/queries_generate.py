@@ -169,7 +169,7 @@ def beams(subject: Subject, params: Beams) -> dict[str, Any]:
 
     Result: ``{"nodes": [{"id", "parent": id | null, "token", "text", "special", "logprob": under the model, "forced":
     whether it was no choice, "score": the sum that the search ranks by, of log-probabilities, in which forced tokens do
-    not count, "step", "fate": "kept" | "ended" | "dropped", "final": score / length^penalty | null, of ended texts,
+    not count, "step", "status": "kept" | "ended" | "dropped", "final": score / length^penalty | null, of ended texts,
     "rank": 1 for the last node of the best text, 2 …, | null, "winner": on the way of the best text}], "texts":
     [{"node", "text", "score": sum / length^penalty, "sum", "length": with forced tokens, "ended"}], the best first,
     "prompt": [{"id", "text"}], what was read before, "greedy": {"text", "sum", "final"}, the same of greedy search,
@@ -202,7 +202,7 @@ def beams(subject: Subject, params: Beams) -> dict[str, Any]:
             "forced": _is_forced(node.step, settings),
             "score": node.score,
             "step": node.step,
-            "fate": node.status,
+            "status": node.status,
             "final": penalised(node.score, node.step + 1, settings) if node.status == "ended" else None,
             "rank": ranks.get(number),
             "winner": number in paths[0],

@@ -172,19 +172,19 @@ def span_head(_: ConfigReader) -> TaskHead:
     return TaskHead(task="span", labels=("start", "end"))
 
 
-USUAL_TAG_DROPOUT = 0.1  # if a config class has no key for it
+DEFAULT_TAG_DROPOUT = 0.1  # if a config class has no key for it
 
 
 def tag_head(c: ConfigReader) -> TaskHead:
     """Return a head that labels every token of a decoder; its dropout is under either of two keys."""
-    dropout = c.get("classifier_dropout", c.get("hidden_dropout", USUAL_TAG_DROPOUT))
+    dropout = c.get("classifier_dropout", c.get("hidden_dropout", DEFAULT_TAG_DROPOUT))
     return TaskHead(task="tag", labels=c.labels, dropout=dropout)
 
 
 def write_tag_dropout(facts: ModelConfig) -> dict[str, Any]:
     """Return the key of the dropout of ``tag_head``, unless the dropout is the default."""
     head = facts.head
-    if not isinstance(head, TaskHead) or head.task != "tag" or head.dropout == USUAL_TAG_DROPOUT:
+    if not isinstance(head, TaskHead) or head.task != "tag" or head.dropout == DEFAULT_TAG_DROPOUT:
         return {}
     return {"classifier_dropout": head.dropout}
 

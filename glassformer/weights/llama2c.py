@@ -20,7 +20,7 @@ from glassformer.weights.single_file import LlamaConfig, SingleFileModel
 _HEADER = struct.Struct("<7i")
 _FLOAT = np.dtype("<f4")
 _LATER_MAGIC = 0x616B3432  # "ak42": versions 1 and 2 of the format begin with it
-_LARGEST = 2**24  # a larger size is noise, not a model
+_MAX_SIZE = 2**24  # a larger size is noise, not a model
 _PICKLES = (b"PK\x03\x04", b"\x80\x02\x8a")  # the first bytes of torch files, new and old
 # In the order of the file; {} is the number of the layer.
 _ORDER = [
@@ -66,7 +66,7 @@ def begins_like_llama2c(path: Path) -> bool:
     if len(header) < _HEADER.size or header.startswith(_PICKLES):
         return False
     numbers = _HEADER.unpack(header)
-    if not all(1 <= abs(number) <= _LARGEST for number in numbers):
+    if not all(1 <= abs(number) <= _MAX_SIZE for number in numbers):
         return False
     try:
         _config(path, numbers)

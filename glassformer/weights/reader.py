@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.config import ModelConfig, Rotary, RotaryScaling, Tokens, from_dict
-from glassformer.config.checks import MOST_LAYERS, SettingError, check_divides, check_positive
+from glassformer.config.checks import MAX_LAYERS, SettingError, check_divides, check_positive
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -26,8 +26,8 @@ ACTIVATIONS = {
     "swish": "silu",
 }  # theirs: ours; the first name of each is the one that is written
 THEIR_ACTIVATION = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
-LARGEST = 2**31 - 1  # of any size in a config.json: the product of two fits into 64 bits
-MOST_LABELS = 10**6  # of a task head
+MAX_SIZE = 2**31 - 1  # of any size in a config.json: the product of two fits into 64 bits
+MAX_LABELS = 10**6  # of a task head
 OWN_CONFIG = "glassformer.json"  # beside the weights in a folder of our own format
 _REASONS = {
     "read to choose the lineage and the head": "architectures model_type",
@@ -84,9 +84,9 @@ class ConfigReader:
         """Return the value, if it has the type of the default."""
         default = self._defaults.get(key)
         if isinstance(value, int) and not isinstance(default, float):
-            most = MOST_LAYERS if "layer" in key else LARGEST
-            if abs(value) > most:
-                raise ConfigError(f"config.json says {key}={value!r:.40}; no model has more than {most}.")
+            limit = MAX_LAYERS if "layer" in key else MAX_SIZE
+            if abs(value) > limit:
+                raise ConfigError(f"config.json says {key}={value!r:.40}; no model has more than {limit}.")
         # The type of the default; null and lists of token ids are always allowed.
         kinds = {bool: (bool,), int: (int,), float: (int, float), str: (str,)}.get(type(default))
         if kinds is None or value is None or (key.endswith("_token_id") and isinstance(value, (int, list, tuple))):
@@ -113,7 +113,7 @@ class ConfigReader:
         check_divides(heads, getattr(self, heads), width, getattr(self, width))
         return int(getattr(self, width) // getattr(self, heads))
 
-    def must(self, key: str, value: Any, reason: str) -> None:
+    def require(self, key: str, value: Any, reason: str) -> None:
         """Raise unless the key is missing or has ``value``, the only one that is supported."""
         self.used.add(key)
         actual = self._config.get(key, self._defaults.get(key, value))
@@ -134,9 +134,9 @@ class ConfigReader:
         names, number = self._label_names(), self._config.get("num_labels")
         if number is None:
             number = len(names) or self._defaults.get("num_labels", 2)
-        if type(number) is not int or not 1 <= number <= MOST_LABELS:
+        if type(number) is not int or not 1 <= number <= MAX_LABELS:
             raise ConfigError(
-                f"config.json says num_labels={number!r:.40}; it must be a positive integer of at most {MOST_LABELS}."
+                f"config.json says num_labels={number!r:.40}; it must be a positive integer of at most {MAX_LABELS}."
             )
         if len(names) == number:
             return names
@@ -233,7 +233,7 @@ def read_rotary(c: ConfigReader, head_dim: int, *, partial: float | None = None,
         raise ConfigError(f"config.json has {', '.join(unknown)} among its rotary positions, which is not supported.")
     only = {"truncate": True} if partial is not None else {"truncate": True, "partial_rotary_factor": 1.0}
     if partial is None:
-        c.must("partial_rotary_factor", 1.0, "models of this type rotate whole heads")
+        c.require("partial_rotary_factor", 1.0, "models of this type rotate whole heads")
     for key, value in only.items():
         if rope.get(key, value) != value:
             raise ConfigError(

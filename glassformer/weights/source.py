@@ -67,7 +67,7 @@ def find_model(name_or_path: str | os.PathLike[str], *, download: bool = False, 
         from huggingface_hub.errors import LocalEntryNotFoundError
     except ImportError:
         raise WeightsError(
-            f"{name}: neither a folder or file here {shipped}. To look the name up in the Hugging Face cache, "
+            f"{name} is neither a file or folder here {shipped}. To look the name up in the Hugging Face cache, "
             f"pip install 'glassformer[hub]'."
         ) from None
     if download:
@@ -76,7 +76,7 @@ def find_model(name_or_path: str | os.PathLike[str], *, download: bool = False, 
         return Path(snapshot_download(name, local_files_only=True, allow_patterns=SAFE, ignore_patterns=COPIES))
     except (LocalEntryNotFoundError, ValueError) as error:
         raise WeightsError(
-            f"{name}: neither a folder or file here {shipped} nor a name in the local Hugging Face cache. "
+            f"{name} is neither a file or folder here {shipped} nor a name in the local Hugging Face cache. "
             f"Download it with: glassformer download {name} (in Python: load(..., download=True))."
         ) from error
 

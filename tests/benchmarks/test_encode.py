@@ -1,4 +1,4 @@
-"""The benchmark of encoding runs and says what it measured. No figure is judged."""
+"""The benchmark of encoding runs and says what it measured. No figure is checked."""
 
 import sys
 from pathlib import Path

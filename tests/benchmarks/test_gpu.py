@@ -1,4 +1,4 @@
-"""The benchmarks of a GPU run, in tiny sizes on a CPU; the page of their results is up to date. No figure is judged."""
+"""The benchmarks of a GPU run, in tiny sizes on a CPU; the page of their results is up to date. No figure is tested."""
 
 import json
 from pathlib import Path

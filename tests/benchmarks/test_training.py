@@ -1,4 +1,4 @@
-"""The benchmark of training runs, and refuses to time two loops that do different things. No figure is judged."""
+"""The benchmark of training runs, and refuses to time two loops that do different things. No figure is checked."""
 
 import sys
 from dataclasses import replace

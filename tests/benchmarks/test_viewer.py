@@ -1,4 +1,4 @@
-"""The benchmark of the viewer runs and says what it measured. No figure is judged."""
+"""The benchmark of the viewer runs and says what it measured. No figure is checked."""
 
 import shutil
 import sys

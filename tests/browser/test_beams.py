@@ -40,7 +40,7 @@ def test_scores_and_winner(visit: OpenPage, served: Callable[..., Served]) -> No
     chosen = page.locator(".beams-node[aria-pressed=true]")
     chosen.press("ArrowLeft")
     assert "winner" in page.locator(".beams-node[aria-pressed=true]").get_attribute("aria-label")
-    dropped = page.locator(".beams-node[data-fate=dropped]")
+    dropped = page.locator(".beams-node[data-status=dropped]")
     assert dropped.count() > 0
     page.locator("#beams-dropped").uncheck()
     settle(page)

@@ -148,8 +148,8 @@ def test_two_checkpoints_of_a_run(open_page: OpenPage, served: Any, tmp_path: An
 def test_two_families_have_tokens_and_predictions(open_page: OpenPage, lang: str) -> None:
     page = open_page(("stories", "mlm-en"), f"view=compare&lang={lang}")
     assert not page.locator(".error").is_visible()
-    said = {"en": "share no kind of attention", "zh": "没有共同的注意力种类"}
-    assert said[lang] in page.locator("[data-part=unshared]").inner_text()
+    message = {"en": "share no kind of attention", "zh": "没有共同的注意力种类"}
+    assert message[lang] in page.locator("[data-part=unshared]").inner_text()
     assert page.locator(".compare-aligned .chip").count() > 20
     assert page.locator(".compare-table tbody tr").count() > 8
     panels = page.locator(".view-compare .panel:visible").all_inner_texts()

@@ -97,8 +97,8 @@ def test_no_head_can_be_switched_off_in_a_file(browser: Any, tmp_path: Path, lan
     heads = page.locator(".predict-head")
     assert heads.count() == 4
     assert heads.evaluate_all("all => all.every((one) => one.disabled)")
-    said = {"en": "this file holds those of the whole model only", "zh": "此文件只含整个模型的数值"}
-    assert said[lang] in page.inner_text("main")
+    message = {"en": "this file holds those of the whole model only", "zh": "此文件只含整个模型的数值"}
+    assert message[lang] in page.inner_text("main")
     assert page.locator(".field.ablated").count() == 0
     assert page.locator(".predict-bars li").count() > 5
     assert not page.locator(".error").is_visible()

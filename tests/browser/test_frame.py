@@ -37,9 +37,9 @@ def test_a_copied_link_is_said_to_be_copied_and_where_it_works(open_page: OpenPa
     page.get_by_role("button", name="Copy link").click()
     page.locator(".notice").wait_for()
     assert page.evaluate("navigator.clipboard.readText()") == page.url
-    said = page.locator(".notice").inner_text()
-    assert "Link copied" in said
-    assert "glassformer view stories --export" in said  # for those who cannot reach this machine
+    notice = page.locator(".notice").inner_text()
+    assert "Link copied" in notice
+    assert "glassformer view stories --export" in notice  # for those who cannot reach this machine
 
 
 @pytest.mark.slow

@@ -314,11 +314,11 @@ def test_appending_to_split_characters_keeps_the_target(open_page: OpenPage, ser
 def test_a_word_after_an_earlier_token_replaces_the_rest(open_page: OpenPage) -> None:
     page = open_page("stories", "view=predict&text=Once upon a time there was a big dog.&pins=4")
     word = page.locator(".predict-bars li:has(.predict-pick)").first
-    said = word.locator(".predict-name").text_content()
+    name_text = word.locator(".predict-name").text_content()
     word.locator(".predict-pick").click()
     settle(page)
     text = state(page)["text"]
-    assert text.endswith(said.replace("·", " "))
+    assert text.endswith(name_text.replace("·", " "))
     assert "dog" not in text
 
 

@@ -1,4 +1,4 @@
-"""``glassformer account`` as a user meets it: the numbers of a well-known exercise, data for programs, wrong wishes."""
+"""``glassformer account`` as a user meets it: the numbers of a well-known exercise, data for programs, bad options."""
 
 import csv
 import io
@@ -55,7 +55,7 @@ def squeezed(text: str) -> str:
 def test_the_exercise() -> None:
     shown = ask("cs336-xl")
     assert (shown.exit_code, shown.stderr) == (0, "")
-    said = squeezed(shown.stdout)
+    output = squeezed(shown.stdout)
     for expected in (
         "blocks × 48 1,966,233,600 4,348.654 96.4 %",
         "total 2,127,057,600 4,513.337 100.0 %",
@@ -65,7 +65,7 @@ def test_the_exercise() -> None:
         "the feed-forward networks from context 9,600 on",
         "dense",
     ):
-        assert expected in said, expected
+        assert expected in output, expected
     longer = ask("cs336-xl", "--context", 16384)
     assert "149,522,795,724,800" in longer.stdout
     assert "attention 82,463,372,083,200 55.2 % 56.1 %" in squeezed(longer.stdout)
@@ -294,7 +294,7 @@ def test_this_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     from glassformer.inspect.account import measure
 
     monkeypatch.setattr(measure, "PRODUCT_SECONDS", 1e-4)
-    monkeypatch.setattr(measure, "LARGEST_COPY", 2**20)
+    monkeypatch.setattr(measure, "MAX_COPY", 2**20)
     alone = ask("--measure")
     assert "float32 matrix products" in alone.stdout
     assert "memory bandwidth" in alone.stdout
@@ -344,9 +344,9 @@ def test_nonsense_is_one_paragraph_and_code_2(arguments: tuple[str, ...], messag
     refused = ask(*arguments)
     assert refused.exit_code == 2
     assert refused.stdout == ""
-    [*notes, said] = refused.stderr.strip().splitlines()
-    assert said.startswith("error: ")
-    assert message in said
+    [*notes, output] = refused.stderr.strip().splitlines()
+    assert output.startswith("error: ")
+    assert message in output
     assert all(line.startswith("note: ") for line in notes)
 
 

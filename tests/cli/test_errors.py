@@ -11,7 +11,7 @@ import typer
 
 from glassformer.cli import chat as talking
 from glassformer.cli.console import percent
-from glassformer.cli.errors import InputError, counting, message, plain_errors
+from glassformer.cli.errors import InputError, message, numbering_texts, plain_errors
 from glassformer.config.checks import Item, Setting, SettingError, check_choice, check_divides, check_positive
 from glassformer.config.facts import FactTypeError
 from glassformer.data.batching import BudgetPlan
@@ -30,7 +30,7 @@ from tests.helpers import types_unchecked
 # The options of a command, by the names of their parameters.
 FLAGS = {
     "beam_size": "--beam-size", "beam_groups": "--beam-groups", "temperature": "--temperature", "top_k": "--top-k",
-    "top_p": "--top-p", "early_stopping": "--early-stopping", "several": "--several", "suppress": "--suppress",
+    "top_p": "--top-p", "early_stopping": "--early-stopping", "multi_label": "--multi-label", "suppress": "--suppress",
     "source": "--from", "target": "--to", "fresh": "--fresh", "tokenizer_kind": "--tokenizer-kind", "top": "--top",
     "bad_words": "--bad-word", "prefix": "--prefix", "head": "--head", "on_bad_row": "--on-bad-row",
 }  # fmt: skip
@@ -69,7 +69,7 @@ def test_messages_are_not_rewritten(text: str, capsys: pytest.CaptureFixture[str
             "--beam-size 5 searches, --temperature 1.0 draws.",
         ),
         (SettingError("{}.", Setting("early_stopping", True)), "early_stopping=True.", "--early-stopping yes."),
-        (SettingError("say {}.", Setting("several", True)), "say several=True.", "say --several."),
+        (SettingError("say {}.", Setting("multi_label", True)), "say multi_label=True.", "say --multi-label."),
         (SettingError("use {}.", Setting("suppress", (5,))), "use suppress=(5,).", "use --suppress 5."),
         (SettingError("{}", Setting("bad_words")), "bad_words", "--bad-word"),
         (SettingError("{}", Setting("prefix", "words: ")), "prefix='words: '", "--prefix 'words: '"),
@@ -78,14 +78,15 @@ def test_messages_are_not_rewritten(text: str, capsys: pytest.CaptureFixture[str
         (SettingError("into {}", Setting("fresh", ["head.*"])), "into fresh=['head.*']", "into --fresh head.*"),
         (SettingError("{} must be 1.", Setting("window")), "window must be 1.", "window must be 1."),
         (SettingError("{} {{}} {}", Setting("top_p"), "{top_k=3}"), "top_p {} {top_k=3}", "--top-p {} {top_k=3}"),
-        (SettingError("pass {}", Setting("kind", outside="tokenizer_kind")), "pass kind", "pass --tokenizer-kind"),
+        (SettingError("pass {}", Setting("kind", external_name="tokenizer_kind")), "pass kind",
+         "pass --tokenizer-kind"),
         (SettingError("{} has {}", Item("text", 0), Setting("top")).prefixed("{}: "), "{}: text 0 has top",
          "{}: text 1 has --top"),
-        (SettingError("set {}", Setting("quoted", True, outside="data.quoted")), "set quoted=True",
+        (SettingError("set {}", Setting("quoted", True, external_name="data.quoted")), "set quoted=True",
          "set data.quoted=true"),
-        (SettingError("{}", Setting("marker", None, outside="data.marker")), "marker=None", "data.marker=null"),
-        (SettingError("{}", Setting("labels", outside="data.columns.labels")), "labels", "data.columns.labels"),
-        (SettingError("{}", Setting("vocab_size", outside="tokenizer.size")), "vocab_size", "tokenizer.size"),
+        (SettingError("{}", Setting("marker", None, external_name="data.marker")), "marker=None", "data.marker=null"),
+        (SettingError("{}", Setting("labels", external_name="data.columns.labels")), "labels", "data.columns.labels"),
+        (SettingError("{}", Setting("vocab_size", external_name="tokenizer.size")), "vocab_size", "tokenizer.size"),
     ],
 )  # fmt: skip
 def test_settings_are_spelt_as_options(
@@ -152,7 +153,7 @@ def test_a_pickle_names_the_option_that_opens_it(tmp_path: Path, capsys: pytest.
 
 
 def test_a_setting_is_spelt_as_the_verb_has_it(capsys: pytest.CaptureFixture[str]) -> None:
-    error = SettingError("{}", Setting("vocab_size", 300, outside="tokenizer.size"))
+    error = SettingError("{}", Setting("vocab_size", 300, external_name="tokenizer.size"))
     assert shown_by_a_verb(error, {"vocab_size": "--vocab-size"}, capsys) == "--vocab-size 300"
     assert shown_by_a_verb(error, {}, capsys) == "tokenizer.size=300"
     error = SettingError("{}", Setting("source", 5))
@@ -216,9 +217,9 @@ def test_recipes_name_types_in_their_own_words() -> None:
 
 
 def test_parts_of_the_input_count_on_and_own_words_stay() -> None:
-    with pytest.raises(InputError, match=r"^prompt 17 is long; set beam_size=2$"), counting(16):
+    with pytest.raises(InputError, match=r"^prompt 17 is long; set beam_size=2$"), numbering_texts(16):
         raise SettingError("{} is long; set {}", Item("prompt", 0), Setting("beam_size", 2))
-    with pytest.raises(InputError, match=r"^text 1 has top_k=2$"), counting(16):
+    with pytest.raises(InputError, match=r"^text 1 has top_k=2$"), numbering_texts(16):
         raise InputError("text 1 has top_k=2")
 
 
@@ -240,7 +241,7 @@ def test_what_input_can_cause_is_a_paragraph(error: Exception, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "expected"),
     [
         (FloatingPointError("the loss became nan at step 3; Try a lower lr."), "the loss became nan at step 3"),
         (LostProcessError("process 1 of 2 waited"), "process 1 of 2 waited"),
@@ -252,12 +253,12 @@ def test_what_input_can_cause_is_a_paragraph(error: Exception, capsys: pytest.Ca
         (AssertionError("Torch not compiled with CUDA enabled"), "--device cpu"),
     ],
 )
-def test_what_a_run_can_meet_is_a_line(error: Exception, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_run_can_meet_is_a_line(error: Exception, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit) as caught, plain_errors():
         raise error
     assert caught.value.exit_code == 2
     told = capsys.readouterr().err
-    assert said in told
+    assert expected in told
     assert told.startswith("error: ")
     assert told.count("\n") == 1
 

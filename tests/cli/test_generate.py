@@ -141,7 +141,7 @@ def test_alternatives_and_record(decoder: hub.Loaded, tmp_path: Path) -> None:
     (record,) = json.loads(path.read_text())
     assert [text["text"] for text in record["texts"]] == [row["text"] for row in found]
     (nodes,) = record["searches"]
-    assert {node["fate"] for node in nodes} == {"kept", "dropped", "ended"}
+    assert {node["status"] for node in nodes} == {"kept", "dropped", "ended"}
     table = run("generate", decoder.path, "The", *options).stdout
     assert table.count("most probable") == 2
     assert "%" in table
@@ -185,15 +185,15 @@ def test_a_prompt_of_a_later_slice_is_refused_first_and_by_its_own_number(decode
 
 
 def test_a_text_that_was_cut_off_says_so_on_a_terminal(decoder: hub.Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(printing, "note", said.append)
+    notes: list[str] = []
+    monkeypatch.setattr(printing, "note", notes.append)
     arguments = ("generate", decoder.path, "word " * 60, "--truncate", "left", "--max-new-tokens", "3", "--suppress=0")
     run(*arguments)
-    assert said == []  # nobody sees standard error
+    assert notes == []  # nobody sees standard error
     monkeypatch.setattr(printing, "stderr_on_terminal", lambda: True)
     run(*arguments)
-    assert said[0] == "stopped after 3 tokens (--max-new-tokens)."
-    assert re.fullmatch(r"cut off from the prompt: \d+ tokens \(--truncate\)\.", said[1])
+    assert notes[0] == "stopped after 3 tokens (--max-new-tokens)."
+    assert re.fullmatch(r"cut off from the prompt: \d+ tokens \(--truncate\)\.", notes[1])
 
 
 def test_the_space_before_an_answer_is_not_a_part_of_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -298,8 +298,8 @@ def test_an_empty_argument_begins_from_bos(folder: Path) -> None:
 
 def test_prompts_that_are_too_long(decoder: hub.Loaded) -> None:
     words = "word " * 60
-    assert "error: prompt 1 has" in (said := refused(run("generate", decoder.path, words)))
-    assert "--truncate left" in said
+    assert "error: prompt 1 has" in (notes := refused(run("generate", decoder.path, words)))
+    assert "--truncate left" in notes
     (row,) = rows(run("generate", decoder.path, words, "--truncate", "left", "--max-new-tokens", "5", "--json"))
     assert row["prompt_tokens"] == decoder.config.max_length - 5
     assert row["cut_tokens"] > 0
@@ -374,7 +374,7 @@ def test_tasks_by_name_and_by_prefix(seq2seq: hub.Loaded) -> None:
     assert text("translate", place, words, "--from", "en", "--to", "de") == expected
     streamed = run("translate", place, words, "--from", "en", "--to", "de", "--stream").stdout
     assert streamed == f"{expected}\n"
-    assert "has summarization, translation_en_to_de" in refused(run("task", place, words, "--name", "summary"))
+    assert "only summarization, translation_en_to_de" in refused(run("task", place, words, "--name", "summary"))
     assert "set the task once" in refused(run("task", place, words))
     assert "set both languages, --from and --to;" in refused(run("translate", place, words, "--to", "de"))
 
@@ -387,8 +387,9 @@ def test_a_whole_file_is_summarised_as_one_text(seq2seq: hub.Loaded, tmp_path: P
 
 
 def test_a_decoder_does_not_translate(folder: Path) -> None:
-    assert "needs an encoder-decoder" in refused(run("translate", folder, "a"))
-    assert "needs an encoder-decoder" in refused(run("summarise", folder, "a"))
+    for command, *options in (["translate"], ["summarise"], ["task", "--name", "summarization"]):
+        message = refused(run(command, folder, "a", *options))
+        assert f"{command} needs an encoder-decoder; this model is a decoder and supports: generate" in message
 
 
 # ---- conversations

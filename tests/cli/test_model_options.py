@@ -78,8 +78,8 @@ def arguments_of(command: str, model: Path, tmp_path: Path) -> tuple[list[str | 
 
 def reconfigured(folder: Path, **keys: object) -> None:
     path = folder / "config.json"
-    said = json.loads(path.read_text()) | keys
-    path.write_text(json.dumps({key: value for key, value in said.items() if value is not ...}))
+    content = json.loads(path.read_text()) | keys
+    path.write_text(json.dumps({key: value for key, value in content.items() if value is not ...}))
 
 
 def pickled(folder: Path) -> None:

@@ -77,9 +77,9 @@ def test_info_draws_one_model_as_a_tree(folder: Path) -> None:
         "tied to the embedding",
     ):
         assert words in drawn
-    said = json.loads(run("info", "gpt2-xl", "--json").stdout)
-    assert said["parameters"] == 1_557_611_200
-    assert said["model"]["decoder"]["layers"] == 48
+    output = json.loads(run("info", "gpt2-xl", "--json").stdout)
+    assert output["parameters"] == 1_557_611_200
+    assert output["model"]["decoder"]["layers"] == 48
     assert "2 layers" in run("info", str(folder)).stdout
 
 
@@ -103,8 +103,8 @@ def test_tables_in_a_pipe_are_whole(folder: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_info_reads_the_facts_of_a_single_file(tmp_path: Path) -> None:
     path = write_llama2c(tmp_path / "model.bin", llama(tied=True))
-    said = json.loads(run("info", str(path), "--json").stdout)
-    assert said["parameters"] == sum(p.numel() for p in hub.load(path).model.parameters())
+    output = json.loads(run("info", str(path), "--json").stdout)
+    assert output["parameters"] == sum(p.numel() for p in hub.load(path).model.parameters())
     assert "rotary" in run("info", str(path)).stdout
     (tmp_path / "words.txt").write_text("words")
     wrong = run("info", str(tmp_path / "words.txt"))

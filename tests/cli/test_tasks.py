@@ -66,8 +66,8 @@ def test_texts_and_pairs_are_labelled(tmp_path_factory: pytest.TempPathFactory) 
     assert alike(by_option, by_tab)
     assert by_tab[0]["pair"] == "a list"
     assert by_tab[0]["labels"] != single[0]["labels"]
-    several = rows(run("classify", model, "the value", "--several", "--json"))[0]["labels"]
-    assert sum(label["probability"] for label in several) != pytest.approx(1)
+    multi_label = rows(run("classify", model, "the value", "--multi-label", "--json"))[0]["labels"]
+    assert sum(label["probability"] for label in multi_label) != pytest.approx(1)
     assert "good" in run("classify", model, "the value", "--pair", "a list").stdout
     assert "line 2 must be two texts" in refused(run("classify", model, "--tsv", given="a\tb\nc\n"))
     assert "2 texts need 2 --pair options, got 1" in refused(run("classify", model, "a", "b", "--pair", "c"))

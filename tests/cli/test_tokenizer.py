@@ -36,7 +36,7 @@ def folder(corpus: Path) -> Path:
     return out
 
 
-def said(result: object) -> str:
+def printed(result: object) -> str:
     """What is printed, without the places of its lines."""
     assert result.exit_code == 0, result.output  # type: ignore[attr-defined]
     return " ".join(result.stdout.split())  # type: ignore[attr-defined]
@@ -47,7 +47,7 @@ def said(result: object) -> str:
 
 def test_train_writes_what_the_library_learns_and_says_what_it_made(corpus: Path, tmp_path: Path) -> None:
     result = run("tokenizer", "train", corpus, "--vocab-size", "600", "--out", tmp_path / "new" / "bpe")
-    shown = said(result)
+    shown = printed(result)
     assert result.stderr == ""
     for words in ("byte-level BPE, style gpt", "600 tokens, 1 of them special", "bpe/tokenizer.json"):
         assert words in shown
@@ -61,7 +61,7 @@ def test_train_writes_what_the_library_learns_and_says_what_it_made(corpus: Path
 def test_every_option_reaches_the_vocabulary(corpus: Path, tmp_path: Path) -> None:
     options = ("--kind", "unigram", "--style", "translation", "--special", "__en__", "--special", "__de__")
     more = ("--vocab-size", "300", "--lowercase", "--min-frequency", "5", "--documents", "blank-line")
-    assert "300 tokens, 6 of them special" in said(
+    assert "300 tokens, 6 of them special" in printed(
         run("tokenizer", "train", corpus, *options, *more, "--out", tmp_path)
     )
     made = Tokenizer.load(tmp_path)
@@ -71,7 +71,7 @@ def test_every_option_reaches_the_vocabulary(corpus: Path, tmp_path: Path) -> No
 
 
 def test_bytes_need_no_files(corpus: Path, tmp_path: Path) -> None:
-    shown = said(run("tokenizer", "train", "--kind", "bytes", "--style", "t5", "--out", tmp_path))
+    shown = printed(run("tokenizer", "train", "--kind", "bytes", "--style", "t5", "--out", tmp_path))
     assert "359 tokens, 103 of them special" in shown
     assert "compression" not in shown
     assert Tokenizer.load(tmp_path).encode("é") == [0xC3, 0xA9, 257]
@@ -171,7 +171,7 @@ def test_show_tells_what_a_vocabulary_is(folder: Path) -> None:
             "pair": "[CLS] A [SEP] B [SEP]",
         }
     ]
-    shown = said(run("tokenizer", "show", folder / "tokenizer.json"))
+    shown = printed(run("tokenizer", "show", folder / "tokenizer.json"))
     for words in ("kind WordPiece", "500 tokens", "mask [MASK] 4", "a text [CLS] A [SEP]"):
         assert words in shown
 
@@ -218,7 +218,7 @@ def test_show_lists_the_vocabulary(folder: Path) -> None:
 
 def test_show_names_few_of_many_special_tokens(tmp_path: Path) -> None:
     train_tokenizer([], kind="bytes", special="t5").save(tmp_path)
-    shown = said(run("tokenizer", "show", tmp_path))
+    shown = printed(run("tokenizer", "show", tmp_path))
     assert "kind bytes" in shown
     assert "<extra_id_99> 259, " in shown
     assert "… <extra_id_0> 358 (100 in total)" in shown
@@ -265,7 +265,7 @@ def test_show_reads_a_sentencepiece_model_once_its_kind_is_said(tmp_path: Path) 
     (row,) = rows(run("tokenizer", "show", tmp_path, "--kind", "t5", "the naïve function", "--json"))
     assert row["ids"] == [*theirs.encode("the naïve function"), theirs.eos_id()]
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "T5Tokenizer"}')
-    assert "kind Unigram" in said(run("tokenizer", "show", tmp_path))
+    assert "kind Unigram" in printed(run("tokenizer", "show", tmp_path))
 
 
 def test_show_refuses_what_is_no_tokenizer(tmp_path: Path) -> None:

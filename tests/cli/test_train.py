@@ -266,7 +266,7 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_it_loads(unbroken: Path
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["train"], "name a recipe"),
         (["train", "lm-byte"], "Did you mean 'lm-bytes'"),
@@ -282,12 +282,12 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_it_loads(unbroken: Path
     ],
 )
 def test_nonsense_gets_one_clear_sentence(
-    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     done = ask(*arguments)
     assert done.exit_code == 2
-    assert said in " ".join(done.stderr.split())
+    assert message in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
 
 
@@ -354,7 +354,7 @@ def test_commas_are_read_by_a_recipe_whose_own_files_have_semicolons(stated: lis
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         (["model.sizes.n_layer=12"], "has its own sizes and facts"),
         (["model.lineage=gpt2"], "set either model.lineage"),
@@ -363,13 +363,13 @@ def test_commas_are_read_by_a_recipe_whose_own_files_have_semicolons(stated: lis
     ],
 )
 def test_a_model_to_start_from_takes_nothing_back_that_is_said(
-    unbroken: Path, tmp_path: Path, changes: list[str], said: str
+    unbroken: Path, tmp_path: Path, changes: list[str], message: str
 ) -> None:
     model = str(unbroken / "out" / "model")
     begun = ["train", "lm-bytes", "data.limit=9", "--init-from", model, "--out", str(tmp_path / "out")]
     done = ask(*begun, *changes)
     assert done.exit_code == 2
-    assert said in " ".join(done.stderr.split())
+    assert message in " ".join(done.stderr.split())
     assert not (tmp_path / "out").exists()
     printed = ask(*begun, "--print-config")
     assert f"start: {model}" in printed.stdout.replace("\n    ", " ")
@@ -402,9 +402,9 @@ def test_a_model_is_measured_as_it_was_after_training(tmp_path: Path) -> None:
     done = ask("evaluate", str(tmp_path / "out" / "model"), str(new), "data.documents=blank line", "--json")
     assert json.loads(done.stdout)["loss"] != pytest.approx(wanted["loss"], rel=1e-5)  # it can be said anew
     shutil.copy(new, tmp_path / "new.md")
-    for said in (["data.format=text"], ["--format", "text"], []):
-        done = ask("evaluate", str(tmp_path / "out" / "model"), str(tmp_path / "new.md"), "--json", *said)
-        assert json.loads(done.stdout)["loss"] == found["loss"], said
+    for message in (["data.format=text"], ["--format", "text"], []):
+        done = ask("evaluate", str(tmp_path / "out" / "model"), str(tmp_path / "new.md"), "--json", *message)
+        assert json.loads(done.stdout)["loss"] == found["loss"], message
     done = ask("evaluate", str(tmp_path / "out" / "model"), str(new), "data.format=jsonl")
     assert done.exit_code == 2
     (tmp_path / "lang=en").mkdir()

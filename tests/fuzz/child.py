@@ -80,7 +80,7 @@ def safetensors(originals: Path, place: Path, draw: random.Random) -> None:
     data = path.read_bytes()
     length = int.from_bytes(data[:8], "little")
     if draw.random() < 0.5:
-        path.write_bytes(damaged_bytes(data, draw, reach=8 + length))
+        path.write_bytes(damaged_bytes(data, draw, limit=8 + length))
     else:
         header = json.dumps(damaged_json(json.loads(data[8 : 8 + length]), draw)).encode()
         path.write_bytes(len(header).to_bytes(8, "little") + header + data[8 + length :])
@@ -116,7 +116,7 @@ def tokenizer(originals: Path, place: Path, draw: random.Random) -> None:
 
 def gguf(originals: Path, place: Path, draw: random.Random) -> None:
     original, path = any_of(originals / "gguf", draw), place / "model.gguf"
-    path.write_bytes(damaged_bytes(original.read_bytes(), draw, reach=3000))
+    path.write_bytes(damaged_bytes(original.read_bytes(), draw, limit=3000))
     loaded = hub.load(path)
     use(loaded.tokenizer, place)
 
@@ -124,7 +124,7 @@ def gguf(originals: Path, place: Path, draw: random.Random) -> None:
 def llama2c(originals: Path, place: Path, draw: random.Random) -> None:
     folder = copied(originals / "llama2c", place)
     path = folder / draw.choice(("model.bin", "tokenizer.bin"))
-    path.write_bytes(damaged_bytes(path.read_bytes(), draw, reach=100))
+    path.write_bytes(damaged_bytes(path.read_bytes(), draw, limit=100))
     use(hub.load(folder).tokenizer, place)
 
 

@@ -53,13 +53,13 @@ def _change(holder: Any, key: Any, draw: random.Random) -> None:
         holder[key] = copy.deepcopy(draw.choice(HOSTILE))  # a later change must not reach the list
 
 
-def damaged_bytes(original: bytes, draw: random.Random, reach: int | None = None) -> bytes:
-    """A copy with up to four places among the first ``reach`` bytes changed; or a part of it."""
+def damaged_bytes(original: bytes, draw: random.Random, limit: int | None = None) -> bytes:
+    """A copy with up to four bytes among the first ``limit`` bytes changed; or a part of it."""
     data = bytearray(original)
     if draw.random() < 0.1:
         return bytes(data[: draw.randrange(len(data) + 1)])
     for _ in range(draw.randint(1, 4)):
-        at = draw.randrange(max(1, min(len(data), reach or len(data))))
+        at = draw.randrange(max(1, min(len(data), limit or len(data))))
         kind = draw.randrange(5)
         if kind == 0:
             data[at : at + 1] = bytes([draw.randrange(256)])

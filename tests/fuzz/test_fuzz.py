@@ -71,10 +71,10 @@ def _write_vocabulary(path: Path) -> None:
 def run(kind: str, originals: Path, first: int, times: int) -> None:
     command = [sys.executable, "-m", "tests.fuzz.child", kind, str(originals), str(first), str(times)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    said = done.stdout
-    assert "undocumented" not in said, said[said.index("undocumented") :][:3000]
-    last = said.splitlines()[-1:]
-    assert said.endswith("done\n"), f"{last}: the process ended with {done.returncode}: {done.stderr[-2000:]}"
+    output = done.stdout
+    assert "undocumented" not in output, output[output.index("undocumented") :][:3000]
+    last = output.splitlines()[-1:]
+    assert output.endswith("done\n"), f"{last}: the process ended with {done.returncode}: {done.stderr[-2000:]}"
 
 
 @pytest.mark.slow

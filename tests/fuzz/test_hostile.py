@@ -63,7 +63,7 @@ LABELS = {"architectures": ["GPT2ForSequenceClassification"]}
 
 
 @pytest.mark.parametrize(
-    "said",
+    "changes",
     [
         *({"n_layer": layers} for layers in (3, 4000, 10**6, 10**30)),
         *({key: size} for key in ("n_positions", "n_inner", "n_embd", "vocab_size") for size in (2**30, 2**62, 10**30)),
@@ -72,12 +72,14 @@ LABELS = {"architectures": ["GPT2ForSequenceClassification"]}
     ],
     ids=str,
 )
-def test_a_config_that_promises_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: dict[str, Any]) -> None:
+def test_a_config_that_promises_too_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
     with monkeypatch.context() as whole:
         whole.setattr(hub, "Transformer", Transformer)
         folder = make(tmp_path / "model", "GPT2LMHeadModel", "bytes")[0].folder
     path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | said))
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     refuse(folder)
 
 
@@ -87,13 +89,13 @@ def test_a_config_that_promises_too_much(tmp_path: Path, monkeypatch: pytest.Mon
 )
 def test_facts_that_promise_too_much(tmp_path: Path, fact: str, size: int) -> None:
     folder = hub.save(Transformer(CONFIGS["gpt2"]), tmp_path)
-    said = json.loads((folder / "glassformer.json").read_text())
+    changes = json.loads((folder / "glassformer.json").read_text())
     *way, last = fact.split(".")
-    part = said["model"]
+    part = changes["model"]
     for name in way:
         part = part[name]
     part[last] = size
-    (folder / "glassformer.json").write_text(json.dumps(said))
+    (folder / "glassformer.json").write_text(json.dumps(changes))
     refuse(folder)
 
 
@@ -101,17 +103,17 @@ def test_facts_that_promise_too_much(tmp_path: Path, fact: str, size: int) -> No
 def test_a_pattern_of_layers_that_is_written_short(times: int) -> None:
     from glassformer.families import lineages
 
-    said = {"num_layers": 2, "attention_types": [[["global", "local"], times]]}
+    changes = {"num_layers": 2, "attention_types": [[["global", "local"], times]]}
     with limits(), pytest.raises(ConfigError, match="attention_types"):
-        lineages()["gpt-neo"].facts(said, "lm")
+        lineages()["gpt-neo"].facts(changes, "lm")
 
 
 @pytest.mark.parametrize("number", [HIGHEST_ID + 1, 2**31, 2**32 - 1])
 def test_a_vocabulary_with_a_number_far_above_all_others(tmp_path: Path, number: int) -> None:
     save_tokenizer("bytes", tmp_path)
     path = tmp_path / "tokenizer.json"
-    said = json.loads(path.read_text())
-    said["model"]["vocab"]["far"] = number
-    path.write_text(json.dumps(said))
+    changes = json.loads(path.read_text())
+    changes["model"]["vocab"]["far"] = number
+    path.write_text(json.dumps(changes))
     with limits(), pytest.raises(TokenizerError, match=f"highest id of the vocabulary is {number}"):
         Tokenizer.load(tmp_path)

@@ -3,7 +3,7 @@
 The rules: of all continuations of the live texts the best (1 + number of end tokens, at least 2) · k are looked at. One
 that ends, by an end token or because no more may follow, counts if it is among the first k; the best k others live on.
 The k best ended texts are kept, by score / length^penalty, end token counted, prompt not. Over when nothing lives;
-else, once k texts have ended: at once (early stopping), or when the best live text, judged at its present length (or,
+else, once k texts have ended: at once (early stopping), or when the best live text, scored at its present length (or,
 "never", at the length that is best for it), is no better than the worst of them. Groups take turns at each step; a
 token costs ``diversity`` for each text of an earlier group that goes on with it (or was cut after it) at this step.
 """

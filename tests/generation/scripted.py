@@ -29,8 +29,8 @@ def scripted_with(
     script = tokenizer.encode(says, special=False)
     script += [tokenizer.eos] if end else []
     write_script(folder, tokenizer, {after - 1 + place: token for place, token in enumerate(script)})
-    for name, said in files.items():
-        (folder / f"{name}.json").write_text(json.dumps(said))
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
     return hub.load(folder)
 
 

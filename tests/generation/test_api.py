@@ -168,7 +168,7 @@ def path_to(record: Record, number: int) -> list[int]:
 
 
 @pytest.mark.parametrize("groups", [1, 2])
-def test_the_record_of_a_beam_search_has_every_continuation_and_its_fate(groups: int) -> None:
+def test_the_record_of_a_beam_search_has_every_continuation_and_its_status(groups: int) -> None:
     model, size = model_of("decoder", 9, 6), 4
     asked = GenerationSettings(
         beam_size=size, top_beams=3, max_new_tokens=6, eos=(3,), length_penalty=0.0, record=True, beam_groups=groups,

@@ -394,6 +394,6 @@ def test_the_chi_square_sees_a_wrong_filter(
 
 
 def test_dice_give_the_frequencies_too() -> None:
-    uniforms = SeededRNG([(0, sample) for sample in range(20_000)]).roll([*range(20_000)] * 5)
+    uniforms = SeededRNG([(0, sample) for sample in range(20_000)]).uniform([*range(20_000)] * 5)
     row = probs(torch.tensor([LOGITS])).expand(len(uniforms), -1)
     assert p_value(draw(row, uniforms), expected_chances()) > 1e-6

@@ -152,18 +152,18 @@ def test_a_draw_refuses_what_is_no_chance_or_no_number_of_the_dice() -> None:
 
 def test_what_a_text_draws_does_not_depend_on_its_neighbours() -> None:
     alone = SeededRNG([(7, 0)])
-    mine = [alone.roll([0]).item() for _ in range(6)]
+    mine = [alone.uniform([0]).item() for _ in range(6)]
     crowd = SeededRNG([(1, 0), (7, 0), (7, 1), (2**70, 5)])
-    assert [crowd.roll([0, 1, 2])[1].item(), crowd.roll([1]).item(), crowd.roll([3, 1])[1].item()] == mine[:3]
-    crowd.roll([0, 2, 3])  # neighbours go on, this text waits
-    assert [crowd.roll([1]).item() for _ in range(3)] == mine[3:]
+    assert [crowd.uniform([0, 1, 2])[1].item(), crowd.uniform([1]).item(), crowd.uniform([3, 1])[1].item()] == mine[:3]
+    crowd.uniform([0, 2, 3])  # neighbours go on, this text waits
+    assert [crowd.uniform([1]).item() for _ in range(3)] == mine[3:]
 
 
 def test_streams_differ_and_their_numbers_are_even_and_unrelated() -> None:
     # Seeds alike in their lower 32 bits, seed and sample exchanged, digits that run together.
     streams = [(0, 0), (0, 1), (1, 0), (2**32, 0), (2**63, 0), (11, 1), (1, 11), (-1, 0)]
     rng = SeededRNG(streams)
-    numbers = torch.stack([rng.roll(range(len(streams))) for _ in range(4000)])
+    numbers = torch.stack([rng.uniform(range(len(streams))) for _ in range(4000)])
     assert numbers.dtype == torch.float64
     assert 0 <= numbers.min() < 0.001 < 0.999 < numbers.max() < 1
     assert len(numbers.flatten().unique()) == numbers.numel()
@@ -174,7 +174,7 @@ def test_streams_differ_and_their_numbers_are_even_and_unrelated() -> None:
 
 def test_the_numbers_stay_the_same_for_ever() -> None:
     """Texts are repeated from their seed: a change of these numbers is a change of every text."""
-    assert SeededRNG([(0, 0), (42, 3)]).roll([0, 1, 1]).tolist() == [
+    assert SeededRNG([(0, 0), (42, 3)]).uniform([0, 1, 1]).tolist() == [
         0.633398068541001,
         0.7368338141251276,
         0.02699877190029243,
@@ -184,7 +184,7 @@ def test_the_numbers_stay_the_same_for_ever() -> None:
 def test_a_stream_that_is_not_there_is_refused() -> None:
     for row in (1, -1):
         with pytest.raises(ValueError, match=f"there is no stream {row}; there are 1"):
-            SeededRNG([(0, 0)]).roll([row])
+            SeededRNG([(0, 0)]).uniform([row])
 
 
 def test_numbers_of_the_cpu_give_the_same_draws_everywhere(device: torch.device) -> None:

@@ -134,8 +134,8 @@ def joint(rule: Rule, draws: int = 100_000) -> float:
         token = draw(p[before], plain[:, place, 0])
         if place < 2:
             drafts = draw(q[draft_before], draft_numbers[:, place, 0])
-            accepted, judged = rule(p[before], q[draft_before], drafts, numbers[:, place])
-            token = torch.where(all_accepted, judged, token)
+            accepted, chosen = rule(p[before], q[draft_before], drafts, numbers[:, place])
+            token = torch.where(all_accepted, chosen, token)
             all_accepted, draft_before = all_accepted & accepted, drafts
         last.append(token)
         before = token

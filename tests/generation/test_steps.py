@@ -197,11 +197,11 @@ def test_streams_yield_every_token_and_can_be_closed() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 1.0}, {"beam_size": 2}], ids=str)
 def test_damaged_weights_are_reported_as_in_dynamic_steps(options: dict[str, Any]) -> None:
-    everywhere, at_a_position = built("gpt2"), built("gpt2")
+    in_all_texts, at_a_position = built("gpt2"), built("gpt2")
     with torch.no_grad():
-        everywhere.decoder.norm.weight[0] = torch.nan
+        in_all_texts.decoder.norm.weight[0] = torch.nan
         at_a_position.embed.position.weight[5] = torch.nan  # which the longer prompt alone reaches
-    for model, row in ((everywhere, 0), (at_a_position, options.get("beam_size", 1))):
+    for model, row in ((in_all_texts, 0), (at_a_position, options.get("beam_size", 1))):
         messages = []
         for decoding in ("dynamic", "static"):
             asked = GenerationSettings(max_new_tokens=3, **options)

@@ -101,9 +101,9 @@ def test_a_text_that_ends_inside_a_character_leaves_it_out(tmp_path: Path, says:
     ids = loaded.tokenizer.encode(says, special=False)
     assert len(ids) > len(says) / 2
     for length in range(1, len(ids) + 1):
-        said = b"".join(WholeCharacters(loaded.tokenizer)._bytes(token) for token in ids[:length])
-        whole = says.encode()[: len(said)].decode(errors="ignore")
-        assert says.encode().startswith(said)
+        decoded = b"".join(WholeCharacters(loaded.tokenizer)._bytes(token) for token in ids[:length])
+        whole = says.encode()[: len(decoded)].decode(errors="ignore")
+        assert says.encode().startswith(decoded)
         found = generate_text(loaded, [""], max_new_tokens=length)[0][0]
         assert (found.text, found.written.ids) == (whole, ids[:length])
         pieces, streamed = drained(stream_text(loaded, "", max_new_tokens=length))
@@ -254,8 +254,8 @@ def test_the_filter_shows_the_text_before_the_first_stop(text: str, stops: list[
 # ---- the model's own tokens, once (row 24 of the known silent bugs: BOS doubled)
 
 
-@pytest.mark.parametrize("said", ["Hello", "<|endoftext|>Hello"])
-def test_row_24_bos_once_through_every_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+@pytest.mark.parametrize("decoded", ["Hello", "<|endoftext|>Hello"])
+def test_row_24_bos_once_through_every_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decoded: str) -> None:
     loaded, _ = make(tmp_path, "GPT2LMHeadModel", "bytes with bos", eos_token_id=5)
     tokenizer = loaded.tokenizer
     tokenizer.chat_template = CHAT
@@ -267,12 +267,12 @@ def test_row_24_bos_once_through_every_entry(tmp_path: Path, monkeypatch: pytest
 
     original = text_module.generate
     monkeypatch.setattr(text_module, "generate", remember)
-    generate_text(loaded, [said, tokenizer.encode(said)], max_new_tokens=1)
-    answer_like(loaded, FewShot((Example(said, "1"),)), ["x"], max_new_tokens=1)
+    generate_text(loaded, [decoded, tokenizer.encode(decoded)], max_new_tokens=1)
+    answer_like(loaded, FewShot((Example(decoded, "1"),)), ["x"], max_new_tokens=1)
     reply(loaded, [{"role": "user", "content": "Hello"}], max_new_tokens=1)
     original = text_module.generate_stream
     monkeypatch.setattr(text_module, "generate_stream", remember)
-    list(stream_text(loaded, said, max_new_tokens=1))
+    list(stream_text(loaded, decoded, max_new_tokens=1))
     list(stream_reply(loaded, [{"role": "user", "content": "Hello"}], max_new_tokens=1))
     assert len(seen) == 6
     for ids in seen:

@@ -28,7 +28,7 @@ from glassformer.models.transformer import Transformer, transformer_of
 from glassformer.nn.attention import PATHS
 from glassformer.nn.block import Block
 from glassformer.nn.cache import KVCache
-from glassformer.nn.observer import thread_watches
+from glassformer.nn.observer import thread_observers
 from glassformer.nn.sparse import block_sparse_mask
 from glassformer.objectives.base import model_token_loss
 from glassformer.training.block_calls import checkpoint_blocks, compile_model
@@ -473,7 +473,7 @@ def test_a_recording_that_another_thread_ends() -> None:
     made(ids)
     with ThreadPoolExecutor(1) as pool:
         pool.submit(context.__exit__, None, None, None).result()
-    assert thread_watches() == {}
+    assert thread_observers() == {}
     made(ids)
     assert len(trace.steps) == 1
 

@@ -14,7 +14,7 @@ from glassformer.generation.settings import GenerationSettings
 from glassformer.models.output_heads import Targets
 from glassformer.models.quantize import is_quantized, quantize
 from glassformer.models.transformer import Transformer
-from glassformer.nn.kernels.operators import FEW_ROWS
+from glassformer.nn.kernels.operators import MAX_INT8_ROWS
 from glassformer.nn.kernels.quantized import QuantizedLinear
 from glassformer.nn.linear import Linear
 from glassformer.training.adapters import add_adapters
@@ -52,7 +52,7 @@ def test_fp8_rounds_each_weight_by_a_sixteenth_at_most_and_survives_a_cast() -> 
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("rows", [1, 3, FEW_ROWS, FEW_ROWS + 1, 70])
+@pytest.mark.parametrize("rows", [1, 3, MAX_INT8_ROWS, MAX_INT8_ROWS + 1, 70])
 @pytest.mark.parametrize(("inner", "outer", "bias"), [(96, 80, False), (64, 37, True), (12, 5, True)])
 def test_the_kernel_computes_the_formula(rows: int, dtype: torch.dtype, inner: int, outer: int, bias: bool) -> None:
     """Few rows of a width that is a multiple of 32 go through the kernel for int8, others through one for floats."""
@@ -80,7 +80,7 @@ def test_a_large_activation_does_not_overflow_float16(kind: Quantization) -> Non
 def test_gradients_of_vectors_and_autocast_do_not_depend_on_the_number_of_rows() -> None:
     module = QuantizedLinear(normal(8, 64, dtype=torch.float32))
     module.fused = True
-    for rows in (2, FEW_ROWS + 4):
+    for rows in (2, MAX_INT8_ROWS + 4):
         x = normal(rows, 64, dtype=torch.float32).requires_grad_()
         module(x).sum().backward()
         assert x.grad is not None

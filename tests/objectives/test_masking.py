@@ -102,7 +102,7 @@ def test_labels_are_the_original_ids_of_what_was_chosen_and_of_nothing_else() ->
     assert torch.equal(labels[chosen], ids[chosen])
     assert torch.equal(noisy[~chosen], ids[~chosen])
     assert not bool((ids[chosen] == 2).any())
-    assert int((noisy[chosen] == ids[chosen]).sum()) > 0  # some are kept, and are judged all the same
+    assert int((noisy[chosen] == ids[chosen]).sum()) > 0  # some are kept, and count in the loss all the same
 
 
 @pytest.mark.parametrize("count", COUNTS)

@@ -71,7 +71,7 @@ def test_the_loss_is_the_references(architecture: str, name: str, bound: float) 
     reference = pair.theirs(
         input_ids=batch.inputs["ids"], attention_mask=batch.inputs["mask"].long(), labels=batch.labels["target"]
     )
-    # They show their decoder the padding, which follows what is judged and so does not matter.
+    # They show their decoder the padding, which follows what counts in the loss, and so does not matter.
     assert abs(mean_of(loss, "target") - reference.loss.item()) < bound
     assert int(loss.metrics["accuracy"][0]) == int((reference.logits.argmax(-1) == batch.labels["target"]).sum())
 

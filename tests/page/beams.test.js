@@ -10,11 +10,11 @@ import { neighbour, pathOf, placeNodes } from "../../glassformer/viewer/static/j
  * @param {number | null} parent
  * @param {number} step
  * @param {number} score
- * @param {Node["fate"]} fate
+ * @param {Node["status"]} status
  * @returns {Node}
  */
-const node = (id, parent, step, score, fate, winner = false) => ({
-  id, parent, step, score, fate, winner, token: id, text: `t${id}`, special: false, logprob: score, final: null, rank: null,
+const node = (id, parent, step, score, status, winner = false) => ({
+  id, parent, step, score, status, winner, token: id, text: `t${id}`, special: false, logprob: score, final: null, rank: null,
 });
 
 const NODES = [

@@ -167,14 +167,14 @@ def test_row_02_greedy_tokens_of_a_batch_are_those_of_each_row(config):
     memory = memories(made, 3)
 
     def greedy(ids, mask, memory, steps=5):
-        cache, said = KVCache(), []
+        cache, generated = KVCache(), []
         logits = made.apply_head(made.decode(ids, mask, cache=cache, **memory))
         last = slice(-1, None)
         token = logits[:, last].argmax(-1) if mask is None else _at_last(logits, mask).argmax(-1)
         for _ in range(steps):
-            said.append(token)
+            generated.append(token)
             token = made.apply_head(made.decode(token, cache=cache, **memory))[:, last].argmax(-1)
-        return torch.cat(said, 1)
+        return torch.cat(generated, 1)
 
     together = greedy(ids, mask, memory)
     for number, row in enumerate(rows):

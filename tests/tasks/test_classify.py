@@ -38,13 +38,13 @@ def their_logits(loaded, theirs, text: str, pair: str | None = None) -> torch.Te
         return theirs(**inputs).logits[0]
 
 
-@pytest.mark.parametrize("several", [False, True])
-def test_probabilities_are_the_references(both, several) -> None:
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_probabilities_are_the_references(both, multi_label) -> None:
     loaded, theirs = both
     examples = [*SHORT, *PAIRS]
-    for text, result in zip(examples, classify(loaded, examples, several=several, batch_size=3), strict=True):
+    for text, result in zip(examples, classify(loaded, examples, multi_label=multi_label, batch_size=3), strict=True):
         logits = their_logits(loaded, theirs, *((text,) if isinstance(text, str) else text))
-        expected = logits.sigmoid() if several else logits.softmax(-1)
+        expected = logits.sigmoid() if multi_label else logits.softmax(-1)
         by_name = {label.name: label for label in result.labels}
         assert [by_name[n].probability for n in ("bad", "good", "odd")] == pytest.approx(expected.tolist(), abs=1e-9)
         assert [by_name[n].score for n in ("bad", "good", "odd")] == pytest.approx(logits.tolist(), abs=1e-9)
@@ -86,9 +86,9 @@ def test_pairs_need_pairs(tmp_path) -> None:
 
 def test_one_label_is_a_question_of_yes_or_no(tmp_path) -> None:
     loaded, theirs = make(tmp_path, "BertForSequenceClassification", "words", num_labels=1)
-    with pytest.raises(ValueError, match="several=True"):
+    with pytest.raises(ValueError, match="multi_label=True"):
         classify(loaded, SHORT)
-    ((label,),) = (result.labels for result in classify(loaded, SHORT[:1], several=True))
+    ((label,),) = (result.labels for result in classify(loaded, SHORT[:1], multi_label=True))
     logit = their_logits(loaded, theirs, SHORT[0])
     assert label.probability == pytest.approx(float(logit.sigmoid()), abs=1e-9)
 

@@ -131,7 +131,7 @@ def test_another_string_for_the_blank(both) -> None:
 def test_errors(both, tmp_path) -> None:
     loaded, _ = both
     mask = loaded.tokenizer.special["mask"]
-    with pytest.raises(ValueError, match=rf"text 1 has no blank. Write '{mask}'".replace("[", r"\[")):
+    with pytest.raises(ValueError, match=rf"text 1 has no blank. Mark it by '{mask}'".replace("[", r"\[")):
         fill(loaded, [f"a {mask}", "a b"])
     with pytest.raises(ValueError, match="takes 40"):
         fill(loaded, [f"{mask} " + "a " * 60])

@@ -267,7 +267,7 @@ def test_both_languages_must_be_said(m2m100) -> None:
         languages.source("the class", None)
     with pytest.raises(TokenizerError, match="set the target language") as caught:
         languages.forced_first(None)
-    assert caught.value.message(lambda value: f"--{value.outside}").endswith("; set --target.")
+    assert caught.value.message(lambda value: f"--{value.external_name}").endswith("; set --target.")
 
 
 def test_a_vocabulary_without_languages_refuses_one(tmp_path) -> None:
@@ -356,11 +356,15 @@ def test_tasks_are_read_with_their_options(tasks) -> None:
 
 
 def test_tasks_that_are_not_stated_are_errors(tasks) -> None:
-    with pytest.raises(ValueError, match=r"no task 'sum'\. It has summarization, translation_en_to_de, plain"):
+    with pytest.raises(ValueError, match=r"defines no task 'sum', only summarization, translation_en_to_de, plain"):
         find_task(tasks, "sum")
-    with pytest.raises(SettingError, match=r'It has none\. Another prefix is set with Task\("words: "\)\.') as caught:
+    with pytest.raises(
+        SettingError, match=r'defines no tasks\. Set a prefix of your own with Task\("words: "\)\.'
+    ) as caught:
         find_task({}, "sum")
-    assert caught.value.message(lambda value: f"--{value.outside}").endswith("Another prefix is set with --prefix.")
+    assert caught.value.message(lambda value: f"--{value.external_name}").endswith(
+        "Set a prefix of your own with --prefix."
+    )
     with pytest.raises(ValueError, match="no 'translate German to English: '; its translations: 'translate English to"):
         find_translation(tasks, "de", "en")
     with pytest.raises(ValueError, match="its translations: none"):

@@ -94,12 +94,12 @@ def test_scores_fall_and_do_not_depend_on_the_order_of_words() -> None:
 
 
 def test_too_many_words_leave_out_the_rare_ones_but_none_of_their_letters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unigram_training, "MOST_CHARACTERS", 8)
+    monkeypatch.setattr(unigram_training, "MAX_CHARACTERS", 8)
     monkeypatch.setattr(unigram_training, "LONGEST_WORD", 4)
     assert _parts({"abcd": 5, "efgh": 4, "aéz": 1}) == [("abcd", 5), ("efgh", 4), ("z", 1), ("é", 1)]
     assert _parts({"abcdabcdab": 2, "ab": 1}) == [("abcd", 4), ("ab", 3)]
     assert _parts({"abcd": 5, "efgh": 5, "ijkl": 5})[:2] == _parts({"ijkl": 5, "efgh": 5, "abcd": 5})[:2]
-    monkeypatch.setattr(unigram_training, "MOST_SEEDS", 1)
+    monkeypatch.setattr(unigram_training, "MAX_SEEDS", 1)
     assert _build([("abab", 3)], 2)[1] == ["a", "b", "ab"]  # covers most; "abab" is longer, but no more
 
 

@@ -19,11 +19,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from glassformer import Transformer
 from glassformer.config import BlockSparse
-from glassformer.nn.observer import thread_watches
+from glassformer.nn.observer import thread_observers
 from glassformer.objectives.base import Batch
 from glassformer.objectives.causal_lm import NextToken
 from glassformer.training import capture
-from glassformer.training.capture import FEW_SHAPES, CapturedSteps, CaptureError, obstacles, recording
+from glassformer.training.capture import MAX_EXACT_SHAPES, CapturedSteps, CaptureError, obstacles, recording
 from glassformer.training.loop import TrainModule
 from tests.configs import CONFIGS, LONGEST, built, tokens
 from tests.objectives.models import seeded
@@ -115,7 +115,7 @@ def test_graphs_are_forgotten_when_what_they_read_is_elsewhere(moved: str) -> No
 @pytest.mark.usefixtures("on_cpu")
 def test_many_shapes_become_few_but_no_longer_than_the_positions() -> None:
     run = counted(built("gpt2"))
-    for length in range(8, 8 + FEW_SHAPES + 1):
+    for length in range(8, 8 + MAX_EXACT_SHAPES + 1):
         assert run.made(rows(length)) == "step"
     assert run.made(rows(9)) == "step"
     assert run.made(rows(10)) == "graph"  # padded to the same length
@@ -150,11 +150,11 @@ def test_a_step_that_python_code_watches_is_an_ordinary_one() -> None:
         assert run.made(rows(5, 5)) == "step"
         handle.remove()
         assert run.made(rows(5, 5)) == "graph"
-    thread_watches()[model.model_key] = lambda _: None
+    thread_observers()[model.model_key] = lambda _: None
     try:
         assert run.made(rows(5, 5)) == "step"
     finally:
-        del thread_watches()[model.model_key]
+        del thread_observers()[model.model_key]
 
 
 @pytest.mark.usefixtures("on_cpu")

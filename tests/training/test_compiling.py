@@ -49,9 +49,9 @@ def without_compilers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("without_compilers")
 def test_a_machine_without_compilers_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = {device: missing_compiler(torch.device(device)) or "" for device in ("cpu", "cuda")}
-    assert said["cpu"].startswith("torch.compile needs a C++ compiler: install one")
-    assert said["cuda"].startswith("torch.compile needs")
+    missing = {device: missing_compiler(torch.device(device)) or "" for device in ("cpu", "cuda")}
+    assert missing["cpu"].startswith("torch.compile needs a C++ compiler: install one")
+    assert missing["cuda"].startswith("torch.compile needs")
     monkeypatch.setattr(block_calls, "HAS_TRITON", True)
     assert missing_compiler(torch.device("cuda")) is None
 

@@ -14,7 +14,7 @@ from glassformer.hub import JOB, Loaded
 from glassformer.models.transformer import Transformer
 from glassformer.recipes.files import recipe_names, recipe_of
 from glassformer.recipes.recipe import Recipe
-from glassformer.training.evaluation import check_changes, evaluate_model, files_of, format_of, page_for
+from glassformer.training.evaluation import check_changes, evaluate_model, evaluation_recipe, files_of, format_of
 from glassformer.training.session import Outcome
 from tests.helpers import some_at_once
 from tests.training import small_sessions
@@ -39,7 +39,9 @@ def evaluated_with_notes(
     """As the program does it."""
     loaded = glassformer.load(folder)
     kind = format_of(loaded, files) if format_ is None else format_
-    return evaluate_model(loaded, recipe_of("evaluation", page_for(loaded, kind, files_of(kind, files)), changes))
+    return evaluate_model(
+        loaded, recipe_of("evaluation", evaluation_recipe(loaded, kind, files_of(kind, files)), changes)
+    )
 
 
 def as_test(changes: list[str]) -> tuple[list[str], list[str]]:
@@ -67,7 +69,7 @@ def test_a_model_of_each_recipe_is_judged_as_after_training(name: str, teacher: 
     assert evaluated(outcome.folder, *files) == pytest.approx(kept, abs=1e-6, rel=1e-6)
 
 
-def test_a_student_is_judged_by_the_words_that_it_guesses(teacher: Path, tmp_path: Path) -> None:
+def test_a_student_is_evaluated_by_the_words_that_it_predicts(teacher: Path, tmp_path: Path) -> None:
     message, files = as_test(write_text(tmp_path))
     taught = (f"model.teacher={teacher}", f"tokenizer.load={teacher}", "objective.masking.share=0.3", "run.seed=3")
     outcome = trained("distil", tmp_path, *message, *taught, "objective.cosine=0", "objective.soft=1e-30")
@@ -141,7 +143,7 @@ def test_a_folder_that_says_less_is_judged_by_what_is_usual(classifier: tuple[Ou
 
 
 def page(folder: Path, format_: str = "csv") -> Recipe:
-    return recipe_of("evaluation", page_for(glassformer.load(folder), format_, "rows.csv"))
+    return recipe_of("evaluation", evaluation_recipe(glassformer.load(folder), format_, "rows.csv"))
 
 
 def noted(tmp_path: Path, loaded: Loaded, job: str, **data: Any) -> Loaded:
@@ -159,8 +161,10 @@ def test_the_format_is_that_of_the_name_or_the_one_learned_from(teacher: Path, t
     pairs = noted(tmp_path, loaded, "text-to-text", format="parallel")
     assert format_of(pairs, ["a.en", "a.de"]) == "parallel"
     assert format_of(pairs, ["a.txt", "b.txt"]) == "parallel"
+    with pytest.raises(ValueError, match="this model was trained on pairs of aligned files"):
+        format_of(pairs, ["a.en"])
     rows = noted(tmp_path, loaded, "text-to-text", format="jsonl")
-    with pytest.raises(ValueError, match=r"a\.en, a\.de is not clear; set --format, one of .*parallel, dataset"):
+    with pytest.raises(ValueError, match=r"a\.en, a\.de cannot be inferred .* --format to one of .*parallel, dataset"):
         format_of(rows, ["a.en", "a.de"])  # which are no JSON
     plain = noted(tmp_path, loaded, "masked", format="jsonl")
     assert format_of(plain, ["a.txt"]) == "text"
@@ -168,14 +172,14 @@ def test_the_format_is_that_of_the_name_or_the_one_learned_from(teacher: Path, t
     with pytest.raises(ValueError, match="the format of no files"):
         format_of(tags, [])
     for nothing in ({}, {"format": "documentation"}):
-        with pytest.raises(ValueError, match=r"the format of rows is not clear; set --format"):
+        with pytest.raises(ValueError, match=r"format of rows cannot be inferred from the file names\. Set --format"):
             format_of(noted(tmp_path, loaded, "masked", **nothing), ["rows"])
 
 
 def test_languages_are_known_whatever_the_format(teacher: Path, tmp_path: Path) -> None:
     read = {"format": "parallel", "languages": ["en", "de"], "separator": "#"}
     loaded = noted(tmp_path, glassformer.load(teacher), "masked-translation", **read)
-    result = page_for(loaded, "jsonl", "rows.jsonl")["data"]
+    result = evaluation_recipe(loaded, "jsonl", "rows.jsonl")["data"]
     assert result == {"format": "jsonl", "test": "rows.jsonl", "languages": ["en", "de"]}
 
 
@@ -184,7 +188,7 @@ def test_a_note_that_is_none_or_does_not_fit_is_told(teacher: Path, tmp_path: Pa
     with pytest.raises(
         ValueError, match="the job classify is for models with the head classify, and this model has pretraining"
     ):
-        evaluate_model(loaded, recipe_of("evaluation", page_for(loaded, "jsonl", "rows.jsonl")))
+        evaluate_model(loaded, recipe_of("evaluation", evaluation_recipe(loaded, "jsonl", "rows.jsonl")))
 
 
 @pytest.mark.parametrize(
@@ -207,7 +211,7 @@ def test_a_damaged_note_is_told(message: str, teacher: Path, tmp_path: Path) -> 
     loaded = noted(tmp_path, glassformer.load(teacher), "masked")
     (tmp_path / JOB).write_text(message)
     with pytest.raises(ValueError, match=f"{tmp_path / JOB} is damaged; remove it"):
-        page_for(loaded, "jsonl", "rows.jsonl")
+        evaluation_recipe(loaded, "jsonl", "rows.jsonl")
     with pytest.raises(ValueError, match=f"{tmp_path / JOB} is damaged; remove it"):
         format_of(loaded, ["rows.jsonl"])
 
@@ -246,19 +250,21 @@ def test_a_student_can_be_judged_beside_its_teacher(teacher: Path, tmp_path: Pat
     reported = ("job=distillation", f"model.teacher={teacher}", "run.seed=3", "batch.examples=8", "batch.length=32")
     check_changes(dict(item.split("=", 1) for item in reported))
     loaded = glassformer.load(outcome.folder)
-    recipe = recipe_of("evaluation", page_for(loaded, "text", files[0], job="distillation"), reported)
+    recipe = recipe_of("evaluation", evaluation_recipe(loaded, "text", files[0], job="distillation"), reported)
     assert evaluate_model(loaded, recipe)[0] == pytest.approx(outcome.results["test"], rel=1e-6)
 
 
 def test_another_job_has_other_options(classifier: tuple[Outcome, Path]) -> None:
     loaded = glassformer.load(classifier[0].folder)
-    assert page_for(loaded, "jsonl", "rows.jsonl")["objective"]
-    assert page_for(loaded, "jsonl", "rows.jsonl", job="classify")["objective"]
-    assert page_for(loaded, "jsonl", "rows.jsonl", job="tag")["objective"] == {}
+    assert evaluation_recipe(loaded, "jsonl", "rows.jsonl")["objective"]
+    assert evaluation_recipe(loaded, "jsonl", "rows.jsonl", job="classify")["objective"]
+    assert evaluation_recipe(loaded, "jsonl", "rows.jsonl", job="tag")["objective"] == {}
 
 
 def test_a_single_score_is_a_number(classifier: tuple[Outcome, Path], tmp_path: Path) -> None:
     facts = glassformer.load(classifier[0].folder).config
     assert isinstance(facts.head, TaskHead)
     glassformer.save(Transformer(replace(facts, head=replace(facts.head, labels=("number",)))), tmp_path / "number")
-    assert page_for(glassformer.load(tmp_path / "number"), "jsonl", "rows.jsonl")["objective"] == {"kind": "number"}
+    assert evaluation_recipe(glassformer.load(tmp_path / "number"), "jsonl", "rows.jsonl")["objective"] == {
+        "kind": "number"
+    }

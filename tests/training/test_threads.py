@@ -159,9 +159,9 @@ def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_measurement_changes_no_random_number_and_no_weight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = build_run(small("translate", tmp_path, "model.sizes.dropout=0.5"), tmp_path, HERE)
     estimate = estimate_memory(run, HERE, tmp_path)
-    monkeypatch.setattr("glassformer.training.cost.LEAST_STEPS", estimate.steps + 1)
+    monkeypatch.setattr("glassformer.training.cost.MIN_STEPS", estimate.steps + 1)
     assert fastest_threads(estimate, run, HERE) is None  # too short a run
-    monkeypatch.setattr("glassformer.training.cost.LEAST_STEPS", 1)
+    monkeypatch.setattr("glassformer.training.cost.MIN_STEPS", 1)
     weights = {name: tensor.clone() for name, tensor in run.model.state_dict().items()}
     state, position = torch.get_rng_state(), run.trainer.batches.state()
     note = fastest_threads(estimate, run, HERE)

@@ -190,7 +190,7 @@ def test_beams_are_the_search_of_the_library(penalty: float) -> None:
     for rank, (text, output) in enumerate(zip(answer["texts"], found, strict=True), start=1):
         assert text["score"] == pytest.approx(output.score)
         node, path = nodes[text["node"]], []
-        assert (node["rank"], node["fate"]) == (rank, "ended")
+        assert (node["rank"], node["status"]) == (rank, "ended")
         assert node["final"] == pytest.approx(text["score"], abs=1e-5)
         while node is not None:
             path.append(node)
@@ -211,7 +211,7 @@ def test_beams_are_the_search_of_the_library(penalty: float) -> None:
     translated = subject.loaded.translate(TEXT["en-zh"], beam_size=3, max_new_tokens=12, length_penalty=penalty)
     assert answer["texts"][0]["score"] == pytest.approx(translated.written.score, abs=1e-4)
     assert answer["texts"][0]["text"] == translated.text
-    assert {node["fate"] for node in nodes.values()} == {"kept", "ended", "dropped"}
+    assert {node["status"] for node in nodes.values()} == {"kept", "ended", "dropped"}
 
 
 # --- tasks ------------------------------------------------------------------------------------------------------------

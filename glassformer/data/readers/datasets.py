@@ -77,13 +77,13 @@ def find_table(dataset: object, split: str | None, name: str) -> tuple[Table, st
     if isinstance(dataset, Mapping):
         if split not in dataset:
             splits = ", ".join(map(str, dataset))
-            setting = Setting("split", outside="data.split")
+            setting = Setting("split", external_name="data.split")
             raise SourceError(
                 "{} has the splits {}; set {} to one of them, got {}.", name, splits, setting, repr(split)
             )
         dataset, name = dataset[split], f"{name}[{split}]"
     elif split is not None:
-        setting = Setting("split", split, outside="data.split")
+        setting = Setting("split", split, external_name="data.split")
         raise SourceError("{} has no splits, so {} names none; leave it out.", name, setting)
     if not isinstance(dataset, Table):
         raise SourceError(

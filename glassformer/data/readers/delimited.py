@@ -44,7 +44,7 @@ def read_columns(
         length = "one character" if quoted else "one character or more"
         raise SourceError(
             f"{{}} must be {length}, not a quote or line end; got {{}}.",
-            Setting("separator", outside="data.separator"),
+            Setting("separator", external_name="data.separator"),
             repr(separator),
         )
     named = [field for field in make.fields if isinstance(field, str)]
@@ -85,7 +85,7 @@ class Columns(Generic[R]):
                 problem = f"{len(cells)} where the first row has {width}, in {text[:60]!r}"
                 advice = "put quotes around" if self.quoted else "set {} for"
                 remedy = f"Correct the row, or {advice} columns that hold the separator"
-                settings = [] if self.quoted else [Setting("quoted", True, outside="data.quoted")]
+                settings = [] if self.quoted else [Setting("quoted", True, external_name="data.quoted")]
                 raise BadRowError(origin, "wrong number of columns", problem, remedy, *settings)
             # Columns by number without a header, else by name.
             if names is None:
@@ -161,4 +161,4 @@ def _quoted_cells(text: str, separator: str, origin: Origin) -> list[str]:
         start = match.end() + 1
     remedy = "Double quotes inside quotes and close them, or set {}"
     problem = f"at {text[start:][:40]!r} in {text[:60]!r}"
-    raise BadRowError(origin, "bad quotes", problem, remedy, Setting("quoted", False, outside="data.quoted"))
+    raise BadRowError(origin, "bad quotes", problem, remedy, Setting("quoted", False, external_name="data.quoted"))

@@ -38,10 +38,10 @@ def read_text(
     if (documents == "marker") != bool(marker):
         raise SourceError(
             "{} goes with {}; got {} and {}.",
-            Setting("marker", outside="data.marker"),
-            Setting("documents", "marker", outside="data.documents"),
-            Setting("documents", documents, outside="data.documents"),
-            Setting("marker", marker, outside="data.marker"),
+            Setting("marker", external_name="data.marker"),
+            Setting("documents", "marker", external_name="data.documents"),
+            Setting("documents", documents, external_name="data.documents"),
+            Setting("marker", marker, external_name="data.marker"),
         )
     splits = {"line": by_line, "blank line": by_blank_line, "file": whole}
     split_lines = partial(by_marker, marker=marker.encode()) if marker else splits[documents]

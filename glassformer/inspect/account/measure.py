@@ -30,7 +30,7 @@ Step = Callable[[], object]
 PRODUCT_SECONDS = 0.1  # long enough that launch overhead does not count
 REPEATS = 10
 CPU_BUDGET = 2**30  # bytes of main memory that a measurement may use
-LARGEST_COPY = 2**30  # bytes: beyond every cache
+MAX_COPY = 2**30  # bytes: beyond every cache
 
 
 def measure_machine(dtype: str = "float32", device: str | None = None) -> Hardware:
@@ -58,7 +58,7 @@ def measure_machine(dtype: str = "float32", device: str | None = None) -> Hardwa
         size = _product_size(stored, target, budget)
         flops = _best_product(size, REPEATS, stored, target)
     # Bytes/s: the fastest copy.
-    copied = min(LARGEST_COPY, budget // 4)
+    copied = min(MAX_COPY, budget // 4)
     bandwidth = _best_copy(copied, REPEATS, target)
     threads = f", threads: {torch.get_num_threads()}" if target.type == "cpu" else ""
     source = (

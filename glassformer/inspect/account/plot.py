@@ -46,7 +46,7 @@ MIN_LABEL_SHARE = 9.0  # per cent of the height: the least that a name fits in
 TITLE_INCHES = 0.72  # inches for the title
 MIN_MARK_GAP = 0.24  # of the width: labels of marks that are closer than this would overlap
 STEPS = 8  # points of a curve per doubling of the size
-MOST_TICKS = 9
+MAX_TICKS = 9
 
 
 def check_plot(path: Path) -> None:
@@ -115,7 +115,7 @@ def plot_sweep(accounts: Sequence[Account], sweep: Sweep, crossings: Sequence[Cr
         axes.set_xlim(low, high)
         axes.set_ylim(0, 100)
         axes.minorticks_off()
-        shown = list(zip(sweep.values, accounts, strict=True))[:: -(-len(accounts) // MOST_TICKS)]
+        shown = list(zip(sweep.values, accounts, strict=True))[:: -(-len(accounts) // MAX_TICKS)]
         ticks = [f"{value:,}\n{human(account.flops, 'FLOP')}" for value, account in shown]
         axes.set_xticks([value for value, _ in shown], ticks)
         label = {"context": "context, tokens", "source": "source, tokens", "batch": "batch, rows"}[sweep.axis]

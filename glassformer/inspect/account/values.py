@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from glassformer.inspect.account.memory import address
 
-LARGEST = 2**24  # most elements that are computed for real
+MAX_ELEMENTS = 2**24  # most elements that are computed for real
 FROM_SHAPES = {
     f"aten.{name}" for name in ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")
 }  # fmt: skip
@@ -136,7 +136,7 @@ class KnownValues:
     def get(self, tensor: Tensor) -> Tensor | None:
         """Return the values of a fake tensor; None if unknown."""
         values = self._values.get(address(tensor))
-        if values is None or values.dtype != tensor.dtype or values.size > LARGEST:
+        if values is None or values.dtype != tensor.dtype or values.size > MAX_ELEMENTS:
             return None
         with _disable_current_modes(), torch.no_grad():
             return StridedView.of(tensor, values).compute()
@@ -161,7 +161,7 @@ class KnownValues:
         """Return the real results of an operator on fake tensors; None if unknown."""
         arguments = self._known(operator, args, kwargs)
         views = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, StridedView)]
-        if arguments is None or any(view.values.size > LARGEST for view in views):
+        if arguments is None or any(view.values.size > MAX_ELEMENTS for view in views):
             return None
         with _disable_current_modes(), torch.no_grad():
             real_args, real_kwargs = tree_map(_compute, arguments)

@@ -1,4 +1,4 @@
-"""How parts of ``nn`` run fast: the values of the formulas, up to rounding, by fused kernels and in less memory.
+"""Fused kernels for parts of ``nn``: the same values as the formulas up to rounding, faster and in less memory.
 
 Nothing here defines what a Transformer computes; each function has a formula in ``nn`` that tests compare it with. Two
 modules are exceptions: ``quantized`` rounds weights to one byte, which changes results, and ``static_cache`` is no

@@ -1,4 +1,4 @@
-"""What ``torch.compile`` needs to know before it compiles parts of a model."""
+"""Set up ``torch.compile`` for parts of a model: more versions per function, and code that can be freed."""
 
 from collections.abc import Callable
 from types import FunctionType

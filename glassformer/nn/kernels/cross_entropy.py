@@ -46,8 +46,8 @@ def linear_cross_entropy(
         labels: the target at each position, or ``IGNORE``.
         smoothing: label smoothing.
         fused: make the logits of a few rows at a time, and the gradients in the forward pass. Not for float16, whose
-            gradients must be scaled before they are rounded. Transforms of ``torch.func`` are given the formula.
-        chunk: positions at a time; by default as many as are fast.
+            gradients must be scaled before they are rounded. Under a transform of ``torch.func`` the formula is used.
+        chunk: positions at a time; by default chosen for speed.
     """
     if not fused or (not torch.compiler.is_compiling() and operators.has_transforms()):
         return token_cross_entropy(linear(x, weight, bias), labels, smoothing)
@@ -70,7 +70,7 @@ def linear_cross_entropy(
 
 
 class _Sums:
-    """Loss, correct predictions and the gradients that are asked for, summed over chunks of rows."""
+    """Loss, correct predictions and the gradients that are needed, summed over chunks of rows."""
 
     def __init__(
         self,
@@ -89,25 +89,25 @@ class _Sums:
         self.bias_grad: Tensor | None = None
 
     def add_all(self, labels: Int[Tensor, "N"], smoothing: float, chunk: int, *, ties: bool) -> TokenLoss:
-        """Add all rows, ``chunk`` at a time and about as many each time."""
+        """Add all rows, in chunks of about equal size, at most ``chunk`` rows each."""
         count, vocab = len(labels), len(self.weight)
         counted = (labels != IGNORE).unsqueeze(-1)  # N 1
-        vectors = self.x.masked_fill(~counted, 0.0)  # what is ignored adds nothing to W's gradient, whatever it is
+        vectors = self.x.masked_fill(~counted, 0.0)  # ignored positions add nothing to W's gradient, not even NaN
         chunk = -(-count // max(1, -(-count // chunk)))
-        # The same memory for every chunk: fresh memory is slow to touch. A compiler plans the memory itself.
+        # All chunks share two buffers: newly allocated memory is slow to touch. A compiler plans memory itself.
         is_compiled = torch.compiler.is_compiling()
-        same = self.wide == self.x.dtype and not is_compiled
-        makes_memory = is_compiled or operators.takes_onednn(vectors[:chunk], self.weight, self.bias)
-        logits_memory = None if makes_memory else self.x.new_empty(chunk, vocab)
-        probs_memory = self.x.new_empty(chunk, vocab) if same else None
+        allocates = is_compiled or operators.use_onednn(vectors[:chunk], self.weight, self.bias)
+        logits_buffer = None if allocates else self.x.new_empty(chunk, vocab)
+        reuses_probs = self.wide == self.x.dtype and not is_compiled
+        probs_buffer = self.x.new_empty(chunk, vocab) if reuses_probs else None
         total, correct = self.x.new_zeros((), dtype=self.wide), labels.new_zeros(())
         for start in range(0, count, max(1, chunk)):
             rows = slice(start, min(start + chunk, count))
             x, targets = vectors[rows], labels[rows]
-            out = None if logits_memory is None else logits_memory[: len(x)]
+            out = None if logits_buffer is None else logits_buffer[: len(x)]
             logits = _logits(x, self.weight, self.bias, out)  # n V
-            if probs_memory is not None:
-                log_probs = torch.log_softmax(logits, -1, out=probs_memory[: len(x)])
+            if probs_buffer is not None:
+                log_probs = torch.log_softmax(logits, -1, out=probs_buffer[: len(x)])
             else:
                 log_probs = torch.log_softmax(logits, -1, dtype=self.wide)
             total = total + _total(log_probs, targets, counted[rows], smoothing)
@@ -124,8 +124,8 @@ class _Sums:
     def add_gradients(
         self, log_probs: Tensor, x: Tensor, targets: Tensor, counted: Tensor, rows: slice, smoothing: float
     ) -> None:
-        """Add the gradients of some rows; the memory of their log-probabilities is used for those of the logits."""
-        # softmax − target
+        """Add the gradients of some rows; the logits' gradients overwrite the log-probabilities."""
+        # The gradient of the logits: softmax − target.
         vocab, label = log_probs.shape[-1], targets.clamp(min=0).unsqueeze(-1)  # n 1, any where IGNORE
         if torch.compiler.is_compiling():  # element by element, in the pass that computes the softmax
             is_label = torch.arange(vocab, device=label.device) == label
@@ -134,13 +134,13 @@ class _Sums:
             grad = log_probs.exp_().sub_(smoothing / vocab) if smoothing > 0 else log_probs.exp_()
             grad.scatter_(-1, label, grad.gather(-1, label) - (1 - smoothing))
         grad = grad.to(x.dtype)
-        # Those of b, W and the vectors.
+        # From it, the gradients of b, W and x.
         if self.needs_bias:
             bias_grad = (grad.mT @ counted.to(grad.dtype)).squeeze(-1).to(self.wide)  # V
             self.bias_grad = bias_grad if self.bias_grad is None else self.bias_grad.add_(bias_grad)
         if self.needs_weight and self.weight_grad is None:
             self.weight_grad = operators.product(grad.mT, x.mT).to(self.wide)  # V D
-        elif self.weight_grad is not None and x.dtype == self.wide and not operators.takes_onednn(grad.mT, x.mT):
+        elif self.weight_grad is not None and x.dtype == self.wide and not operators.use_onednn(grad.mT, x.mT):
             self.weight_grad.addmm_(grad.mT, x)
         elif self.weight_grad is not None:
             # A part of the vocabulary at a time, so that the product to be added takes little memory.
@@ -151,10 +151,10 @@ class _Sums:
 
 
 def _logits(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None) -> Float[Tensor, "n V"]:
-    """W x (+ b), in memory that is there, if ``out`` is."""
+    """Return W x (+ b), written into ``out`` if it is given."""
     if out is None:
-        takes_onednn = operators.takes_onednn(x, weight, bias)
-        return (operators.onednn_linear if takes_onednn else operators.linear)(x, weight, bias)
+        use_onednn = operators.use_onednn(x, weight, bias)
+        return (operators.onednn_linear if use_onednn else operators.linear)(x, weight, bias)
     return torch.mm(x, weight.mT, out=out) if bias is None else torch.addmm(bias, x, weight.mT, out=out)
 
 
@@ -192,8 +192,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, factor: Tensor, _: Any) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             raise RuntimeError("the fused loss has no gradients of its gradients; set fused = False on the model.")
-        # Without retain_graph nothing uses the gradients again, so that they need not be copied; but the products with
-        # several factors (``is_grads_batched``, ``vmap``) take more memory than theirs.
+        # Without retain_graph nothing uses the gradients again, so they are scaled in place; but not by several factors
+        # at once (``is_grads_batched``, ``vmap``): those products need more memory than the gradients have.
         functorch = torch._C._functorch
         is_last = (
             not torch.compiler.is_compiling()

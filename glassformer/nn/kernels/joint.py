@@ -24,7 +24,7 @@ def joint_linear(x: Float[Tensor, "... d_in"], layers: Sequence[nn.Module]) -> t
     """
     trains_compiled = torch.compiler.is_compiling() and torch.is_grad_enabled()
     joined = None
-    if trains_compiled or (x.is_cuda and step_kernels.chosen(x)):
+    if trains_compiled or (x.is_cuda and step_kernels.enabled(x)):
         is_plain = all(map(runs_plain_forward, layers)) and not has_global_hooks()
         joined = None if not is_plain else _joint_product(x, layers) if trains_compiled else _joint_matvec(x, layers)
     return tuple(layer(x) for layer in layers) if joined is None else joined
@@ -54,12 +54,12 @@ def _joint_matvec(
         return None
     same = [layer for layer in layers if type(layer) is kind and isinstance(layer, Linear | QuantizedLinear)]
     matrices = [layer.weight if isinstance(layer, Linear) else layer.stored for layer in same if layer.fused]
-    factors = [layer.factors for layer in same if isinstance(layer, QuantizedLinear)]
+    scales = [layer.scales for layer in same if isinstance(layer, QuantizedLinear)]
     biases = [layer.bias for layer in same if layer.bias is not None]
-    is_whole = len(matrices) == len(layers) and len(biases) in (0, len(layers))
-    if not is_whole or len({matrix.dtype for matrix in matrices}) > 1:
+    all_apply = len(matrices) == len(layers) and len(biases) in (0, len(layers))
+    if not all_apply or len({matrix.dtype for matrix in matrices}) > 1:
         return None
-    if not step_kernels.takes_matvec(x, matrices, biases, factors):
+    if not step_kernels.use_matvec(x, matrices, biases, scales):
         return None
-    y = step_kernels.matvec(x, matrices, biases, factors)
+    y = step_kernels.matvec(x, matrices, biases, scales)
     return torch.split(y, [len(matrix) for matrix in matrices], dim=-1)

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 linear = F.linear  # (x, weight, bias): W x (+ b)
-FEW_ROWS = 16  # rows up to which a product with int8 weights is faster than one with the weights as floats
-LEAST_PRODUCT = 2**19  # multiplications from which oneDNN's product is faster than that of F.linear
-LEAST_PRODUCT_WITH_GRADIENTS = 2**22  # the same, with the Python around its gradients
-MOST_ROWS = {"AVX512": inf, "AVX2": 1}  # rows up to which it is, by the processor's instructions
+MAX_INT8_ROWS = 16  # rows up to which a product with int8 weights is faster than one with the weights as floats
+MIN_ONEDNN_SIZE = 2**19  # multiplications from which oneDNN's product is faster than that of F.linear
+MIN_ONEDNN_SIZE_WITH_GRADIENTS = 2**22  # the same, where the gradients add Python overhead
+MAX_ONEDNN_ROWS = {"AVX512": inf, "AVX2": 1}  # rows up to which it is faster, by instruction set
 CAPABILITY = torch.backends.cpu.get_cpu_capability()
 
 
@@ -29,7 +29,7 @@ def processor_vendor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
         return platform.processor()
 
 
-PREFERS_ONEDNN: bool = torch._C._has_mkldnn and CAPABILITY in MOST_ROWS and "AuthenticAMD" in processor_vendor()
+PREFERS_ONEDNN: bool = torch._C._has_mkldnn and CAPABILITY in MAX_ONEDNN_ROWS and "AuthenticAMD" in processor_vendor()
 layer_norm = torch.layer_norm  # (x, shape, weight, bias, eps): all tensors of one dtype
 embedding = F.embedding  # (ids, table): rows; repeated rows get their gradients summed in a fixed order
 
@@ -42,7 +42,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def takes_int8(x: Tensor) -> bool:
+def use_int8(x: Tensor) -> bool:
     """Whether ``int8_product`` is the faster way to multiply these vectors: a few of them, on a CPU, without gradients.
 
     The kernel loads up to 16 numbers at a time from aligned addresses, beyond the end of a vector whose width is not a
@@ -50,26 +50,26 @@ def takes_int8(x: Tensor) -> bool:
     """
     width = x.shape[-1]
     is_plain = not (x.requires_grad and torch.is_grad_enabled()) and not torch.is_autocast_enabled("cpu")
-    return x.is_cpu and is_plain and width % 32 == 0 and x.numel() <= FEW_ROWS * width
+    return x.is_cpu and is_plain and width % 32 == 0 and x.numel() <= MAX_INT8_ROWS * width
 
 
 def int8_product(x: Tensor, values: Tensor) -> Tensor:
-    """x valuesᵀ for vectors (..., d_in) and integers (d_out, d_in) as int8, which are used as such.
+    """x valuesᵀ for vectors (..., d_in) and int8 values (d_out, d_in), which are not converted to floats first.
 
-    The vectors are rounded to bfloat16: the kernel for float32 is slower than a product with floats.
+    The vectors are rounded to bfloat16: the int8 kernel for float32 is slower than an ordinary float product.
     """
     rows, ones = x.reshape(-1, x.shape[-1]), torch.ones(len(values), dtype=torch.bfloat16, device=x.device)
     y = torch._weight_int8pack_mm(rows.bfloat16().contiguous(), values, ones)
     return y.to(x.dtype).reshape(*x.shape[:-1], len(values))
 
 
-def takes_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
+def use_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
     """Whether ``onednn_linear`` is the faster way to multiply these vectors: a large product in float32.
 
     ``F.linear`` calls MKL for float32. On AMD processors oneDNN is up to twice as fast, for one vector as for many,
-    unless the processor has AVX2 only and there are several; on Intel's MKL is the faster one (benchmarks/LOG.md).
-    Autocast does not know oneDNN's operator. Whatever looks at operators (tracers, compilers, dispatch modes such as
-    those that count FLOPs, the transforms of ``torch.func``) has rules for ``F.linear``.
+    except for several vectors on a processor with AVX2 only; on Intel processors MKL is faster (benchmarks/LOG.md).
+    Autocast has no rule for oneDNN's operator, nor does whatever intercepts operators (tracers, compilers, dispatch
+    modes such as FLOP counters, the transforms of ``torch.func``); they see ``F.linear`` instead.
     """
     has_gradients = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
     return (
@@ -80,8 +80,8 @@ def takes_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
         and x.is_cpu
         and weight.is_cpu
         and x.layout == weight.layout == torch.strided
-        and x.numel() * weight.shape[0] >= (LEAST_PRODUCT_WITH_GRADIENTS if has_gradients else LEAST_PRODUCT)
-        and x.numel() <= MOST_ROWS[CAPABILITY] * x.shape[-1]
+        and x.numel() * weight.shape[0] >= (MIN_ONEDNN_SIZE_WITH_GRADIENTS if has_gradients else MIN_ONEDNN_SIZE)
+        and x.numel() <= MAX_ONEDNN_ROWS[CAPABILITY] * x.shape[-1]
         # The operator reads a bias as consecutive numbers.
         and (bias is None or (bias.shape == weight.shape[:1] and bias.is_contiguous()))
         and torch._C._get_mkldnn_enabled()  # torch.backends.mkldnn.enabled
@@ -91,7 +91,7 @@ def takes_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
 
 
 def is_transformed() -> bool:
-    """Whether something sees each operator: a tracer, a compiler, a dispatch mode, a transform of ``torch.func``."""
+    """Whether something intercepts operators: a tracer, a compiler, a dispatch mode, a transform of ``torch.func``."""
     return (
         torch.compiler.is_compiling()
         or torch._C._get_tracing_state() is not None  # of torch.jit.trace
@@ -116,7 +116,7 @@ def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 def product(x: Tensor, weight: Tensor) -> Tensor:
     """W x for vectors as rows, by the faster of oneDNN and PyTorch's own choice."""
-    return onednn_linear(x, weight, None) if takes_onednn(x, weight) else x @ weight.mT
+    return onednn_linear(x, weight, None) if use_onednn(x, weight) else x @ weight.mT
 
 
 def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -1,8 +1,8 @@
-"""Attention of documents that follow each other, without a mask of all pairs: PyTorch's kernel for ragged sequences.
+"""Attention within packed documents, without a mask of all pairs: PyTorch's kernel for variable-length sequences.
 
 For documents packed into rows, ``attend_packed`` replaces the call of PyTorch's kernel with a mask ``(T, T)``, of which
-most is hidden. Rows are joined to one sequence, and the kernel is told where in it each document begins. It exists on
-GPUs from NVIDIA's Ampere on, for half precision (``torch.nn.attention.varlen``, from torch 2.10 on), and computes no
+most is hidden. Rows are joined into one sequence, and the kernel is told where each document begins. It needs half
+precision, an NVIDIA GPU of the Ampere generation or later and torch 2.10 (``torch.nn.attention.varlen``), and has no
 dropout.
 
 Shapes: ``B`` batch, ``H`` heads, ``G`` key/value heads, ``T`` tokens, ``K`` width of a head, ``N`` documents.
@@ -23,34 +23,34 @@ from torch import Tensor
 from glassformer.nn.masks import Mask
 
 HALF = (torch.float16, torch.bfloat16)
-WIDEST = 256  # the kernel's largest head, whose width must be a multiple of 8
-LEAST_CAPABILITY = (8, 0)  # of a GPU: FlashAttention is made for no older one
+MAX_HEAD_WIDTH = 256  # the kernel's largest head, whose width must be a multiple of 8
+MIN_CAPABILITY = (8, 0)  # of a GPU; FlashAttention supports no older one
 
 
 @dataclass(frozen=True, eq=False)
 class PackedMask:
-    """Documents that are each in one piece: made once for many layers. A run of padding counts as a document."""
+    """Contiguous documents; made once for all layers. A run of padding counts as a document."""
 
     documents: Integer[Tensor, "B T"]  # the number of each token's document, 0 for padding
     offsets: Int[Tensor, "_"]  # (N + 1) where each document begins in the joined rows, and the end
     longest: int  # tokens of the longest document
     causal: bool
 
-    def dense(self, scores: tuple[int, ...], device: torch.device) -> Bool[Tensor, "... T T"]:
+    def dense(self, score_shape: tuple[int, ...], device: torch.device) -> Bool[Tensor, "... T T"]:
         """Return the same mask for scores of shape ``(B, H, T, T)``, as the formula needs it."""
         pairs = self.documents.unsqueeze(-1) == self.documents.unsqueeze(-2)
-        return Mask(causal=self.causal, keys=self.documents > 0, pairs=pairs).dense(scores, device)
+        return Mask(causal=self.causal, keys=self.documents > 0, pairs=pairs).dense(score_shape, device)
 
 
 def make_packed_mask(documents: Integer[Tensor, "B T"], *, causal: bool) -> PackedMask | None:
-    """Return the mask of packed documents; None if one is in several pieces, or without tokens. Synchronises a GPU."""
+    """Return the mask of packed documents; None if one is not contiguous, or without tokens. Synchronises a GPU."""
     if documents.numel() == 0:
         return None
     starts = torch.ones_like(documents, dtype=torch.bool)
     starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
     begins = starts.flatten().nonzero().squeeze(-1)  # N
     offsets = F.pad(begins, (0, 1), value=documents.numel())
-    # As many runs of tokens as documents: each is in one piece.
+    # Every document is contiguous if there are as many runs of tokens as documents.
     ordered = documents.sort(-1).values
     is_first = torch.ones_like(starts)
     is_first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
@@ -62,12 +62,12 @@ def make_packed_mask(documents: Integer[Tensor, "B T"], *, causal: bool) -> Pack
 def has_packed_kernel(device: torch.device, dtype: torch.dtype, width: int) -> bool:
     """Whether there is a kernel for packed documents and such heads, outside of compiled graphs, without gradients."""
     is_plain = not torch.is_grad_enabled() and not torch.compiler.is_compiling()
-    if not is_plain or device.type != "cuda" or dtype not in HALF or width % 8 != 0 or width > WIDEST:
+    if not is_plain or device.type != "cuda" or dtype not in HALF or width % 8 != 0 or width > MAX_HEAD_WIDTH:
         return False
-    return torch.cuda.get_device_capability(device) >= LEAST_CAPABILITY and _kernel() is not None
+    return torch.cuda.get_device_capability(device) >= MIN_CAPABILITY and _kernel() is not None
 
 
-def takes_packed(q: Tensor, k: Tensor, v: Tensor, dropout: float) -> bool:
+def use_packed(q: Tensor, k: Tensor, v: Tensor, dropout: float) -> bool:
     """Whether ``attend_packed`` takes these queries, keys and values."""
     width = q.shape[-1]
     fits = width == v.shape[-1] and q.ndim == 4 and q.dtype == k.dtype == v.dtype
@@ -81,7 +81,7 @@ def attend_packed(
     mask: PackedMask,
     scale: float,
 ) -> Float[Tensor, "B H T K"]:
-    """Return the averages of the values of each document, as the formula does with ``mask.dense``."""
+    """Return attention within each document, as the formula computes it with ``mask.dense``."""
     kernel = _kernel()
     assert kernel is not None
     rows, (heads, groups) = len(q), (q.shape[1], k.shape[1])

@@ -1,8 +1,8 @@
 """A KV cache of fixed size for steps of one token: every step runs the same operations on the same buffers.
 
-An ordinary ``KVCache`` grows: each step has other shapes, and Python counts its slots. Here buffers, masks and
-positions have all their slots from the start, and the next slot is a number on the device, so that a step can be
-captured once as a CUDA graph, or compiled, and repeated. Slots that were not written yet are masked out.
+An ordinary ``KVCache`` grows: shapes change with every step, and Python counts the slots. Here buffers, masks and
+positions have all their slots from the start, and the index of the next slot is on the device, so that a step can be
+captured as a CUDA graph, or compiled, once and then repeated. Slots that have not been written yet are masked out.
 
 Shapes: ``B`` rows, ``G`` key/value heads, ``C`` slots (capacity), ``K`` width of a head, ``V`` width of a value, ``M``
 source tokens in ``memory`` (the encoder's output), ``N`` its rows, ``L`` layers.
@@ -34,7 +34,7 @@ class StaticLayerCache(LayerCache):
         """Write the new token's keys and values into the next slot; return all slots."""
         assert self._k is not None
         assert self._v is not None
-        if step_kernels.captures(k):
+        if step_kernels.capturing(k):
             step_kernels.write_slot(k, v, self._k, self._v, self._slot)
             return self._k, self._v
         return self._k.index_copy_(2, self._slot, k), self._v.index_copy_(2, self._slot, v)
@@ -60,11 +60,11 @@ class StaticLayerCache(LayerCache):
 class StaticCache(KVCache):
     """The caches of all layers, of fixed size; filled from an ordinary cache after the prefill.
 
-    ``decode`` may be called with one token per row, any number of times up to the capacity, and ``advance`` after it.
-    Nothing is checked on the way: the caller counts the steps.
+    Call ``decode`` with one token per row, then ``advance``, until the cache is full. Nothing is checked: the caller
+    counts the steps.
 
     Args:
-        like: a cache that is not empty, for the number of rows and layers and the widths of their heads.
+        like: a cache that is not empty, from which rows, layers and head widths are taken.
         capacity: slots.
         memory_slots: slots for source tokens, at least as many as in ``like``; the caller masks out the rest.
         max_length: positions of the model; rows that have ended, but are still computed, stay at the last of them.
@@ -118,7 +118,7 @@ class StaticCache(KVCache):
             self._key_positions[:, :used] = cache.positions
             self._next_position.copy_(cache.next_positions(torch.Size((rows, 1)), None).expand(rows, 1))
             self._slot.fill_(used)
-        # All buffers by one kernel: 0 · NaN of an earlier text would be NaN.
+        # Zero all buffers, by one kernel: a NaN left by an earlier text would survive the mask, since 0 · NaN is NaN.
         torch._foreach_zero_(self._buffers())
         for number, layer in self._layers.items():
             assert isinstance(layer, StaticLayerCache)
@@ -148,14 +148,14 @@ class StaticCache(KVCache):
         for layer in self._layers.values():
             assert layer._k is not None
             assert layer._v is not None
-            if beams is not None and step_kernels.captures(layer._k):
+            if beams is not None and step_kernels.capturing(layer._k):
                 step_kernels.reorder((layer._k, layer._v), rows, self._slot, beams, since)
                 continue
             for buffer in (layer._k, layer._v):
                 moved = buffer[:, :, since:]
                 moved.copy_(moved.index_select(0, rows))
 
-    # ---- what a call of the model asks of a cache
+    # ---- the methods of a cache that a model calls
 
     def claim(self, owner: object, batch: int) -> None:
         """Nothing to check: the caller made the cache for these rows."""

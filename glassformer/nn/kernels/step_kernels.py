@@ -1,10 +1,10 @@
 """Triton kernels of a decoding step: a few vectors per call, where a GPU waits for memory and for launches.
 
-``operators`` has PyTorch's own, which are made for many vectors: for one they load weights at two thirds of the speed
-of memory, and take several launches where one is enough. These run where ``chosen`` says so: in a step that is
-captured as a CUDA graph (launched from Python, they take longer to launch than to run), or in compiled code without
-gradients. Each is tested equal to its formula, by Triton's interpreter on a CPU and by ``benchmarks.decode_gpu`` on a
-GPU.
+PyTorch's own kernels (``operators``) are made for many vectors: for a single one they load weights at two thirds of the
+memory bandwidth, and need several launches where one is enough. The kernels here run where ``enabled`` says so: in a
+step that is captured as a CUDA graph (from Python, launching them takes longer than running them), or in compiled code
+without gradients. Tests compare each with its formula, by Triton's interpreter on a CPU and by
+``benchmarks.decode_gpu`` on a GPU.
 
 Shapes: ``r`` vectors, ``d_in`` and ``d_out`` widths, ``B`` rows, ``H`` heads, ``G`` key/value heads, ``T`` queries,
 ``S`` slots, ``K`` width of a head.
@@ -20,18 +20,18 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-FEW = 4  # vectors for which the weights are loaded only once
-MOST_SLOTS = 2048  # slots up to which one program per key/value head is enough
+MAX_VECTORS = 4  # vectors for which the weights are loaded only once
+MAX_SLOTS = 2048  # slots up to which one program per key/value head is enough
 # PyTorch's builds for GPUs bring Triton, but not the C compiler that it needs.
 HAS_COMPILER = "CC" in os.environ or any(shutil.which(name) for name in ("cc", "gcc", "clang"))
 HAS_TRITON = HAS_COMPILER and importlib.util.find_spec("triton") is not None
 HALF = (torch.bfloat16, torch.float16)
 # The oldest NVIDIA GPUs, by compute capability, for which Triton compiles a type; (7, 0) for the others.
-LEAST_CAPABILITY = {torch.bfloat16: (8, 0), torch.float8_e4m3fn: (8, 9)}
+MIN_CAPABILITY = {torch.bfloat16: (8, 0), torch.float8_e4m3fn: (8, 9)}
 
 
 class _Capturing(threading.local):
-    captures = False
+    active = False
 
 
 _THREAD = _Capturing()
@@ -39,76 +39,76 @@ _THREAD = _Capturing()
 
 @contextmanager
 def step_kernels(fused: bool) -> Iterator[None]:
-    """Choose these kernels, if ``fused``, for this thread's calls inside: a step that is captured, or warmed up."""
-    before, _THREAD.captures = _THREAD.captures, HAS_TRITON and fused
+    """Use these kernels, if ``fused``, for this thread's calls in the block: the capture of a step and its warm-up."""
+    before, _THREAD.active = _THREAD.active, HAS_TRITON and fused
     try:
         yield
     finally:
-        _THREAD.captures = before
+        _THREAD.active = before
 
 
-def captures(x: Tensor) -> bool:
-    """Whether the device of ``x`` runs these kernels for a step that is being captured; a compiler has its own."""
-    return not torch.compiler.is_compiling() and x.is_cuda and _THREAD.captures and has_type(x.device, x.dtype)
+def capturing(x: Tensor) -> bool:
+    """Whether to use these kernels for a step that is being captured on the device of ``x``; a compiler has its own."""
+    return not torch.compiler.is_compiling() and x.is_cuda and _THREAD.active and supports_dtype(x.device, x.dtype)
 
 
-def chosen(x: Tensor) -> bool:
-    """Whether the device of ``x`` runs these kernels: in a step that is captured, or in compiled code for inference."""
+def enabled(x: Tensor) -> bool:
+    """Whether to use these kernels on the device of ``x``: in a captured step, or in compiled code for inference."""
     if not torch.compiler.is_compiling():
-        return captures(x)
-    return HAS_TRITON and x.is_cuda and not torch.is_grad_enabled() and has_type(x.device, x.dtype)
+        return capturing(x)
+    return HAS_TRITON and x.is_cuda and not torch.is_grad_enabled() and supports_dtype(x.device, x.dtype)
 
 
-def has_type(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether a GPU runs these kernels for a type; none does for float64."""
+def supports_dtype(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether these kernels support a type on a GPU; float64 on none."""
     if dtype == torch.float64:
         return False
     is_amd = torch.version.hip is not None
-    return is_amd or torch.cuda.get_device_capability(device) >= LEAST_CAPABILITY.get(dtype, (7, 0))
+    return is_amd or torch.cuda.get_device_capability(device) >= MIN_CAPABILITY.get(dtype, (7, 0))
 
 
 # As torch.compiler.assume_constant_result does, which would import the compiler.
-has_type._dynamo_marked_constant = True  # type: ignore[attr-defined]
+supports_dtype._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 # ---- products
 
 
-def takes_matvec(
-    x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] = (), factors: Sequence[Tensor] = ()
+def use_matvec(
+    x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] = (), scales: Sequence[Tensor] = ()
 ) -> bool:
-    """Whether ``matvec`` is the faster way to multiply these vectors: a few, in half precision."""
-    if x.dtype not in HALF or x.numel() > FEW * x.shape[-1] or not chosen(x):
+    """Whether ``matvec`` is faster: a few vectors, in half precision."""
+    if x.dtype not in HALF or x.numel() > MAX_VECTORS * x.shape[-1] or not enabled(x):
         return False
     is_stored = all(w.is_contiguous() and (w.dtype == x.dtype or w.dtype.itemsize == 1) for w in weights)
-    if not is_stored or not all(has_type(x.device, w.dtype) for w in weights):
+    if not is_stored or not all(supports_dtype(x.device, w.dtype) for w in weights):
         return False
-    # A number for each row of its matrix, one after the other.
-    by_row = (
+    # Biases and scales have one number per row of their matrix, contiguous.
+    per_row = (
         number.shape == weight.shape[:1] and number.is_contiguous()
-        for numbers in (biases, factors)
+        for numbers in (biases, scales)
         for weight, number in zip(weights, numbers, strict=False)  # none, or one for each
     )
-    return all(by_row)
+    return all(per_row)
 
 
 @torch.library.custom_op("glassformer::matvec", mutates_args=())
-def matvec(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], factors: Sequence[Tensor]) -> Tensor:
-    """W x (+ b) of up to three matrices side by side, their rows multiplied by factors if there are any."""
+def matvec(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], scales: Sequence[Tensor]) -> Tensor:
+    """W x (+ b) of up to three matrices side by side, their rows multiplied by scales if there are any."""
     from glassformer.nn.kernels import triton_programs
 
-    return triton_programs.matvec(x, weights, biases, factors)
+    return triton_programs.matvec(x, weights, biases, scales)
 
 
 @matvec.register_fake
-def _(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], factors: Sequence[Tensor]) -> Tensor:
-    del biases, factors
+def _(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], scales: Sequence[Tensor]) -> Tensor:
+    del biases, scales
     return x.new_empty(*x.shape[:-1], sum(weight.shape[0] for weight in weights))
 
 
-def takes_transposed(x: Tensor, weight: Tensor) -> bool:
-    """Whether to compute (x Wᵀ)ᵀ: W has an odd number of rows, so that rows of the result would not be aligned."""
-    return weight.shape[0] % 8 != 0 and x.dtype in HALF and x.numel() <= 256 * x.shape[-1] and chosen(x)
+def use_transposed(x: Tensor, weight: Tensor) -> bool:
+    """Whether to compute W xᵀ: the rows of W are not a multiple of 8, so rows of x Wᵀ would not be aligned."""
+    return weight.shape[0] % 8 != 0 and x.dtype in HALF and x.numel() <= 256 * x.shape[-1] and enabled(x)
 
 
 def transposed_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -120,13 +120,13 @@ def transposed_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 # ---- attention
 
 
-def takes_attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
-    """Whether ``attend`` is the faster way: a few queries for each key/value head, and a mask that hides most slots."""
+def use_attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
+    """Whether ``attend`` is faster: a mask, and few queries for each key/value head."""
     return (
         mask is not None
-        and chosen(q)
+        and enabled(q)
         and q.shape[1] // k.shape[1] * q.shape[2] <= 16
-        and k.shape[2] <= MOST_SLOTS
+        and k.shape[2] <= MAX_SLOTS
         and k.shape[-1] == v.shape[-1] <= 256
         and q.stride(-1) == k.stride(-1) == v.stride(-1) == 1
         and mask.stride(-1) == 1
@@ -149,7 +149,7 @@ def _(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
     return q.new_empty(batch, tokens, heads, width).transpose(1, 2)
 
 
-# ---- everything else, for captured steps alone: a compiler fuses it with what is around it
+# ---- everything else, only for captured steps: a compiler fuses these with their neighbours
 
 
 def normalise(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, *, centre: bool) -> Tensor:
@@ -174,7 +174,7 @@ def write_slot(k_new: Tensor, v_new: Tensor, k: Tensor, v: Tensor, slot: Tensor)
 
 
 def reorder(buffers: Sequence[Tensor], rows: Tensor, slot: Tensor, beams: int, since: int) -> None:
-    """Let row i of the buffers continue from row ``rows[i]``, a beam of the same prompt; slots since ``since`` move."""
+    """Copy row ``rows[i]`` of the buffers, a beam of the same prompt, to row i; only slots from ``since`` on."""
     from glassformer.nn.kernels import triton_programs
 
     triton_programs.reorder(buffers, rows, slot, beams, since)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def _dense(x: Tensor) -> Tensor:
-    """Return x with the numbers of each vector one after the other, as ``transposed_linear`` does not leave them."""
+    """Return x with a contiguous last axis, which results of ``transposed_linear`` do not have."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
@@ -23,8 +23,8 @@ def _dense(x: Tensor) -> Tensor:
 
 @triton.jit
 def _long_rows(
-    x, w, bias, factor, y, block, d_out, offset, stride, D_IN: tl.constexpr,
-    HAS_BIAS: tl.constexpr, HAS_FACTOR: tl.constexpr, VECTORS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    x, w, bias, row_scale, y, block, d_out, offset, stride, D_IN: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_SCALE: tl.constexpr, VECTORS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """ROWS long rows of W, one after the other: WIDTH numbers at a time, by all threads together."""
     for number in tl.static_range(ROWS):
@@ -47,8 +47,8 @@ def _long_rows(
                     sum3 += values * tl.load(x + 3 * D_IN + k, mask=k < D_IN, other=0.0).to(tl.float32)
             scale = 1.0
             added = 0.0
-            if HAS_FACTOR:
-                scale = tl.load(factor + n).to(tl.float32)
+            if HAS_SCALE:
+                scale = tl.load(row_scale + n).to(tl.float32)
             if HAS_BIAS:
                 added = tl.load(bias + n).to(tl.float32)
             at = y + offset + n
@@ -63,8 +63,8 @@ def _long_rows(
 
 @triton.jit
 def _short_rows(
-    x, w, bias, factor, y, block, d_out, offset, stride, D_IN: tl.constexpr,
-    HAS_BIAS: tl.constexpr, HAS_FACTOR: tl.constexpr, VECTORS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    x, w, bias, row_scale, y, block, d_out, offset, stride, D_IN: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_SCALE: tl.constexpr, VECTORS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """ROWS short rows of W at once, each by threads of its own; they stay in registers for all vectors."""
     n, k = block * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
@@ -73,8 +73,8 @@ def _short_rows(
     for r in tl.static_range(VECTORS):
         vector = tl.load(x + r * D_IN + k, mask=k < D_IN, other=0.0).to(tl.float32)
         products = tl.sum(values * vector[None, :], axis=1)
-        if HAS_FACTOR:
-            products *= tl.load(factor + n, mask=n < d_out, other=0.0).to(tl.float32)
+        if HAS_SCALE:
+            products *= tl.load(row_scale + n, mask=n < d_out, other=0.0).to(tl.float32)
         if HAS_BIAS:
             products += tl.load(bias + n, mask=n < d_out, other=0.0).to(tl.float32)
         tl.store(y + r * stride + offset + n, products.to(y.dtype.element_ty), mask=n < d_out)
@@ -82,24 +82,24 @@ def _short_rows(
 
 @triton.jit
 def _some_rows(
-    x, w, bias, factor, y, block, d_out, offset, stride, D_IN: tl.constexpr,
-    HAS_BIAS: tl.constexpr, HAS_FACTOR: tl.constexpr, VECTORS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    x, w, bias, row_scale, y, block, d_out, offset, stride, D_IN: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_SCALE: tl.constexpr, VECTORS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
     SHORT: tl.constexpr,
 ):  # fmt: skip
     if SHORT:
         _short_rows(
-            x, w, bias, factor, y, block, d_out, offset, stride, D_IN, HAS_BIAS, HAS_FACTOR, VECTORS, ROWS, WIDTH
+            x, w, bias, row_scale, y, block, d_out, offset, stride, D_IN, HAS_BIAS, HAS_SCALE, VECTORS, ROWS, WIDTH
         )
     else:
         _long_rows(
-            x, w, bias, factor, y, block, d_out, offset, stride, D_IN, HAS_BIAS, HAS_FACTOR, VECTORS, ROWS, WIDTH
+            x, w, bias, row_scale, y, block, d_out, offset, stride, D_IN, HAS_BIAS, HAS_SCALE, VECTORS, ROWS, WIDTH
         )
 
 
 @triton.jit
 def _matvec(
-    x, w0, w1, w2, b0, b1, b2, f0, f1, f2, y, d0, d1, d2, D_IN: tl.constexpr,
-    HAS_BIAS: tl.constexpr, HAS_FACTOR: tl.constexpr, VECTORS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    x, w0, w1, w2, b0, b1, b2, s0, s1, s2, y, d0, d1, d2, D_IN: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_SCALE: tl.constexpr, VECTORS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
     SHORT: tl.constexpr,
 ):  # fmt: skip
     """Up to three matrices with the same vectors, one after the other in ``y``."""
@@ -108,20 +108,20 @@ def _matvec(
     width = d0 + d1 + d2
     if block < blocks0:
         _some_rows(
-            x, w0, b0, f0, y, block, d0, 0, width, D_IN, HAS_BIAS, HAS_FACTOR, VECTORS, ROWS, WIDTH, SHORT
+            x, w0, b0, s0, y, block, d0, 0, width, D_IN, HAS_BIAS, HAS_SCALE, VECTORS, ROWS, WIDTH, SHORT
         )  # fmt: skip
     elif block < blocks0 + blocks1:
         _some_rows(
-            x, w1, b1, f1, y, block - blocks0, d1, d0, width, D_IN, HAS_BIAS, HAS_FACTOR, VECTORS, ROWS, WIDTH, SHORT
+            x, w1, b1, s1, y, block - blocks0, d1, d0, width, D_IN, HAS_BIAS, HAS_SCALE, VECTORS, ROWS, WIDTH, SHORT
         )
     else:
         _some_rows(
-            x, w2, b2, f2, y, block - blocks0 - blocks1, d2, d0 + d1, width, D_IN,
-            HAS_BIAS, HAS_FACTOR, VECTORS, ROWS, WIDTH, SHORT,
+            x, w2, b2, s2, y, block - blocks0 - blocks1, d2, d0 + d1, width, D_IN,
+            HAS_BIAS, HAS_SCALE, VECTORS, ROWS, WIDTH, SHORT,
         )  # fmt: skip
 
 
-def matvec(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], factors: Sequence[Tensor]) -> Tensor:
+def matvec(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], scales: Sequence[Tensor]) -> Tensor:
     """Return W x (+ b) of up to three matrices side by side, for a few vectors ``(..., d_in)``."""
     vectors = x.reshape(-1, x.shape[-1]).contiguous()
     rows, d_in = vectors.shape
@@ -136,10 +136,12 @@ def matvec(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], facto
     blocks = sum(triton.cdiv(size, per_program) for size in sizes)
     padding = 3 - len(weights)
     matrices = [*weights, *[weights[0]] * padding]
-    offsets, scales = ([*some, *[some[0] if some else vectors] * (3 - len(some))] for some in (biases, factors))
+    padded_biases, padded_scales = (
+        [*some, *[some[0] if some else vectors] * (3 - len(some))] for some in (biases, scales)
+    )
     _matvec[(blocks,)](
-        vectors, *matrices, *offsets, *scales, y, *sizes, *[0] * padding, D_IN=d_in, HAS_BIAS=bool(biases),
-        HAS_FACTOR=bool(factors), VECTORS=rows, ROWS=per_program, WIDTH=width, SHORT=is_short, num_warps=warps,
+        vectors, *matrices, *padded_biases, *padded_scales, y, *sizes, *[0] * padding, D_IN=d_in, HAS_BIAS=bool(biases),
+        HAS_SCALE=bool(scales), VECTORS=rows, ROWS=per_program, WIDTH=width, SHORT=is_short, num_warps=warps,
     )  # fmt: skip
     return y
 
@@ -153,17 +155,17 @@ def _attend(
     qb, qh, qt, kb, kg, ks, vb, vg, vs, bb, bh, bt, yb, yh, yt, tokens,
     IS_MASK: tl.constexpr, QUERIES: tl.constexpr, SLOTS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """One key/value head of one row: all queries that use it, SLOTS slots at a time; hidden slots are not loaded."""
+    """Online softmax for one key/value head of one row: all its queries, SLOTS slots at a time, but no hidden ones."""
     row, group = (tl.program_id(0) // groups).to(tl.int64), tl.program_id(0) % groups  # buffers may exceed 2³¹ numbers
     r = tl.arange(0, QUERIES)  # query (head within the group, token)
     head, token = group * (queries // tokens) + r // tokens, r % tokens
     d = tl.arange(0, WIDTH)
     in_q = (r[:, None] < queries) & (d[None, :] < width)
     at_q = row * qb + head[:, None] * qh + token[:, None] * qt + d[None, :]
-    asked = tl.load(q + at_q, mask=in_q, other=0.0)
+    query = tl.load(q + at_q, mask=in_q, other=0.0)
     highest = tl.full((QUERIES,), -float("inf"), dtype=tl.float32)
     total = tl.zeros((QUERIES,), dtype=tl.float32)
-    mixed = tl.zeros((QUERIES, WIDTH), dtype=tl.float32)
+    acc = tl.zeros((QUERIES, WIDTH), dtype=tl.float32)
     for start in range(0, slots, SLOTS):
         s = start + tl.arange(0, SLOTS)
         in_b = (r[:, None] < queries) & (s[None, :] < slots)
@@ -176,17 +178,17 @@ def _attend(
             in_k = (s[:, None] < slots) & (d[None, :] < width)
             keys = tl.load(k + row * kb + group * kg + s[:, None] * ks + d[None, :], mask=in_k, other=0.0)
             values = tl.load(v + row * vb + group * vg + s[:, None] * vs + d[None, :], mask=in_k, other=0.0)
-            scores = tl.dot(asked, tl.trans(keys), input_precision="ieee") * scale + added
+            scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale + added
             higher = tl.maximum(highest, tl.max(scores, axis=1))
             safe = tl.where(higher == -float("inf"), 0.0, higher)
             weights = tl.exp(scores - safe[:, None])
-            kept = tl.exp(highest - safe)
-            total = total * kept + tl.sum(weights, axis=1)
-            mixed = mixed * kept[:, None] + tl.dot(weights.to(values.dtype), values, input_precision="ieee")
+            rescale = tl.exp(highest - safe)
+            total = total * rescale + tl.sum(weights, axis=1)
+            acc = acc * rescale[:, None] + tl.dot(weights.to(values.dtype), values, input_precision="ieee")
             highest = higher
-    mixed = mixed / tl.where(total == 0.0, 1.0, total)[:, None]
+    acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
     at_o = row * yb + head[:, None] * yh + token[:, None] * yt + d[None, :]
-    tl.store(out + at_o, mixed.to(out.dtype.element_ty), mask=in_q)
+    tl.store(out + at_o, acc.to(out.dtype.element_ty), mask=in_q)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tensor:
@@ -259,7 +261,7 @@ def _reorder(
 
 
 def reorder(buffers: Sequence[Tensor], rows: Tensor, slot: Tensor, beams: int, since: int) -> None:
-    """Let row i of ``(B, G, S, K)`` be what row ``rows[i]`` was, a beam of the same prompt, up to the next slot."""
+    """Copy row ``rows[i]`` of ``(B, G, S, K)``, a beam of the same prompt, to row i, up to the next slot."""
     for x in buffers:
         batch, groups, slots, width = x.shape
         per_program = 16

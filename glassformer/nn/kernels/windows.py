@@ -21,7 +21,7 @@ from torch import Tensor
 
 from glassformer.nn.masks import Mask
 
-SMALLEST_BLOCK = 16
+MIN_BLOCK = 16
 
 
 class Blocks(NamedTuple):
@@ -55,15 +55,15 @@ class WindowMask:
     documents: Integer[Tensor, "B T"] | None  # tokens attend within their document; None: a row is one document
     blocks: tuple[tuple[Blocks, Bool[Tensor, "... _ _"] | None], ...]
 
-    def dense(self, scores: tuple[int, ...], device: torch.device) -> Bool[Tensor, "... T T"]:
+    def dense(self, score_shape: tuple[int, ...], device: torch.device) -> Bool[Tensor, "... T T"]:
         """Return the same mask for scores of shape ``(B, H, T, T)``, as the formula needs it."""
         pairs = None if self.documents is None else self.documents.unsqueeze(-1) == self.documents.unsqueeze(-2)
-        return (self.mask & Mask(pairs=pairs)).dense(scores, device)
+        return (self.mask & Mask(pairs=pairs)).dense(score_shape, device)
 
 
 def window_block(window: int) -> int:
     """Return the queries per block: half a window, so that a block of t queries takes 3 · t keys."""
-    return max(SMALLEST_BLOCK, -(-window // 2))
+    return max(MIN_BLOCK, -(-window // 2))
 
 
 def has_blocks(mask: Mask, queries: int, keys: int) -> bool:
@@ -74,7 +74,7 @@ def has_blocks(mask: Mask, queries: int, keys: int) -> bool:
 
 
 def window_blocks(length: int, window: int, *, causal: bool, block: int) -> list[Blocks]:
-    """Return the blocks: the first queries, which see fewer keys; those of ``block`` queries; the remaining queries."""
+    """Return the first queries, which see fewer keys; full blocks of ``block`` queries; and the remaining queries."""
     ahead = 0 if causal else window  # keys after a block; ``window`` keys are before it
     number = (length - window - ahead) // block
     last = window + number * block
@@ -124,7 +124,7 @@ def _mask_of(
     allowed = distance.abs() < mask.window
     if mask.causal:
         allowed = allowed & (distance <= 0)
-    # Padding and documents are not.
+    # Padding and documents differ between blocks.
     if mask.keys is not None:
         allowed = allowed & rearrange(blocks.split_keys(mask.keys[:, None, :, None]), "n 1 s 1 -> n 1 1 s")
     if documents is not None:

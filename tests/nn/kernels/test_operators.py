@@ -90,12 +90,12 @@ def test_products_without_gradients(seed, bias):
     draw = torch.Generator().manual_seed(seed)
     rows, inner = (int(torch.randint(1, 200, (), generator=draw)) for _ in range(2))
     x = normal(inner, 2, rows, seed=seed, dtype=torch.float32).movedim(0, -1)[:, :: 1 + seed % 2]  # strided
-    outer = operators.LEAST_PRODUCT // x.numel() + int(torch.randint(1, 200, (), generator=draw))
+    outer = operators.MIN_ONEDNN_SIZE // x.numel() + int(torch.randint(1, 200, (), generator=draw))
     weight = normal(outer, inner, seed=seed + 1, dtype=torch.float32)
     weight = weight.t().contiguous().t() if seed % 3 == 0 else weight
     shift = normal(outer, seed=2, dtype=torch.float32) if bias else None
     with torch.inference_mode():
-        assert operators.takes_onednn(x, weight)
+        assert operators.use_onednn(x, weight)
         ours = linear(x, weight, shift, fused=True)
         exact = linear(x.double(), weight.double(), None if shift is None else shift.double())
     assert ours.dtype == torch.float32
@@ -171,12 +171,12 @@ def test_the_flops_of_a_backward_pass_alone_are_counted():
 @on_amd
 def test_large_products_are_trained_by_onednn_but_not_where_it_has_no_rule():
     x, weight = normal(256, 128, dtype=torch.float32).requires_grad_(), normal(128, 128, dtype=torch.float32)
-    assert operators.takes_onednn(x, weight)
-    assert not operators.takes_onednn(x[:128], weight)  # too small to pay for the Python around it
+    assert operators.use_onednn(x, weight)
+    assert not operators.use_onednn(x[:128], weight)  # too small to pay for the Python around it
     expected = torch.autograd.grad(torch.nn.functional.linear(x, weight).sum(), x)[0]
     assert relative_difference(torch.func.grad(lambda y: linear(y, weight, None, fused=True).sum())(x), expected) < 1e-5
     with torch.autograd.forward_ad.dual_level():
-        assert not operators.takes_onednn(x, weight)
+        assert not operators.use_onednn(x, weight)
 
 
 @on_amd
@@ -186,34 +186,34 @@ def test_only_large_plain_products_in_float32_go_to_onednn(monkeypatch):
     linear(x, weight, None, fused=True).sum().backward()
     assert weight.grad is not None
     with torch.no_grad():
-        assert operators.takes_onednn(x, weight)
-        assert not operators.takes_onednn(x[1:], weight)
-        assert not operators.takes_onednn(x.double(), weight)
-        assert not operators.takes_onednn(x.bfloat16(), weight.bfloat16())
-        assert not operators.takes_onednn(x.to("meta"), weight)
-        assert not operators.takes_onednn(x, weight.detach().to_sparse_coo())
-        assert not operators.takes_onednn(x, weight, weight[:, 0])
+        assert operators.use_onednn(x, weight)
+        assert not operators.use_onednn(x[1:], weight)
+        assert not operators.use_onednn(x.double(), weight)
+        assert not operators.use_onednn(x.bfloat16(), weight.bfloat16())
+        assert not operators.use_onednn(x.to("meta"), weight)
+        assert not operators.use_onednn(x, weight.detach().to_sparse_coo())
+        assert not operators.use_onednn(x, weight, weight[:, 0])
         with FakeTensorMode(allow_non_fake_inputs=True) as fake:
-            assert not operators.takes_onednn(fake.from_tensor(x), weight)
+            assert not operators.use_onednn(fake.from_tensor(x), weight)
         with FlopCounterMode(display=False) as counter:
             linear(x, weight, None, fused=True)
         assert counter.get_total_flops() == 2 * 64 * 128 * 64
         with monkeypatch.context() as patch:
             patch.setattr(torch._C, "_get_mkldnn_enabled", lambda: False)  # torch.backends.mkldnn.enabled = False
-            assert not operators.takes_onednn(x, weight)
+            assert not operators.use_onednn(x, weight)
         with torch.autocast("cpu", torch.bfloat16):
-            assert not operators.takes_onednn(x, weight)
+            assert not operators.use_onednn(x, weight)
             assert linear(x, weight, None, fused=True).dtype == torch.bfloat16
-    assert not operators.takes_onednn(x, weight)  # with gradients, only larger ones
+    assert not operators.use_onednn(x, weight)  # with gradients, only larger ones
 
 
 @on_amd
-@pytest.mark.parametrize(("capability", "most"), operators.MOST_ROWS.items())
+@pytest.mark.parametrize(("capability", "most"), operators.MAX_ONEDNN_ROWS.items())
 def test_several_rows_go_to_onednn_only_where_it_is_faster(capability, most, monkeypatch):
     monkeypatch.setattr(operators, "CAPABILITY", capability)
     x, weight = normal(2, 1024, dtype=torch.float32), normal(1024, 1024, dtype=torch.float32)
-    assert operators.takes_onednn(x[:1], weight)
-    assert operators.takes_onednn(x, weight) == (most >= 2)
+    assert operators.use_onednn(x[:1], weight)
+    assert operators.use_onednn(x, weight) == (most >= 2)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

@@ -20,10 +20,10 @@ normal = partial(torch.randn, dtype=torch.float32)  # the interpreter's products
 def test_they_are_not_chosen_on_a_cpu_nor_outside_captured_steps() -> None:
     x = torch.randn(1, 8)
     with torch.inference_mode(), step_kernels.step_kernels(True):
-        assert not step_kernels.chosen(x)
-        assert not step_kernels.captures(x)
-        assert not step_kernels.takes_matvec(x.bfloat16(), [x.bfloat16()])
-    assert not step_kernels._THREAD.captures
+        assert not step_kernels.enabled(x)
+        assert not step_kernels.capturing(x)
+        assert not step_kernels.use_matvec(x.bfloat16(), [x.bfloat16()])
+    assert not step_kernels._THREAD.active
 
 
 def test_only_gpus_that_have_a_type_run_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,25 +35,25 @@ def test_only_gpus_that_have_a_type_run_its_kernels(monkeypatch: pytest.MonkeyPa
     with FakeTensorMode(), torch.inference_mode(), step_kernels.step_kernels(True):
         vectors = {dtype: torch.empty(1, 8, dtype=dtype, device="cuda") for dtype in dtypes}
         small = torch.empty(8, 8, dtype=torch.float8_e4m3fn, device="cuda")
-        for has, chosen, takes_fp8 in (((9, 0), 3, True), ((8, 6), 3, False), ((7, 5), 2, False), ((6, 1), 0, False)):
+        for has, chosen, use_fp8 in (((9, 0), 3, True), ((8, 6), 3, False), ((7, 5), 2, False), ((6, 1), 0, False)):
             capability[0] = has
-            assert [step_kernels.captures(x) for x in vectors.values()] == [n < chosen for n in range(4)]
-            assert step_kernels.takes_matvec(vectors[torch.float16], [small]) == takes_fp8
+            assert [step_kernels.capturing(x) for x in vectors.values()] == [n < chosen for n in range(4)]
+            assert step_kernels.use_matvec(vectors[torch.float16], [small]) == use_fp8
 
 
 def test_products_whose_numbers_have_gaps_are_left_to_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel takes a bias and a factor of each row to lie one after the other."""
-    monkeypatch.setattr(step_kernels, "chosen", lambda _: True)
-    monkeypatch.setattr(step_kernels, "has_type", lambda *_: True)
+    """The kernel takes a bias and a scale of each row to lie one after the other."""
+    monkeypatch.setattr(step_kernels, "enabled", lambda _: True)
+    monkeypatch.setattr(step_kernels, "supports_dtype", lambda *_: True)
     make = partial(torch.zeros, dtype=torch.bfloat16)
     x, weights, plain = make(1, 8), [make(6, 8), make(4, 8)], [make(6), make(4)]
     for numbers in ([], plain):
-        assert step_kernels.takes_matvec(x, weights, numbers)
-        assert step_kernels.takes_matvec(x, weights, [], numbers)
+        assert step_kernels.use_matvec(x, weights, numbers)
+        assert step_kernels.use_matvec(x, weights, [], numbers)
     for numbers in ([make(6), make(4, 2)[:, 0]], [make(1), make(4)], [make(6), make(1).expand(4)]):
-        assert not step_kernels.takes_matvec(x, weights, numbers)
-        assert not step_kernels.takes_matvec(x, weights, plain, numbers)
-    assert not step_kernels.takes_matvec(x, [make(8, 6).t()])
+        assert not step_kernels.use_matvec(x, weights, numbers)
+        assert not step_kernels.use_matvec(x, weights, plain, numbers)
+    assert not step_kernels.use_matvec(x, [make(8, 6).t()])
 
 
 def test_a_compiler_takes_the_type_of_a_gpu_as_a_constant(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +64,7 @@ def test_a_compiler_takes_the_type_of_a_gpu_as_a_constant(monkeypatch: pytest.Mo
     monkeypatch.setattr("torch.cuda.get_device_capability", capability)
 
     def call(x: torch.Tensor) -> torch.Tensor:
-        return x + 1 if step_kernels.has_type(x.device, torch.bfloat16) else x
+        return x + 1 if step_kernels.supports_dtype(x.device, torch.bfloat16) else x
 
     found = torch.compile(call, fullgraph=True, backend="eager")(torch.zeros(2))
     assert torch.equal(found, torch.ones(2))
@@ -92,12 +92,12 @@ def products() -> None:
         together = torch.cat([F.linear(x, weight, bias) for weight, bias in zip(weights, biases, strict=True)], -1)
         assert relative_difference(programs.matvec(x, weights, biases, []), together) < 1e-5
         assert relative_difference(programs.matvec(x, weights[:1], [], []), F.linear(x, weights[0])) < 1e-5
-        values, factors = torch.randint(-127, 128, (33, d_in), dtype=torch.int8), torch.rand(33)
-        product = F.linear(x, values.float()) * factors
-        assert relative_difference(programs.matvec(x, [values], [], [factors]), product) < 1e-5
+        values, scales = torch.randint(-127, 128, (33, d_in), dtype=torch.int8), torch.rand(33)
+        product = F.linear(x, values.float()) * scales
+        assert relative_difference(programs.matvec(x, [values], [], [scales]), product) < 1e-5
         small = normal(33, d_in).to(torch.float8_e4m3fn)
-        product = F.linear(x, small.float()) * factors
-        assert relative_difference(programs.matvec(x, [small], [], [factors]), product) < 1e-5
+        product = F.linear(x, small.float()) * scales
+        assert relative_difference(programs.matvec(x, [small], [], [scales]), product) < 1e-5
 
 
 def attention() -> None:

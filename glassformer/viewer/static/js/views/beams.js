@@ -108,11 +108,11 @@ function mount(root, ctx) {
       const from = parent ? { x: xOf(parent) + nodeWidth(parent), y: yOf(parent) } : { x: start.x + 18, y: start.y };
       const to = { x: xOf(node), y: yOf(node) };
       const middle = (from.x + to.x) / 2;
-      const colour = node.winner ? colours.accent : node.fate === "dropped" ? colours.line : colours.muted;
+      const colour = node.winner ? colours.accent : node.status === "dropped" ? colours.line : colours.muted;
       lines.push(
         s("path", {
           d: `M${from.x},${from.y} C${middle},${from.y} ${middle},${to.y} ${to.x},${to.y}`, fill: "none", stroke: colour,
-          "stroke-width": node.winner ? 4 : path.has(node.id) ? 2.5 : 1.2, "stroke-opacity": node.fate === "dropped" ? 0.8 : 1, "aria-hidden": "true",
+          "stroke-width": node.winner ? 4 : path.has(node.id) ? 2.5 : 1.2, "stroke-opacity": node.status === "dropped" ? 0.8 : 1, "aria-hidden": "true",
         }),
       );
       marks.push(nodePicture(node, to, path.has(node.id), placed));
@@ -128,14 +128,14 @@ function mount(root, ctx) {
 
   /** @param {Placed} node */
   function nodeWidth(node) {
-    const text = fitted(visibleText(node.text), column - 42, node.fate === "dropped" ? 11 : 12.5);
-    return textWidth(text, node.fate === "dropped" ? 11 : 12.5) + 12;
+    const text = fitted(visibleText(node.text), column - 42, node.status === "dropped" ? 11 : 12.5);
+    return textWidth(text, node.status === "dropped" ? 11 : 12.5) + 12;
   }
 
   /** @param {Placed} node */
   function describe(node) {
-    const fate = node.winner ? ctx.t("winner") : node.fate === "dropped" ? ctx.t("fateDropped") : ctx.t(node.fate);
-    const first = ctx.t("node", { text: visibleText(node.text), fate, prob: percent(node.logprob), score: number(node.score) });
+    const status = node.winner ? ctx.t("winner") : node.status === "dropped" ? ctx.t("statusDropped") : ctx.t(node.status);
+    const first = ctx.t("node", { text: visibleText(node.text), status, prob: percent(node.logprob), score: number(node.score) });
     if (node.final === null) return first;
     const values = { score: number(node.score), length: node.step + 1, penalty: setting("penalty", 1), final: number(node.final, 4) };
     return `${first} ${ctx.t("nodeFinal", values)}`;
@@ -149,7 +149,7 @@ function mount(root, ctx) {
    */
   function nodePicture(node, at, marked, placed) {
     const colours = ctx.colours();
-    const dropped = node.fate === "dropped";
+    const dropped = node.status === "dropped";
     const font = dropped ? 11 : 12.5;
     const text = fitted(visibleText(node.text), column - 42, font);
     const width = nodeWidth(node);
@@ -157,11 +157,11 @@ function mount(root, ctx) {
     const stroke = marked ? colours.ink : node.winner ? colours.accent : dropped ? "none" : colours.muted;
     const group = s(
       "g",
-      { class: "beams-node", role: "button", tabindex: node.id === chosen ? 0 : -1, "data-node": node.id, "data-fate": node.fate, "aria-label": describe(node), "aria-pressed": String(node.id === chosen) },
+      { class: "beams-node", role: "button", tabindex: node.id === chosen ? 0 : -1, "data-node": node.id, "data-status": node.status, "aria-label": describe(node), "aria-pressed": String(node.id === chosen) },
       s("rect", { class: "frame", x: at.x, y: at.y - 10, width, height: 20, rx: 5, fill: fill_, stroke, "stroke-width": marked ? 2 : 1 }),
       s("text", { x: at.x + width / 2, y: at.y + 4, "text-anchor": "middle", "font-size": font, style: { fill: node.winner ? colours.paper : dropped ? colours.muted : colours.ink } }, text),
     );
-    if (node.fate === "ended") {
+    if (node.status === "ended") {
       const x = at.x + width + 4;
       group.append(
         s("path", { d: `M${x},${at.y + 8} V${at.y - 9} L${x + 10},${at.y - 5} L${x},${at.y - 1}`, fill: tint(colours.heads[1], 0.9), stroke: colours.heads[1], "stroke-width": 1.5 }),

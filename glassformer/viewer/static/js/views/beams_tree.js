@@ -13,7 +13,7 @@
  * @property {boolean} forced whether it was no choice: the sum does not count it
  * @property {number} score sum of log-probabilities so far
  * @property {number} step
- * @property {"kept" | "ended" | "dropped"} fate
+ * @property {"kept" | "ended" | "dropped"} status
  * @property {number | null} final score divided by the length penalty, of texts that ended
  * @property {number | null} rank of texts that were returned
  * @property {boolean} winner
@@ -28,7 +28,7 @@
  * @returns {{placed: Map<number, Placed>, steps: number, rows: number}}
  */
 export function placeNodes(nodes, withDropped) {
-  const shown = nodes.filter((node) => withDropped || node.fate !== "dropped" || node.winner);
+  const shown = nodes.filter((node) => withDropped || node.status !== "dropped" || node.winner);
   const steps = shown.reduce((most, node) => Math.max(most, node.step + 1), 0);
   /** @type {Map<number, Placed>} */
   const placed = new Map();
