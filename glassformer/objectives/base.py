@@ -423,6 +423,13 @@ def model_token_loss(
     return token_cross_entropy(inner.apply_head(hidden), labels, smoothing)
 
 
+def label_loss(model: nn.Module, batch: Batch, name: str, *, smoothing: float = 0.0, chunk: int | None = None) -> Loss:
+    """Return a loss of one term: the cross-entropy of the labels ``name``, with the accuracy as a metric."""
+    labels, counted, count = batch.labels[name], batch.counted.get(name), batch.counts[name]
+    result = model_token_loss(model, batch.inputs, labels, counted=counted, smoothing=smoothing, chunk=chunk)
+    return Loss({name: LossTerm(result.total, count)}, {"accuracy": (result.correct, count)})
+
+
 def head_output(model: nn.Module, inputs: dict[str, Tensor]) -> Any:
     """Return the output of a task head; an encoder-decoder's decoder is fed the same text after its start token."""
     facts = unwrapped(model).config

@@ -24,6 +24,7 @@ from glassformer.data.loader import Dataset
 from glassformer.data.packing import BestFitPlan, Documents, Packed, PackedRows
 from glassformer.data.records import LabelledRecord, TextRecord
 from glassformer.data.token_files import TokenFile
+from glassformer.generation.prompts import PromptInput
 from glassformer.generation.text import generate_text
 from glassformer.hub import Loaded
 from glassformer.metrics.text import perplexity
@@ -33,12 +34,11 @@ from glassformer.objectives.base import (
     Batch,
     Ids,
     Loss,
-    LossTerm,
     ModelRequirement,
     Padding,
     TokenRow,
     as_ids,
-    model_token_loss,
+    label_loss,
 )
 from glassformer.objectives.examples import (
     DatasetSlice,
@@ -127,16 +127,7 @@ class NextToken:
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
         """Return one term, ``next``."""
         NEEDS.check(model)
-        result = model_token_loss(
-            model,
-            batch.inputs,
-            batch.labels["next"],
-            counted=batch.counted.get("next"),
-            smoothing=self.smoothing,
-            chunk=self.chunk,
-        )
-        count = batch.counts["next"]
-        return Loss({"next": LossTerm(result.total, count)}, {"accuracy": (result.correct, count)})
+        return label_loss(model, batch, "next", smoothing=self.smoothing, chunk=self.chunk)
 
 
 def _row(example: Ids | Document | PackedDocuments) -> tuple[TokenRow, Tensor, Tensor]:
@@ -294,10 +285,16 @@ class LanguageJob(PlainTextJob):
     def samples(self, run: RunContext, loaded: Loaded, rows: Sequence[TextRecord]) -> list[str]:
         """Return texts that the model generates after a prompt."""
         default = "" if self.options.rows == "documents" and run.tokenizer.bos is not None else "\n"
-        prompts = [default if self.options.prompt is None else self.options.prompt for _ in rows]
-        length = max(1, min(SAMPLE_TOKENS, run.recipe.batch.length - 2))
-        generated = generate_text(loaded, prompts, max_new_tokens=length, temperature=0.8, top_k=200, seed=0)
-        return [f"{prompt}{texts[0].text}" for prompt, texts in zip(prompts, generated, strict=True)]
+        prompt = default if self.options.prompt is None else self.options.prompt
+        return [f"{prompt}{text}" for text in _continuations(run, loaded, [prompt] * len(rows))]
+
+
+def _continuations(run: RunContext, loaded: Loaded, prompts: Sequence[PromptInput]) -> list[str]:
+    """Return what the model samples after each prompt, each with a seed of its own: prompts may be equal."""
+    length = max(1, min(SAMPLE_TOKENS, run.recipe.batch.length - 2))
+    seeds = range(len(prompts))
+    generated = generate_text(loaded, prompts, max_new_tokens=length, temperature=0.8, top_k=200, seed=[*seeds])
+    return [texts[0].text for texts in generated]
 
 
 def code_token(label: str) -> str:
@@ -360,10 +357,8 @@ class ControlledJob(Job[LabelledRecord]):
 
     def samples(self, run: RunContext, loaded: Loaded, rows: Sequence[LabelledRecord]) -> list[str]:
         """Return what the model generates after the codes of these rows."""
-        length = max(1, min(SAMPLE_TOKENS, run.recipe.batch.length - 2))
-        prompts = [[_code(run, row)] for row in rows]
-        generated = generate_text(loaded, prompts, max_new_tokens=length, temperature=0.8, top_k=200, seed=0)
-        return [f"{code_token(row.label)} {texts[0].text}" for row, texts in zip(rows, generated, strict=True)]
+        texts = _continuations(run, loaded, [[_code(run, row)] for row in rows])
+        return [f"{code_token(row.label)} {text}" for row, text in zip(rows, texts, strict=True)]
 
 
 def _code(run: RunContext, row: LabelledRecord) -> int:

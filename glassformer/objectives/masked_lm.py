@@ -17,13 +17,12 @@ from glassformer.objectives.base import (
     Batch,
     Ids,
     Loss,
-    LossTerm,
     ModelRequirement,
     Padding,
     TokenRow,
     as_ids,
     as_token_row,
-    model_token_loss,
+    label_loss,
 )
 from glassformer.objectives.examples import EncodedExamples
 from glassformer.objectives.job import Job, RunContext
@@ -65,10 +64,7 @@ class MaskedLM:
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
         """Return one term, ``masked``."""
         NEEDS.check(model)
-        counted = batch.counted.get("masked")
-        result = model_token_loss(model, batch.inputs, batch.labels["masked"], counted=counted, chunk=self.chunk)
-        count = batch.counts["masked"]
-        return Loss({"masked": LossTerm(result.total, count)}, {"accuracy": (result.correct, count)})
+        return label_loss(model, batch, "masked", chunk=self.chunk)
 
 
 @dataclass(frozen=True, eq=False)

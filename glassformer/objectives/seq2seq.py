@@ -31,12 +31,11 @@ from glassformer.objectives.base import (
     Batch,
     Ids,
     Loss,
-    LossTerm,
     ModelRequirement,
     Padding,
     TokenRow,
     as_ids,
-    model_token_loss,
+    label_loss,
 )
 from glassformer.objectives.examples import EncodedExamples
 from glassformer.objectives.job import Job, RunContext
@@ -121,16 +120,7 @@ class SequenceToSequence:
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
         """Return one term, ``target``."""
         NEEDS.check(model)
-        result = model_token_loss(
-            model,
-            batch.inputs,
-            batch.labels["target"],
-            counted=batch.counted.get("target"),
-            smoothing=self.smoothing,
-            chunk=self.chunk,
-        )
-        count = batch.counts["target"]
-        return Loss({"target": LossTerm(result.total, count)}, {"accuracy": (result.correct, count)})
+        return label_loss(model, batch, "target", smoothing=self.smoothing, chunk=self.chunk)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,10 +1,10 @@
-"""Text behind control codes: a label whose code was not learned is named by its row."""
+"""Language models: text behind control codes, whose labels must have been learned, and samples of a run."""
 
 from pathlib import Path
 
 import pytest
 
-from glassformer.data.records import LabelledRecord, Origin
+from glassformer.data.records import LabelledRecord, Origin, Record, TextRecord
 from glassformer.objectives.job import as_loaded
 from glassformer.text.training import style, train_tokenizer
 from glassformer.training.build_model import make_model
@@ -28,3 +28,18 @@ def test_a_label_that_no_training_row_has_is_told_by_its_row(tmp_path: Path) -> 
     for ask in (lambda: job.examples(context, {"valid": records(odd)}), lambda: job.metrics(context, loaded, odd)):
         with pytest.raises(ValueError, match=message):
             ask()
+
+
+@pytest.mark.parametrize(
+    ("kind", "lineage", "row"),
+    [("language", "gpt2", TextRecord(NUMBERS)), ("controlled", "ctrl", LabelledRecord(NUMBERS, "number"))],
+)
+def test_samples_after_the_same_prompt_differ(tmp_path: Path, kind: str, lineage: str, row: Record) -> None:
+    sizes = SIZES if lineage == "ctrl" else {name: size for name, size in SIZES.items() if name != "dff"}
+    special = style("gpt").with_further("<|number|>")
+    made = train_tokenizer([NUMBERS, COLOURS], kind="bpe", vocab_size=300, special=special, min_frequency=1)
+    job, context = ready(recipe_of(kind, {"lineage": lineage, "sizes": sizes}), made, tmp_path)
+    loaded = as_loaded(job.saved_model(make_model(context, job, None)), made, tmp_path)
+    first, second = job.samples(context, loaded, [row, row])
+    assert first != second
+    assert job.samples(context, loaded, [row]) == [first]
