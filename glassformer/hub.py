@@ -18,7 +18,7 @@ from torch import nn
 from glassformer import __version__, pretrained
 from glassformer.config import Head, ModelConfig, shapes, to_dict
 from glassformer.config.checks import Setting, check_choice
-from glassformer.config.options import ModelOptions, StrPath
+from glassformer.config.options import ModelOptions, StrPath, lists_options
 from glassformer.families import lineage_of, lineages
 from glassformer.loaded import Loaded as Loaded
 from glassformer.loaded import LoadReport as LoadReport
@@ -50,6 +50,7 @@ COMPANIONS = ("generation_config.json", JOB)  # files that are copied with a mod
 DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 
+@lists_options
 def load(
     name_or_path: StrPath | None = None,
     *,
@@ -64,7 +65,7 @@ def load(
             a name in the local Hugging Face cache. Or None, with ``config`` and ``weights`` among the options.
         dtype: of the weights in memory, or its name (``"bfloat16"``); None: as stored, or float32 for a shipped model.
         device: of the weights; None: torch's default device.
-        options: see ``config.options.ModelOptions``.
+        options: see below.
 
     Every weight is accounted for: missing and unknown weights, and weights of the wrong shape, raise an error that
     lists them.

@@ -19,7 +19,7 @@ from glassformer.generation.settings import TextOptions
 from glassformer.models.transformer import Transformer
 from glassformer.task_methods import TaskMethods
 from glassformer.text.pieces import NoTokenizerError
-from glassformer.text.tokenizer import Tokenizer
+from glassformer.text.tokenizer import Tokenizer, TokenizerError
 from glassformer.weights.lineage import head_kind
 
 if TYPE_CHECKING:
@@ -322,6 +322,11 @@ def check_ability(
         needed = " or ".join(map(a_family, families))
         raise ValueError(
             f"{name} needs {needed}; this model is {a_family(facts.family)} and supports: {_supported(loaded)}."
+        )
+    if name == "chat" and loaded.tokenizer.chat_template is None:
+        raise TokenizerError(
+            "this model's tokenizer has no chat template, which chat needs; set tokenizer.chat_template if you know "
+            f"it. The model supports: {_supported(loaded)}."
         )
 
 

@@ -12,10 +12,11 @@ import pytest
 import torch
 
 import glassformer
-from glassformer.config.options import option_types
+from glassformer.config.options import ModelOptions, option_types
 from glassformer.generation.settings import GenerationOptions, GenerationSettings, TextOptions
 from glassformer.loaded import NEEDS, Loaded, abilities
 from glassformer.tasks.score import score_masked
+from glassformer.training.api import Changes
 from tests.generation.scripted import scripted
 from tests.helpers import types_unchecked
 from tests.tasks.models import make
@@ -58,6 +59,14 @@ def test_help_lists_every_setting(name: str) -> None:
         parameters = inspect.signature(function).parameters
         assert set(option_types(TextOptions)) <= set(parameters)
         assert "top_k: sample among the k most probable tokens" in inspect.getdoc(function)
+
+
+@pytest.mark.parametrize(("name", "options"), [("load", ModelOptions), ("train", Changes)])
+def test_help_lists_the_options_of_load_and_train(name: str, options: type) -> None:
+    function = getattr(glassformer, name)
+    assert [*inspect.signature(function).parameters][-len(option_types(options)) :] == list(option_types(options))
+    for option in option_types(options):
+        assert f"\n    {option}: " in inspect.getdoc(function), option
 
 
 FUNCTIONS: list[Callable[..., Any]] = [getattr(glassformer, name) for name in NEEDS]
@@ -119,6 +128,8 @@ def test_chat_is_listed_only_with_a_template() -> None:
     assert "chat" not in stories.abilities
     with pytest.raises(ValueError, match=r"this model is a decoder and supports: generate, stream, score, embed\.$"):
         stories.translate("A dog.")
+    with pytest.raises(ValueError, match=r"no chat template.* supports: generate, stream, score, embed\.$"):
+        stories.chat("A dog.")
 
 
 def test_misspelt_settings_are_refused(tmp_path: Path) -> None:

@@ -8,22 +8,35 @@ from typing import Any, TypedDict, Unpack
 
 from glassformer import hub
 from glassformer.config.checks import check_choice
+from glassformer.config.options import lists_options
 
 Section = Mapping[str, Any]
 
 
 class Changes(TypedDict, total=False):
-    """Changes to the sections of a recipe, whose keys are the fields of ``recipes.recipe.Recipe``."""
+    """Changes to the sections of a recipe, whose keys are the fields of ``recipes.recipe.Recipe``.
 
-    job: str  # what is learned
-    data: Section  # files and how they are read: {"train": "reviews.jsonl"}
-    objective: Section  # options of the job
-    model: Section  # {"start": folder} to start from a model, {"facts": {"norm": {"kind": "rms"}}} to change facts
-    tokenizer: Section  # which tokenizer is trained or loaded
-    batch: Section  # examples or tokens per batch
-    optimizer: Section  # kind, learning rate, schedule
-    run: Section  # steps, seed, device, precision
-    evaluation: Section  # how often, by which metric
+    Options:
+        job: what is learned.
+        data: files and how they are read: {"train": "reviews.jsonl"}.
+        objective: options of the job.
+        model: {"start": folder} to start from a model, {"facts": {"norm": {"kind": "rms"}}} to change facts.
+        tokenizer: which tokenizer is trained or loaded.
+        batch: examples or tokens per batch.
+        optimizer: kind, learning rate, schedule.
+        run: steps, seed, device, precision.
+        evaluation: how often, by which metric.
+    """
+
+    job: str
+    data: Section
+    objective: Section
+    model: Section
+    tokenizer: Section
+    batch: Section
+    optimizer: Section
+    run: Section
+    evaluation: Section
 
 
 @dataclass(frozen=True)
@@ -48,6 +61,7 @@ class TrainedRun:
         return {"train": [*read.train], **({"valid": [*read.validation]} if read.validation else {})}
 
 
+@lists_options
 def train(
     recipe: str | Path,
     *,
@@ -63,8 +77,7 @@ def train(
         out: the folder of the run; ``runs/RECIPE`` by default.
         resume: continue the run in ``out``, bit for bit as if it had never stopped.
         progress: show a progress bar and the estimated cost on standard error; warnings are printed there in any case.
-        changes: to the recipe, section by section: ``data={"train": "reviews.jsonl"}, run={"steps": 500}``; see
-            ``Changes``.
+        changes: to the recipe, section by section: ``data={"train": "reviews.jsonl"}, run={"steps": 500}``; see below.
     """
     from rich.console import Console
 
