@@ -131,6 +131,15 @@ def test_data_is_plain_whole_and_complete() -> None:
         assert product["flops"] == 2 * prod(sizes)
 
 
+def test_an_account_shows_itself_in_one_line() -> None:
+    cost = account("gpt2", context=32, mode="train", batch=2)
+    assert repr(cost) == (
+        "<Account of gpt2: 124,439,808 parameters; one training step, batch 2, context 32, float32: "
+        f"{human(cost.flops, 'FLOP')}, peak memory {human(cost.memory.peak, 'B')}>"
+    )
+    assert repr(cost.find("blocks.0.ffn")).startswith("<PartCost decoder.blocks.0.ffn: 4,722,432 parameters, ")
+
+
 def test_depth_cuts_the_tree_but_not_the_numbers() -> None:
     counted = account(CONFIGS["gpt2"])
     assert report.as_dict(counted, 0)["parts"] == []

@@ -33,7 +33,7 @@ Dtype = Literal["float32", "float16", "bfloat16", "float64"]
 Causal = Literal["dense", "exact"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Account:
     """The cost of one model under one workload; see ``account``."""
 
@@ -117,6 +117,15 @@ class Account:
     def tokens(self) -> int:
         """Tokens that one pass computes outputs for."""
         return self.batch * (1 if self.mode == "decode" else self.context)
+
+    def __repr__(self) -> str:
+        from glassformer.inspect.account.report import human
+
+        what = {"forward": "forward pass", "train": "training step", "decode": "new token"}[self.mode]
+        return (
+            f"<Account of {self.name}: {self.parameters:,} parameters; one {what}, batch {self.batch}, context "
+            f"{self.context:,}, {self.dtype}: {human(self.flops, 'FLOP')}, peak memory {human(self.memory.peak, 'B')}>"
+        )
 
     def shares(self) -> dict[str, int]:
         """Forward FLOPs by kind of work: projections, attention, ffn, head, and any other part with products."""

@@ -41,7 +41,7 @@ class Multiplication:
         return self.runs * self.product.flops
 
 
-@dataclass
+@dataclass(repr=False)
 class PartCost:
     """The cost of one part of a model with everything inside it; the whole model has the path ""."""
 
@@ -65,6 +65,9 @@ class PartCost:
     def name(self) -> str:
         """The last component of the path."""
         return self.path.rpartition(".")[2]
+
+    def __repr__(self) -> str:
+        return f"<PartCost {self.path or 'model'}: {self.parameters:,} parameters, {self.flops:,} FLOPs forward>"
 
     def walk(self) -> Iterator["PartCost"]:
         """This part and all inner parts, outermost first."""
