@@ -30,6 +30,7 @@ from glassformer.objectives.base import Batch, Count, Objective, is_traceable
 
 MAX_EXACT_SHAPES = 4  # with more shapes than these, batches are padded further
 LIMIT = 128  # graphs
+RECOMPUTE_OBSTACLE = "run.recompute saves random states"  # why such a run cannot capture its steps
 REMEDY = "set run.capture=false (from Python: Trainer(…, capture=False)) for ordinary steps"
 
 
@@ -46,6 +47,26 @@ def obstacles(model: nn.Module, objective: Objective[Any]) -> list[str]:
     found = [] if is_traceable(objective) else [f"the loss of {type(objective).__name__} reads values of tensors"]
     sparse = any(isinstance(window, BlockSparse) for window in _windows(model))
     return [*found, *(["block-sparse attention reads the lengths of rows"] if sparse else [])]
+
+
+def reasons_to_synchronise(device: torch.device, processes: int, precision: str, is_fused: bool) -> list[str]:
+    """Return why the CPU must read the loss of each step before weights change; none: a GPU can queue steps.
+
+    ``is_fused``: every optimizer is a fused AdamW.
+    """
+    reasons = {
+        f"the device is {device.type}, not an NVIDIA GPU": device.type != "cuda",
+        "several processes train": processes > 1,
+        "float16 adapts the scale of the loss to each step": precision == "float16",
+        "not all optimizers are fused AdamW": not is_fused,
+    }
+    return [reason for reason, holds in reasons.items() if holds]
+
+
+def check_capture(reasons: Sequence[str]) -> None:
+    """Raise if there are reasons why a run with ``run.capture=true`` cannot capture its steps."""
+    if reasons:
+        raise ValueError(f"run.capture=true is not possible: {'; '.join(reasons)}. Leave it out.")
 
 
 def _windows(model: nn.Module) -> set[int | BlockSparse | None]:

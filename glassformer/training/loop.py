@@ -21,13 +21,18 @@ from glassformer.nn.kernels.compiler import compile_alone
 from glassformer.nn.modes import Evaluating
 from glassformer.objectives.base import Batch, Count, Loss, LossTerm, Means, Objective, count_tensors
 from glassformer.training.block_calls import calls_in
-from glassformer.training.capture import CapturedSteps, obstacles
+from glassformer.training.capture import (
+    RECOMPUTE_OBSTACLE,
+    CapturedSteps,
+    check_capture,
+    obstacles,
+    reasons_to_synchronise,
+)
 from glassformer.training.loss_sums import LossAccumulator, as_float64
 from glassformer.training.parallel import all_gather, full_tensor, gathered_weights, world_size
 from glassformer.training.schedules import Schedule, warmup_cosine
 
 Precision = Literal["float32", "bfloat16", "float16"]
-RECOMPUTE_OBSTACLE = "run.recompute saves random states"  # why such a run cannot capture its steps
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -88,26 +93,6 @@ class StepReport:
     seconds: float  # duration of this step
     fraction: float  # of the run that is done
     skipped: bool = False  # float16 overflowed: the scale was lowered and no weight changed
-
-
-def reasons_to_synchronise(device: torch.device, processes: int, precision: Precision, is_fused: bool) -> list[str]:
-    """Return why the CPU must read the loss of each step before weights change; none: a GPU can queue steps.
-
-    ``is_fused``: every optimizer is a fused AdamW.
-    """
-    reasons = {
-        f"the device is {device.type}, not an NVIDIA GPU": device.type != "cuda",
-        "several processes train": processes > 1,
-        "float16 adapts the scale of the loss to each step": precision == "float16",
-        "not all optimizers are fused AdamW": not is_fused,
-    }
-    return [reason for reason, holds in reasons.items() if holds]
-
-
-def check_capture(reasons: Sequence[str]) -> None:
-    """Raise if there are reasons why a run with ``run.capture=true`` cannot capture its steps."""
-    if reasons:
-        raise ValueError(f"run.capture=true is not possible: {'; '.join(reasons)}. Leave it out.")
 
 
 NamedSums = dict[str, tuple[Tensor, Count, float]]  # total, count and weight by name
@@ -252,27 +237,21 @@ class Trainer:
         try:
             while self._fraction(self.step) < 1:
                 try:
-                    self._unfetched.append(self._queue())
+                    self._queue()
                 except Exception:  # the step before may have failed, too, and its error comes first
                     while self._unfetched:
-                        yield self._fetch_next()
+                        yield self._fetch()
                     raise
                 in_flight = 0 if self._failed is None or self.must_fetch(self.step) else 1
                 while len(self._unfetched) > in_flight:
-                    yield self._fetch_next()
+                    yield self._fetch()
             while self._unfetched:
-                yield self._fetch_next()
+                yield self._fetch()
         finally:
             with suppress(FloatingPointError):  # the caller stopped before this step failed, which changed no weight
                 while self._unfetched:
-                    self._fetch_next()
+                    self._fetch()
             self._scale_lr(1.0)
-
-    def _fetch_next(self) -> StepReport:
-        """Report the oldest unfetched step; if it failed, forget those queued after it."""
-        report = self._fetch(self._unfetched[0])
-        del self._unfetched[0]
-        return report
 
     def _fraction(self, step: int) -> float:
         """Return the fraction of the run that is done after ``step`` steps, or by now if it is limited by time."""
@@ -287,9 +266,10 @@ class Trainer:
 
     def advance(self) -> StepReport:
         """Make one step. A loss or gradient that is not finite raises before any weight changes."""
-        return self._fetch(self._queue())
+        self._queue()
+        return self._fetch()
 
-    def _queue(self) -> QueuedStep:
+    def _queue(self) -> None:
         """Queue the next step on the device."""
         began, settings = time.perf_counter(), self.settings
         self.begun = self.step + 1
@@ -312,27 +292,24 @@ class Trainer:
             call()
         self.step += 1
         self.tokens_seen += tokens
-        return QueuedStep(
-            step=self.step,
-            began=began,
-            lr=self.optimizers[0].param_groups[0]["lr"],
-            tokens=tokens,
-            tokens_seen=self.tokens_seen,
-            **result,
-        )
+        lr = self.optimizers[0].param_groups[0]["lr"]
+        queued = QueuedStep(step=self.step, began=began, lr=lr, tokens=tokens, tokens_seen=self.tokens_seen, **result)
+        self._unfetched.append(queued)
 
     def _gradients(self, batches: Sequence[Batch], counts: Mapping[str, Count]) -> tuple[LossAccumulator, Tensor]:
         """Make the forward and backward passes, then clip; return losses, and the norm before clipping."""
         settings, processes = self.settings, self._processes
         for optimizer in self.optimizers:
             optimizer.zero_grad()  # what a step that failed has left
-        # Gradients add up in p.grad, and are exchanged in the last backward pass.
         losses = LossAccumulator(processes)
         for number, batch in enumerate(batches, start=1):
+            # Gradients add up in p.grad; processes exchange them in the last backward pass.
             with self._no_sync() if processes > 1 and number < len(batches) else nullcontext():
+                # Forward.
                 with self._autocast() if settings.precision != "float32" else nullcontext():
                     share, loss = self.train_module(batch, counts)  # share: ()
-                self.scaler.scale(share * processes).backward()  # gradients are averaged over processes, counts summed
+                # Backward. Gradients are averaged over processes, but counts are summed.
+                self.scaler.scale(share * processes).backward()
             losses.add(loss)
 
         # Clip: scale all gradients down together if their norm exceeds the limit.
@@ -357,7 +334,6 @@ class Trainer:
         self.scaler.update()
         if failed:
             raise _not_finite(means.loss, grad_norm, self.step + 1)
-        losses.processes = 1  # all have been added
         numbers = torch.cat((as_float64(norm).reshape(1).cpu(), losses.stacked().cpu()))
         return {"losses": losses, "numbers": numbers, "skipped": overflowed}
 
@@ -386,8 +362,9 @@ class Trainer:
             optimizer.zero_grad()
         return losses, values
 
-    def _fetch(self, queued: QueuedStep) -> StepReport:
-        """Wait for a step and report on it; raise if its loss or gradients were not finite."""
+    def _fetch(self) -> StepReport:
+        """Wait for the oldest unfetched step and report on it; raise if its loss or gradients were not finite."""
+        queued = self._unfetched[0]
         if queued.ready is not None:
             queued.ready.synchronize()
         grad_norm, *stacked = queued.numbers.tolist()
@@ -397,6 +374,7 @@ class Trainer:
             raise _not_finite(means.loss, grad_norm, queued.step)
         # Steps overlap: one lasts from the end of the step before, or from its own beginning if that was later.
         began, self._last_report = max(queued.began, self._last_report), time.perf_counter()
+        del self._unfetched[0]
         return StepReport(
             step=queued.step,
             **means._asdict(),

@@ -20,7 +20,7 @@ def as_float64(number: Tensor) -> Tensor:
 class LossAccumulator:
     """Losses of several batches, summed. Means are over targets, not over batches."""
 
-    processes: int = 1  # that each add their own batches
+    processes: int = 1  # that each add their own batches; 1 when their sums have been added up
     totals: dict[tuple[str, str], Tensor] = field(default_factory=dict)  # by ("term" or "metric", name)
     counts: dict[tuple[str, str], Count] = field(default_factory=dict)
     weights: dict[str, float] = field(default_factory=dict)  # of the terms
@@ -62,8 +62,8 @@ class LossAccumulator:
 
     def _all_reduce(self) -> None:
         own = {key: float(total) for key, total in self.totals.items()}
-        self.totals, every = {}, all_gather((own, self.weights, self.counts))
-        self.counts = {}
+        every = all_gather((own, self.weights, self.counts))
+        self.totals, self.counts, self.processes = {}, {}, 1  # from now on those of all
         for totals, weights, counts in every:  # in the order of ranks, so that all get the same bits
             self.weights |= weights
             for key, value in totals.items():
