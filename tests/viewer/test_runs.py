@@ -12,10 +12,9 @@ from glassformer.recipes.files import read_recipe
 from glassformer.training.compare import read_runs
 from glassformer.training.logging.sinks import RunLog, read_log
 from glassformer.viewer import queries_runs
-from glassformer.viewer.contents import Contents, open_contents
+from glassformer.viewer.contents import Contents, open_contents, read_text, run_texts
 from glassformer.viewer.encode import decode
 from glassformer.viewer.queries_runs import LogParams, RunsParams, run_log, runs
-from glassformer.viewer.run_texts import read_text, run_texts
 from glassformer.viewer.subject import QueryError
 from tests.training.small_sessions import trained
 
