@@ -56,7 +56,7 @@ def _no_keys(facts: ModelConfig) -> dict[str, Any]:  # noqa: ARG001
     return {}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Lineage:
     """A named kind of checkpoint, such as BERT or Llama.
 
@@ -78,6 +78,9 @@ class Lineage:
     ignored_weights: tuple[Ignored, ...] = ()  # in checkpoints, but not in the model, with the reason
     # Preset name -> keys of its config.json; those left out have the lineage's defaults.
     sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<Lineage {self.name}>"
 
     def reader(self, config: Mapping[str, Any]) -> ConfigReader:
         """Return a reader of a config.json that has this lineage's defaults."""

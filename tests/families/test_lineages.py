@@ -40,6 +40,11 @@ def test_every_key_of_the_config_class_is_accounted_for(name: str) -> None:
     assert set(keys) - known_keys(lineage) == set()
 
 
+def test_presets_show_themselves_in_one_line_each() -> None:
+    config = "{'n_embd': 1600, 'n_layer': 48, 'n_head': 25}"
+    assert repr(presets()["gpt2-xl"]) == f"Preset(name='gpt2-xl', lineage=<Lineage gpt2>, config={config})"
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_defaults_are_those_of_the_config_class(name: str) -> None:
     """A config.json leaves out what is as usual, so what is usual must be known exactly."""
