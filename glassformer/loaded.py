@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from glassformer.generation.prompts import PromptInput
     from glassformer.generation.text import Message, Text
     from glassformer.inspect.account.account import Account, Causal, Dtype
-    from glassformer.inspect.account.counts import Mode
+    from glassformer.inspect.account.counts import AccountMode
     from glassformer.inspect.account.memory import Optimizer
     from glassformer.inspect.parts import Part
     from glassformer.tasks.batches import Progress
@@ -227,7 +227,7 @@ class Loaded(TaskMethods):
         context: int | None = None,
         source: int | None = None,
         dtype: "Dtype | None" = None,
-        mode: "Mode" = "forward",
+        mode: "AccountMode" = "forward",
         attention: AttentionPath = "sdpa",
         causal: "Causal" = "dense",
         optimizer: "Optimizer" = "adamw",

@@ -13,7 +13,7 @@ from glassformer.inspect.account.explain import Explanation, Section, explain
 from glassformer.inspect.account.hardware import DTYPES, HARDWARE, OPTIMIZER, Hardware, Timing
 from glassformer.inspect.account.plan import PlanLine, TrainingPlan
 from glassformer.inspect.account.report import KINDS, duration, human, main_kinds, scale_for, shares_of, table_rows
-from glassformer.inspect.account.sweep import Axis, Crossing
+from glassformer.inspect.account.sweep import Crossing, SweepAxis
 
 RIVALS = {"projections": "the projections", "ffn": "the feed-forward networks"}
 
@@ -118,7 +118,7 @@ def _layer_rows(costs: Sequence[Costs]) -> Iterator[Row]:
         yield Row(f"attention ≥ {rival} from", ["never" if size is None else f"{size:,}" for size in sizes])
 
 
-def show_sweep(costs: Sequence[Costs], axis: Axis, crossings: Sequence[Crossing]) -> None:
+def show_sweep(costs: Sequence[Costs], axis: SweepAxis, crossings: Sequence[Crossing]) -> None:
     """Print one model at several sizes, a row each."""
     accounts = [each.account for each in costs]
     flops = scale_for(max(account.flops for account in accounts), "FLOP")

@@ -24,7 +24,6 @@ from glassformer.text.plain_text import visible as visible
 WIDE = 1000  # columns for tables of numbers, which wrap on a narrow terminal and are never cut
 UNLIMITED = 2**20  # columns of a pipe, for a library that needs a number
 _PADDING = re.compile(r" ++(?=(?: |\x1b\[[\d;]*m)*+$)")  # blanks at the end of a line, with or without codes of colours
-Pair = tuple[str, str]
 
 
 def on_terminal() -> bool:
@@ -224,7 +223,7 @@ def read_whole(texts: Sequence[str] | None, reading: InputOptions) -> str:
     return _decoded(_bytes(reading.file), where)
 
 
-def pairs(texts: Sequence[str], seconds: Sequence[str] | None, *, tsv: bool) -> list[str] | list[Pair]:
+def pairs(texts: Sequence[str], seconds: Sequence[str] | None, *, tsv: bool) -> list[str] | list[tuple[str, str]]:
     """Return pairs of texts, with the second from ``--pair`` or after a TAB in each text.
 
     Single texts without either.

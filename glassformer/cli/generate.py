@@ -235,11 +235,11 @@ def task(
 
 def _generate_task(job: GenerateOptions, loaded: "Loaded", lines: Sequence[str], name: str, *, required: bool) -> None:
     from glassformer.loaded import check_ability
-    from glassformer.text.languages import Task, find_task, tasks_of
+    from glassformer.text.languages import TaskPrefix, find_task, tasks_of
 
     check_ability(loaded, "task" if required else "summarise", ("lm",), ("encoder-decoder",))
     tasks = tasks_of(loaded.folder)
-    chosen = find_task(tasks, name) if required or name in tasks else Task("")
+    chosen = find_task(tasks, name) if required or name in tasks else TaskPrefix("")
     job.generate(loaded, [chosen.write(text) for text in lines], lines, {"task": chosen.options})
 
 

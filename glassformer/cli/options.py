@@ -46,7 +46,7 @@ Truncate = Annotated[
     Literal["left", "right"] | None,
     typer.Option(metavar="left|right", help="Truncate long texts on this side; by default they raise an error."),
 ]
-OnBadRow = Annotated[
+OnBadRowOption = Annotated[
     Literal["stop", "skip"] | None,
     typer.Option(
         metavar="stop|skip",

@@ -28,7 +28,7 @@ from glassformer.cli.options import (
     InitKeywords,
     LoadingOptions,
     ModelName,
-    OnBadRow,
+    OnBadRowOption,
     as_command,
     computing_command,
     setting,
@@ -59,7 +59,7 @@ class RunOptions:
     out: Path | None = setting(None, flags=["--out", "-o"], metavar="FOLDER", show_default="runs/RECIPE")
     resume: bool = False
     init_from: str | None = setting(None, metavar="FOLDER")
-    on_bad_row: OnBadRow = None
+    on_bad_row: OnBadRowOption = None
     threads: int | None = setting(None, min=1)
 
 
@@ -300,7 +300,7 @@ def evaluate(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    on_bad_row: OnBadRow = None,
+    on_bad_row: OnBadRowOption = None,
 ) -> None:
     """Evaluate MODEL on labelled data with the metrics of its head: loss, perplexity, BLEU, ROUGE, accuracy, F1 …
 

@@ -15,6 +15,7 @@ from glassformer.config.parts import Head
 
 F = TypeVar("F", bound=Callable[..., object])
 StrPath = str | os.PathLike[str]
+Progress = Callable[[int, int], None]  # called with how many are done, and how many there are
 Quantization = Literal["int8", "fp8"]  # what the weights of linear layers may be quantised to
 AttentionPath = Literal["eager", "sdpa"]  # how attention is computed: by the formula, or by fused kernels
 Decoding = Literal["auto", "dynamic", "static", "graph", "compiled"]  # how steps are run; see ``generation.steps``

@@ -23,7 +23,7 @@ from glassformer.config.checks import check_choice, check_positive
 from glassformer.data.batching import Lengths, checked_lengths
 from glassformer.data.token_files import TokenFile
 
-TooLong: TypeAlias = Literal["refuse", "split"]
+TooLongDocument: TypeAlias = Literal["refuse", "split"]
 
 
 class Piece(NamedTuple):
@@ -89,7 +89,7 @@ class BestFitPlan:
     ``too_long``: a document longer than a row is refused, or split into full rows and a rest.
     """
 
-    def __init__(self, lengths: Lengths, length: int, *, too_long: TooLong = "refuse") -> None:
+    def __init__(self, lengths: Lengths, length: int, *, too_long: TooLongDocument = "refuse") -> None:
         check_positive(length=length)
         check_choice("too_long", too_long, ("refuse", "split"))
         self.length = length

@@ -85,7 +85,7 @@ class QuestionRecord:
     origin: Origin = field(default=_MEMORY, compare=False, repr=False)
 
 
-Record: TypeAlias = TextRecord | PairRecord | LabelledRecord | TaggedRecord | QuestionRecord
+AnyRecord: TypeAlias = TextRecord | PairRecord | LabelledRecord | TaggedRecord | QuestionRecord
 
 
 class SourceError(SettingError):

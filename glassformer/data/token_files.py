@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from glassformer.config.checks import check_positive
+from glassformer.config.options import Progress
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.weights.saving import naming_file
 
-Document: TypeAlias = Sequence[int] | Integer[Tensor, "_"] | Integer[np.ndarray, "_"]
-Progress: TypeAlias = Callable[[int, int], None]
+DocumentIds: TypeAlias = Sequence[int] | Integer[Tensor, "_"] | Integer[np.ndarray, "_"]
 _FORMAT = "glassformer tokens, version 1"
 _TYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 _END = np.dtype("<u8")
@@ -82,7 +82,7 @@ class TokenFile:
 
 def write_tokens(
     path: Path | str,
-    documents: Iterable[Document],
+    documents: Iterable[DocumentIds],
     *,
     vocab_size: int,
     tokenizer: str,
@@ -224,7 +224,7 @@ def _checked(path: Path | str) -> Path:
     return path
 
 
-def _checked_ids(document: Document, number: int, vocab_size: int) -> NDArray[Any]:
+def _checked_ids(document: DocumentIds, number: int, vocab_size: int) -> NDArray[Any]:
     ids = np.asarray(document)
     if ids.ndim != 1 or not ids.size:
         raise TokenFileError(f"document {number} must be a list of at least one id; got shape {ids.shape}.")

@@ -32,7 +32,7 @@ from glassformer.generation.search import GenerationOutput
 from glassformer.generation.settings import GenerationSettings, TextOptions
 from glassformer.generation.stops import StopFilter, Wording, cut_at
 from glassformer.hub import Loaded
-from glassformer.text.languages import Languages, Task, find_translation, languages_of, tasks_of
+from glassformer.text.languages import Languages, TaskPrefix, find_translation, languages_of, tasks_of
 from glassformer.text.tokenizer import Tokenizer
 
 API_OPTIONS = ("path", "chunk", "decoding", "draft", "start")  # passed on to ``api.generate`` as they are
@@ -298,7 +298,7 @@ def _first_tokens(languages: Languages, target: str | None) -> dict[str, Any]:
     return {"start": [languages.resolve(target)], "forced_first": None}
 
 
-def _task(tasks: dict[str, Task], source: str | None, target: str | None) -> Task:
+def _task(tasks: dict[str, TaskPrefix], source: str | None, target: str | None) -> TaskPrefix:
     if source is None or target is None:
         known = ", ".join(repr(task.prefix) for task in tasks.values())
         template = "set both languages, {} and {}; this model's config.json states {}."

@@ -40,7 +40,7 @@ from glassformer.nn.modes import evaluation_view
 from glassformer.nn.observer import PartCall, unobserved
 
 Change = Callable[[Tensor], Tensor]  # a value to its replacement
-Changes = Iterator[tuple[str, Change]]  # by the name of the value
+ValueChanges = Iterator[tuple[str, Change]]  # by the name of the value
 Globs = str | Sequence[str]
 
 
@@ -53,7 +53,7 @@ def ablate(model: AnyModel, heads: Mapping[str, Sequence[int] | None]) -> Iterat
         heads: by attention sublayer (a glob), the numbers of the heads; None: all of them.
     """
 
-    def changes(transformer: Transformer) -> Changes:
+    def changes(transformer: Transformer) -> ValueChanges:
         for name, several in _by_sublayer(transformer.config, heads).items():
             yield f"{name}.heads", _zero_heads(several)
 
@@ -71,7 +71,7 @@ def scale_heads(model: AnyModel, factors: Mapping[str, Mapping[int, float] | Ten
             gradients reach such a tensor. Where several globs match, all of their factors act.
     """
 
-    def changes(transformer: Transformer) -> Changes:
+    def changes(transformer: Transformer) -> ValueChanges:
         for glob, several in factors.items():
             numbers = None if isinstance(several, Tensor) else list(several)
             for name, heads in _by_sublayer(transformer.config, {glob: numbers}).items():
@@ -98,7 +98,7 @@ def replace(
             head, which may read less than the whole call, are the call's last ones.
     """
 
-    def changes(transformer: Transformer) -> Changes:
+    def changes(transformer: Transformer) -> ValueChanges:
         names, found = value_names(transformer.config), dict[str, str]()
         for glob, value in values.items():
             for name in match_names(glob, names):
@@ -311,7 +311,7 @@ def head_importance(
 
 @contextmanager
 def _changed(
-    model: AnyModel, changes: Callable[[Transformer], Changes], positions: Sequence[int] | None = None
+    model: AnyModel, changes: Callable[[Transformer], ValueChanges], positions: Sequence[int] | None = None
 ) -> Iterator[None]:
     """Run a model with changed values, by name; those of one value act in their order."""
 

@@ -17,6 +17,7 @@ from torch import nn
 
 from glassformer.config import Head, ModelConfig, TaskHead
 from glassformer.config.checks import check_choice, check_probability
+from glassformer.config.parts import Pool
 from glassformer.data.loader import Dataset
 from glassformer.data.records import BadRowError, LabelledRecord
 from glassformer.hub import Loaded
@@ -55,7 +56,6 @@ from glassformer.tasks.classify import Classified, classify
 CLASSIFIES = ModelRequirement("Classification", TaskHead, ("classify", "pair"))
 NUMBER = ("number",)  # the labels of a head that predicts a number
 NAMELESS = ("LABEL_0",)  # the same in models of Hugging Face
-Pool = Literal["first", "last", "mean"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -40,8 +40,8 @@ from glassformer.recipes.rows import Records
 from glassformer.tasks.batches import text_tokens
 from glassformer.text.tokenizer import Tokenizer
 
-Count = Literal["fixed", "rounded", "independent"]
-COUNTS = get_args(Count)
+CountRule = Literal["fixed", "rounded", "independent"]
+COUNTS = get_args(CountRule)
 RowFill = Literal["full", "documents"]
 SAMPLE_TOKENS = 60
 BLANK = "____"
@@ -93,7 +93,7 @@ def choose_tokens(
     share: float,
     generator: torch.Generator,
     *,
-    count: Count = "fixed",
+    count: CountRule = "fixed",
     words: Int[Tensor, "T"] | None = None,
 ) -> Bool[Tensor, "T"]:
     """Return which of the maskable tokens to mask.
@@ -157,7 +157,7 @@ class Masking:
     vocabulary: MaskVocabulary
     share: float = 0.15
     split: tuple[float, float, float] = (0.8, 0.1, 0.1)  # mask token, random token, the token itself
-    count: Count = "fixed"
+    count: CountRule = "fixed"
     whole_words: bool = False
 
     def __post_init__(self) -> None:
@@ -204,7 +204,7 @@ class MaskingOptions:
 
     share: float = 0.15
     split: tuple[float, ...] = (0.8, 0.1, 0.1)  # probabilities of the mask token, a random token, the token itself
-    count: Count = "fixed"
+    count: CountRule = "fixed"
     whole_words: bool = False  # all tokens of a word or none
 
     def __post_init__(self) -> None:

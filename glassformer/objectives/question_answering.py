@@ -47,7 +47,7 @@ from glassformer.objectives.examples import (
 from glassformer.objectives.job import Job, RunContext
 from glassformer.recipes.rows import Records
 from glassformer.tasks.answer import Answered, answer
-from glassformer.tasks.batches import TextTokens, Tokens, Window, sliding, trim
+from glassformer.tasks.batches import TextTokens, TokenTuple, Window, sliding, trim
 
 NEEDS = ModelRequirement("QuestionAnswering", TaskHead, ("span",))
 WIDER = "answers begin or end inside a token, and are learned with the whole token"
@@ -215,7 +215,7 @@ def best_answer(answered: Answered) -> str:
     return answered.answers[0].text
 
 
-def answer_tokens(tokens: Tokens, row: QuestionRecord) -> tuple[int, int]:
+def answer_tokens(tokens: TokenTuple, row: QuestionRecord) -> tuple[int, int]:
     """Return the first and the last token of the first answer: the shortest span with all of its characters.
 
     An answer whose first or last character is in no token is a bad row: the neighbouring tokens would be a wrong label.
@@ -229,6 +229,6 @@ def answer_tokens(tokens: Tokens, row: QuestionRecord) -> tuple[int, int]:
     return holding[0], holding[-1]
 
 
-def _text(tokens: Tokens, span: tuple[int, int], context: str) -> str:
+def _text(tokens: TokenTuple, span: tuple[int, int], context: str) -> str:
     start, end = trim(context, tokens[span[0]].start, tokens[span[1]].end)
     return context[start:end]

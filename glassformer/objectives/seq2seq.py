@@ -46,7 +46,7 @@ from glassformer.text.vocabularies import Vocabulary, set_template
 
 NEEDS = ModelRequirement("SequenceToSequence", LMHead, families=("encoder-decoder",))
 MAX_TASKS = 20  # with more, the words before colons are not taken for names of tasks
-Metric = Literal["translation", "summaries", "exact"]
+TextMetric = Literal["translation", "summaries", "exact"]
 START, END = "<s>", "</s>"
 
 
@@ -127,7 +127,7 @@ class SequenceToSequence:
 class TextToTextOptions:
     """What is learned, and how it is evaluated."""
 
-    metric: Metric = "translation"  # BLEU and chrF, ROUGE, or exact match
+    metric: TextMetric = "translation"  # BLEU and chrF, ROUGE, or exact match
     smoothing: float = 0.1
     chunk: int | None = None
     prefix: str = ""  # text before every source
@@ -237,7 +237,7 @@ class TextToTextJob(Job[PairRecord]):
 
 
 def score_texts(
-    metric: Metric, generated: Sequence[str], rows: Sequence[PairRecord], tokenize: str = "13a"
+    metric: TextMetric, generated: Sequence[str], rows: Sequence[PairRecord], tokenize: str = "13a"
 ) -> dict[str, float]:
     """Return the metric of generated texts, compared with the targets of the rows."""
     references = [row.target for row in rows]

@@ -3,13 +3,13 @@
 from typing import NamedTuple
 
 from glassformer.config.checks import check_choice
-from glassformer.data.records import LabelledRecord, PairRecord, QuestionRecord, Record, TaggedRecord, TextRecord
+from glassformer.data.records import AnyRecord, LabelledRecord, PairRecord, QuestionRecord, TaggedRecord, TextRecord
 
 
 class JobEntry(NamedTuple):
     """A job as recipes know it."""
 
-    rows: type[Record]
+    rows: type[AnyRecord]
     implementation: str  # module and class in ``objectives``, imported when the job is used
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from glassformer.config.checks import check_count, check_number, check_positive, check_probability
 from glassformer.data.readers.base import OnBadRow
 
-Format = Literal["text", "jsonl", "csv", "tsv", "parallel", "conll", "squad", "dataset", "documentation", "toy"]
+FormatName = Literal["text", "jsonl", "csv", "tsv", "parallel", "conll", "squad", "dataset", "documentation", "toy"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,17 +23,17 @@ class Aligned:
     target: str | tuple[str, ...]
 
 
-Files = str | tuple[str, ...] | Aligned | None
+DataFiles = str | tuple[str, ...] | Aligned | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
     """Where the rows come from. Files are paths, patterns or lists of them; .gz files are decompressed."""
 
-    format: Format
-    train: Files = None
-    valid: Files = None  # None: the fraction ``held_out`` of the training rows, which are then not trained on
-    test: Files = None
+    format: FormatName
+    train: DataFiles = None
+    valid: DataFiles = None  # None: the fraction ``held_out`` of the training rows, which are then not trained on
+    test: DataFiles = None
     held_out: float = 0.05
     limit: int | None = None  # read no more rows than this of any part
     documents: Literal["line", "blank line", "marker", "file"] = "blank line"  # what ends a document of plain text

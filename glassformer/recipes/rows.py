@@ -16,15 +16,15 @@ from glassformer.data.loader import Dataset
 from glassformer.data.readers.base import RowSource, RowStats
 from glassformer.data.readers.datasets import load_folder
 from glassformer.data.records import (
+    AnyRecord,
     LabelledRecord,
     Origin,
     PairRecord,
     QuestionRecord,
-    Record,
     TaggedRecord,
     TextRecord,
 )
-from glassformer.recipes.recipe import Aligned, Data, Files
+from glassformer.recipes.recipe import Aligned, Data, DataFiles
 from glassformer.text.plain_text import python_topics
 
 R = TypeVar("R")
@@ -122,7 +122,7 @@ def _train_files(data: Data) -> str:
 
 
 def _read(data: Data, part: str, kind: type[R]) -> Records[R] | None:
-    files: Files = getattr(data, part)
+    files: DataFiles = getattr(data, part)
     # Formats without files.
     if data.format in ("toy", "documentation"):
         if files is not None:
@@ -147,14 +147,14 @@ def _read(data: Data, part: str, kind: type[R]) -> Records[R] | None:
     return Records(indexed, np.arange(len(indexed), dtype=np.int64), indexed.stats)
 
 
-def _memory(name: str) -> list[Record]:
+def _memory(name: str) -> list[AnyRecord]:
     """Return rows that need no file."""
     if name == "toy":
         return [PairRecord(source, target, origin=Origin("toy", n)) for n, (source, target) in enumerate(TOY, start=1)]
     return [TextRecord(text, Origin("documentation", number)) for number, text in enumerate(python_topics(), start=1)]
 
 
-def _open(data: Data, files: Files, part: str, kind: type[Any]) -> RowSource[Any]:
+def _open(data: Data, files: DataFiles, part: str, kind: type[Any]) -> RowSource[Any]:
     if (data.format == "parallel") != isinstance(files, Aligned):
         raise ValueError(
             f"data.{part} of format {data.format} is {'two files' if data.format == 'parallel' else 'files'}: set "

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from glassformer import config
 from glassformer.config.checks import Item, Setting, SettingError, check_choice, check_positive
+from glassformer.config.options import Progress as Progress
 from glassformer.generation.prompts import check_text
 from glassformer.generation.settings import Side
 from glassformer.models.stack import Stack
@@ -41,7 +42,6 @@ MAX_SPECIAL = 4  # special tokens around a text, at most: a longer row has token
 ENCODED_TEXTS = 1024  # texts that the tokenizer encodes at once: its own form of them takes much memory
 
 Pair = tuple[str, str]
-Progress = Callable[[int, int], None]
 Result = TypeVar("Result")
 
 
@@ -63,7 +63,7 @@ class TextToken(NamedTuple):
     word: int | None  # index of its word, as the tokenizer splits the text first; None for special tokens
 
 
-Tokens = tuple[TextToken, ...]
+TokenTuple = tuple[TextToken, ...]
 
 
 @dataclass(frozen=True)
@@ -71,14 +71,14 @@ class TextTokens:
     """The tokens of a text or a pair of texts, and the special tokens around them; missing parts are empty."""
 
     name: Item | str  # of the text in errors
-    before: Tokens
-    first: Tokens
-    between: Tokens
-    second: Tokens
-    after: Tokens
+    before: TokenTuple
+    first: TokenTuple
+    between: TokenTuple
+    second: TokenTuple
+    after: TokenTuple
 
     @property
-    def tokens(self) -> Tokens:
+    def tokens(self) -> TokenTuple:
         """All tokens in order."""
         return self.before + self.first + self.between + self.second + self.after
 
@@ -190,7 +190,7 @@ def check_side(truncate: Side | None) -> None:
     check_choice("truncate", "left" if truncate is None else truncate, ("left", "right"))
 
 
-def _cut(tokens: Tokens, kept: int, side: Side) -> Tokens:
+def _cut(tokens: TokenTuple, kept: int, side: Side) -> TokenTuple:
     return tokens[:kept] if side == "right" else tokens[len(tokens) - kept :]
 
 

@@ -22,7 +22,7 @@ from glassformer.tasks.batches import (
     TaskRow,
     TextToken,
     TextTokens,
-    Tokens,
+    TokenTuple,
     all_text_tokens,
     batch_tokens,
     head_input,
@@ -48,7 +48,7 @@ class _WordTokens:
 
     start: int
     end: int
-    tokens: Tokens
+    tokens: TokenTuple
     labelled: int = 0  # index of that token
 
 
@@ -226,7 +226,7 @@ def _find_words(text: str, encoded: TextTokens) -> tuple[_WordTokens, ...]:
             groups.append([token])
     # Words without the white space around them.
     spans: list[_WordTokens] = []
-    leading: Tokens = ()  # white space before the first word: read with it, but not labelled
+    leading: TokenTuple = ()  # white space before the first word: read with it, but not labelled
     for group in groups:
         start, end = trim(text, group[0].start, group[-1].end)
         if start < end:

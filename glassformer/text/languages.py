@@ -243,7 +243,7 @@ NAMES: dict[str, str] = dict(entry.split() for entry in _NAMES.split(";"))
 
 
 @dataclass(frozen=True)
-class Task:
+class TaskPrefix:
     """The prefix of a task, and the options of generation in config.json for it."""
 
     prefix: str
@@ -254,7 +254,7 @@ class Task:
         return text if text.startswith(self.prefix) else self.prefix + text
 
 
-def tasks_of(folder: Path | str) -> dict[str, Task]:
+def tasks_of(folder: Path | str) -> dict[str, TaskPrefix]:
     """Return the tasks in a folder's ``config.json``; a task without a prefix has an empty one."""
     path = Path(folder) / "config.json"
     params = read_json(path).get("task_specific_params") or {}
@@ -265,11 +265,11 @@ def tasks_of(folder: Path | str) -> dict[str, Task]:
         prefix = options.get("prefix", "")
         if not isinstance(prefix, str):
             raise ValueError(f"{path}: the prefix of the task {name!r} must be text, got {prefix!r}.")
-        tasks[name] = Task(prefix, {key: value for key, value in options.items() if key != "prefix"})
+        tasks[name] = TaskPrefix(prefix, {key: value for key, value in options.items() if key != "prefix"})
     return tasks
 
 
-def find_task(tasks: Mapping[str, Task], name: str) -> Task:
+def find_task(tasks: Mapping[str, TaskPrefix], name: str) -> TaskPrefix:
     """Return the task of a name; the error for an unknown name lists the tasks."""
     if name not in tasks:
         known = f"no task {name!r}, only {', '.join(tasks)}" if tasks else "no tasks"
@@ -278,7 +278,7 @@ def find_task(tasks: Mapping[str, Task], name: str) -> Task:
     return tasks[name]
 
 
-def find_translation(tasks: Mapping[str, Task], source: str, target: str) -> Task:
+def find_translation(tasks: Mapping[str, TaskPrefix], source: str, target: str) -> TaskPrefix:
     """Return the task that translates from one language to another, each by its name or code."""
     prefix = translation_prefix(source, target)
     for task in tasks.values():

@@ -38,8 +38,8 @@ from glassformer.text.vocabularies import (
     wordpiece,
 )
 
-Kind = Literal["bytes", "bpe", "wordpiece", "unigram"]
-KINDS: tuple[str, ...] = get_args(Kind)
+TokenizerKind = Literal["bytes", "bpe", "wordpiece", "unigram"]
+KINDS: tuple[str, ...] = get_args(TokenizerKind)
 SIZE = Setting("vocab_size", external_name="tokenizer.size")
 LONGEST = 2**14  # characters; a longer text is split at white space
 # Pieces of Unigram are letters, digits or other characters, not a mixture, with or without a space before them.
@@ -145,7 +145,7 @@ def style(name: str) -> Special:
 def train_tokenizer(
     texts: Iterable[str],
     *,
-    kind: Kind,
+    kind: TokenizerKind,
     vocab_size: int | None = None,
     special: Special | str = "gpt",
     lowercase: bool = False,
@@ -339,7 +339,7 @@ def _repeated(counts: Counter[str]) -> Iterator[str]:
 # ---- building
 
 
-def _build(kind: Kind, special: Special, lowercase: bool, trained: _Trained) -> Backend:
+def _build(kind: TokenizerKind, special: Special, lowercase: bool, trained: _Trained) -> Backend:
     """Return the tokenizer of a kind: special tokens, then pieces.
 
     Bytes come first, so that their ids are themselves.
@@ -361,7 +361,7 @@ def _build(kind: Kind, special: Special, lowercase: bool, trained: _Trained) -> 
     return backend
 
 
-def _finish(backend: Backend, kind: Kind, special: Special, trained: _Trained) -> Vocabulary:
+def _finish(backend: Backend, kind: TokenizerKind, special: Special, trained: _Trained) -> Vocabulary:
     """Add the special tokens, each of which must decode to itself, and the template around a text."""
     if same := sorted({*special.tokens} & {*trained.pieces}):
         raise ValueError(f"the special token {same[0]!r} is also a piece of the vocabulary; give it another name.")

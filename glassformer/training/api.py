@@ -10,7 +10,7 @@ from glassformer import hub
 from glassformer.config.checks import check_choice
 from glassformer.config.options import lists_options
 
-Section = Mapping[str, Any]
+SectionChanges = Mapping[str, Any]
 
 
 class Changes(TypedDict, total=False):
@@ -29,14 +29,14 @@ class Changes(TypedDict, total=False):
     """
 
     job: str
-    data: Section
-    objective: Section
-    model: Section
-    tokenizer: Section
-    batch: Section
-    optimizer: Section
-    run: Section
-    evaluation: Section
+    data: SectionChanges
+    objective: SectionChanges
+    model: SectionChanges
+    tokenizer: SectionChanges
+    batch: SectionChanges
+    optimizer: SectionChanges
+    run: SectionChanges
+    evaluation: SectionChanges
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from glassformer.data.token_files import tokenizer_fingerprint
 from glassformer.objectives.base import Batch, Objective
 from glassformer.objectives.job import HasLengths, Job, RunContext, job_of, without_smoothing
 from glassformer.recipes.new_models import check_new
-from glassformer.recipes.recipe import Aligned, Files, Optimisation, Recipe, RecipeLoadOptions
+from glassformer.recipes.recipe import Aligned, DataFiles, Optimisation, Recipe, RecipeLoadOptions
 from glassformer.recipes.rows import PARTS, Records, read_parts
 from glassformer.training import parallel
 from glassformer.training.adapters import adapter_state
@@ -336,7 +336,7 @@ def _compare(checkpoint: Path | None, run_fingerprint: dict[str, Any], recipe: R
         return
     paths = {"model.start": recipe.model.start, "teacher": recipe.model.teacher, "tokenizer": recipe.tokenizer.load}
     for part in PARTS:
-        files: Files = getattr(recipe.data, part)
+        files: DataFiles = getattr(recipe.data, part)
         sides = (files.source, files.target) if isinstance(files, Aligned) else (files,)
         names = [name for side in sides for name in ((side,) if isinstance(side, str) else side or ())]
         paths[f"data.{part}"] = ", ".join(names) or None

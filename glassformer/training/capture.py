@@ -38,7 +38,7 @@ class CaptureError(RuntimeError):
     """A step cannot be recorded as a CUDA graph."""
 
 
-Step = Callable[[Sequence[Batch], Mapping[str, Count]], tuple[Any, Tensor]]  # returns tensors on the device
+StepFunction = Callable[[Sequence[Batch], Mapping[str, Count]], tuple[Any, Tensor]]  # returns tensors on the device
 Shapes = tuple[tuple[str, torch.Size, torch.dtype], ...]
 
 
@@ -83,7 +83,9 @@ class CapturedSteps:
         device: a GPU.
     """
 
-    def __init__(self, step: Step, model: nn.Module, optimizers: Sequence[Optimizer], device: torch.device) -> None:
+    def __init__(
+        self, step: StepFunction, model: nn.Module, optimizers: Sequence[Optimizer], device: torch.device
+    ) -> None:
         self._step, self._model, self._optimizers, self._device = step, model, list(optimizers), device
         self._has_windows = any(window is not None for window in _windows(model))
         lengths = [part.max_length for part in model.modules() if isinstance(part, Transformer)]
@@ -212,7 +214,12 @@ class _Graph:
     """One recorded step and the buffers that hold its inputs."""
 
     def __init__(
-        self, step: Step, batches: Sequence[Batch], counts: _DeviceCounts, optimizers: Sequence[Optimizer], pool: Any
+        self,
+        step: StepFunction,
+        batches: Sequence[Batch],
+        counts: _DeviceCounts,
+        optimizers: Sequence[Optimizer],
+        pool: Any,
     ) -> None:
         self._batches = [batch.map(torch.clone) for batch in batches]
         self._counts = counts

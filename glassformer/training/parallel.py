@@ -48,7 +48,7 @@ from glassformer.data.batching import check_rank, hashed
 from glassformer.hub import check_device
 from glassformer.models.stack import Stack
 
-Kind = Literal["ddp", "fsdp"]
+ParallelKind = Literal["ddp", "fsdp"]
 Wrap = Callable[[nn.Module], nn.Module]
 Value = TypeVar("Value")
 Item = TypeVar("Item")
@@ -313,7 +313,7 @@ def gathered_weights(model: nn.Module) -> Iterator[None]:
 # Wrappers for ``Trainer``.
 
 
-def wrap(kind: Kind, model: nn.Module) -> Wrap:
+def wrap(kind: ParallelKind, model: nn.Module) -> Wrap:
     """Prepare a model for training by several processes; returns what ``Trainer`` takes as ``wrap``.
 
     Every process must hold a model of the same facts, on its device; the weights of the first are sent to all. Make the

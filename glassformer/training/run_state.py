@@ -49,21 +49,21 @@ from glassformer.weights.convert import plain_names
 from glassformer.weights.files import WeightFiles, open_weights, some
 from glassformer.weights.saving import write_text, write_weights
 
-Tensors = dict[str, Tensor]
+NamedTensors = dict[str, Tensor]
 
 
 @runtime_checkable
 class Stateful(Protocol):
     """Something else that a run saves and restores: a moving average of the weights, early stopping …"""
 
-    def state(self) -> tuple[Tensors, dict[str, Any]]:
+    def state(self) -> tuple[NamedTensors, dict[str, Any]]:
         """Return its tensors by name, and its other values, as JSON can write them."""
 
     def restore(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         """Restore what ``state`` gave. A tensor that it gives as a shard comes as this process's shard."""
 
 
-def random_state(device: torch.device | None = None) -> Tensors:
+def random_state(device: torch.device | None = None) -> NamedTensors:
     """Return the state of every random number generator that training on a device draws from."""
     version, numbers, gauss = random.getstate()
     state = {"torch.cpu": torch.get_rng_state(), "python": torch.tensor([version, *numbers], dtype=torch.int64)}

@@ -23,7 +23,7 @@ from glassformer.viewer import queries
 from glassformer.viewer.contents import Contents
 from glassformer.viewer.encode import LONE, array, in_8_bits, to_json
 from glassformer.viewer.inputs import Input
-from glassformer.viewer.kinds import Kind, kinds_of, layers_of, name_of, stack_name, stack_of
+from glassformer.viewer.kinds import AttentionKind, kinds_of, layers_of, name_of, stack_name, stack_of
 from glassformer.viewer.page import whole_page
 from glassformer.viewer.queries_attention import WHOLE, AttentionParams, attention_frame, encoded_weights
 from glassformer.viewer.queries_predict import first_position
@@ -47,7 +47,7 @@ PLAIN = 2_000  # bytes up to which an answer is not compressed
 # What some views ask beside attention.
 VIEWS = {"heads": (), "grid": ("attention_overview", "head_stats"), "neuron": ("neuron",)}
 
-Head = tuple[Kind, int, int]
+HeadKey = tuple[AttentionKind, int, int]
 Question = tuple[str, dict[str, Any]]
 
 
@@ -122,7 +122,7 @@ def canonical(value: Any) -> str:
     return LONE.sub(lambda lone: f"\\u{ord(lone[0]):04x}", text)
 
 
-def write_page(contents: Contents, path: str | os.PathLike[str], *, heads: Sequence[str | Head] = ()) -> int:
+def write_page(contents: Contents, path: str | os.PathLike[str], *, heads: Sequence[str | HeadKey] = ()) -> int:
     """Write the page as one file; return its size in bytes.
 
     Args:
@@ -137,7 +137,7 @@ def write_page(contents: Contents, path: str | os.PathLike[str], *, heads: Seque
 
 
 def exported_page(
-    contents: Contents, *, heads: Sequence[str | Head] = (), limit: int = LIMIT, views: Sequence[str] | None = None
+    contents: Contents, *, heads: Sequence[str | HeadKey] = (), limit: int = LIMIT, views: Sequence[str] | None = None
 ) -> str:
     """Return the page as the text of one HTML file.
 
@@ -188,13 +188,13 @@ def file_page(bootstrap: dict[str, Any], answers: Answers, notes: Sequence[dict[
     )
 
 
-def _parse_head(head: str | Head) -> Head:
+def _parse_head(head: str | HeadKey) -> HeadKey:
     kind, layer, number = head.split(".") if isinstance(head, str) and head.count(".") == 2 else ("", "", "")
     if not isinstance(head, str):
         kind, layer, number = head[0], str(head[1]), str(head[2])
     if kind not in ("encoder", "decoder", "cross") or not layer.isdecimal() or not number.isdecimal():
         raise ValueError(f"a head is named KIND.LAYER.HEAD, such as decoder.0.3 or cross.2.1; got {head!r}.")
-    return cast(Kind, kind), int(layer), int(number)
+    return cast(AttentionKind, kind), int(layer), int(number)
 
 
 def _first_input(subject: Subject, contents: Contents) -> dict[str, Any]:
@@ -233,15 +233,15 @@ class AttentionSource(Protocol):
     name: str
 
     @property
-    def sizes(self) -> Mapping[Kind, Sizes]:
+    def sizes(self) -> Mapping[AttentionKind, Sizes]:
         """The sizes of each kind of attention."""
         ...
 
-    def show(self, kind: Kind, see: Callable[[int, Tensor], None]) -> None:
+    def show(self, kind: AttentionKind, see: Callable[[int, Tensor], None]) -> None:
         """Show the weights (H, T, S) of every layer, one after the other."""
         ...
 
-    def frame(self, kind: Kind, layer: int, rows: list[int] | None) -> dict[str, Any]:
+    def frame(self, kind: AttentionKind, layer: int, rows: list[int] | None) -> dict[str, Any]:
         """Return the answer to the query ``attention`` without the weights."""
         ...
 
@@ -251,26 +251,26 @@ class ModelAttention:
 
     def __init__(self, subject: Subject, model_input: Input) -> None:
         self.subject, self.model_input, self.name = subject, model_input, subject.name
-        self.sizes: Mapping[Kind, Sizes] = {
+        self.sizes: Mapping[AttentionKind, Sizes] = {
             kind: Sizes(
                 layers_of(subject, kind), stack_of(subject, kind).attention.heads, *subject.lengths(model_input, kind)
             )
             for kind in kinds_of(subject)
         }
 
-    def show(self, kind: Kind, see: Callable[[int, Tensor], None]) -> None:
+    def show(self, kind: AttentionKind, see: Callable[[int, Tensor], None]) -> None:
         """Show the weights (H, T, S) of every layer, in one pass."""
         layers = {f"{name_of(kind, layer)}.weights": layer for layer in range(self.sizes[kind].layers)}
         self.subject.show(self.model_input, list(layers), lambda name, value: see(layers[name], value.float().cpu()))
 
-    def frame(self, kind: Kind, layer: int, rows: list[int] | None) -> dict[str, Any]:
+    def frame(self, kind: AttentionKind, layer: int, rows: list[int] | None) -> dict[str, Any]:
         """Return the answer to the query ``attention`` without the weights."""
         chosen = None if rows is None else tuple(rows)
         return attention_frame(self.subject, AttentionParams(self.model_input, kind, layer, None, chosen))
 
 
 def put_attention(
-    answers: Answers, base: dict[str, Any], source: AttentionSource, chosen: Sequence[Head], models: int = 1
+    answers: Answers, base: dict[str, Any], source: AttentionSource, chosen: Sequence[HeadKey], models: int = 1
 ) -> dict[str, Any]:
     """Hold the attention of all heads; return whether it is approximate, and the heads that are held in full.
 
@@ -290,9 +290,11 @@ def put_attention(
         if sizes is None or layer >= sizes.layers or head >= sizes.heads:
             raise ValueError(f"{source.name} has no head {kind}.{layer}.{head}.")
     for kind, sizes in source.sizes.items():
-        packed: dict[int, Packed] = {}
+        packed: dict[int, PackedWeights] = {}
 
-        def see(layer: int, weights: Tensor, kind: Kind = kind, packed: dict[int, Packed] = packed) -> None:
+        def see(
+            layer: int, weights: Tensor, kind: AttentionKind = kind, packed: dict[int, PackedWeights] = packed
+        ) -> None:
             full = {head for one, at, head in heads if (one, at) == (kind, layer)}
             packed[layer] = pack(weights, full) if approximate else weights.clone()
 
@@ -313,9 +315,9 @@ def _row_blocks(queries_: int) -> list[list[int] | None]:
     return [[start, min(start + BLOCK, queries_)] for start in range(0, queries_, BLOCK)]
 
 
-def _default_heads(sizes: Mapping[Kind, Sizes], room: int) -> list[Head]:
+def _default_heads(sizes: Mapping[AttentionKind, Sizes], room: int) -> list[HeadKey]:
     """Return the first heads of the first layer of each kind, as many as there is room for."""
-    chosen: list[Head] = []
+    chosen: list[HeadKey] = []
     for kind, each in sizes.items():
         fitting = room // len(sizes) // max(1, each.bytes_of_head)
         chosen += [(kind, 0, head) for head in range(min(each.heads, fitting))]
@@ -334,7 +336,7 @@ class PartialWeights:
     value: Tensor
 
 
-Packed = PartialWeights | Tensor
+PackedWeights = PartialWeights | Tensor
 
 
 def pack(weights: Tensor, full: set[int]) -> PartialWeights:
@@ -346,7 +348,7 @@ def pack(weights: Tensor, full: set[int]) -> PartialWeights:
     return PartialWeights(weights.shape[-1], scale, {head: numbers[head] for head in full}, others, index.int(), value)
 
 
-def unpack(packed: Packed, start: int, stop: int, *, exact: bool) -> dict[str, Any]:
+def unpack(packed: PackedWeights, start: int, stop: int, *, exact: bool) -> dict[str, Any]:
     """Return the rows [start, stop) of weights as the page takes them."""
     if isinstance(packed, Tensor):
         return encoded_weights(packed[:, start:stop], exact=exact)

@@ -16,7 +16,7 @@ from glassformer.nn.masks import DenseMask
 from glassformer.nn.sparse import block_sparse_mask
 from glassformer.viewer.encode import array
 from glassformer.viewer.inputs import Input
-from glassformer.viewer.kinds import Kind, check_head, stack_of
+from glassformer.viewer.kinds import AttentionKind, check_head, stack_of
 from glassformer.viewer.mechanisms import window_name
 from glassformer.viewer.subject import QueryError, Subject
 
@@ -24,7 +24,9 @@ REASONS = ("allowed", "causal", "padding", "window", "block-sparse")
 PADDING = 16
 
 
-def allowed_pairs(subject: Subject, kind: Kind, layer: int, queries: int, keys: int, padding: int = 0) -> Tensor | None:
+def allowed_pairs(
+    subject: Subject, kind: AttentionKind, layer: int, queries: int, keys: int, padding: int = 0
+) -> Tensor | None:
     """Return booleans (1, T, S), or (H, T, S) where heads differ; None: every key.
 
     ``padding``: how many of the last keys are no tokens.
@@ -39,7 +41,9 @@ def allowed_pairs(subject: Subject, kind: Kind, layer: int, queries: int, keys: 
     return found
 
 
-def _allowed_pairs(subject: Subject, kind: Kind, layer: int, queries: int, keys: int, padding: int) -> Tensor | None:
+def _allowed_pairs(
+    subject: Subject, kind: AttentionKind, layer: int, queries: int, keys: int, padding: int
+) -> Tensor | None:
     window = _window(subject, kind, layer)
     if isinstance(window, BlockSparse):
         match window.semantics:
@@ -67,14 +71,14 @@ def _allowed_pairs(subject: Subject, kind: Kind, layer: int, queries: int, keys:
     return mask.allowed.cpu().expand(1, -1, queries, keys)[0] if mask.allowed.ndim == 4 else mask.allowed.cpu()[None]
 
 
-def _window(subject: Subject, kind: Kind, layer: int) -> int | BlockSparse | None:
+def _window(subject: Subject, kind: AttentionKind, layer: int) -> int | BlockSparse | None:
     """Return the window of a layer; cross-attention has none, and a mask decoder's layers have that of the last one."""
     stack = stack_of(subject, kind)
     windows = stack.attention.windows
     return None if kind == "cross" else windows[min(layer, stack.layers - 1) % len(windows)]
 
 
-def _own_mask(subject: Subject, kind: Kind, layer: int, length: int, padding: int) -> DenseMask | None:
+def _own_mask(subject: Subject, kind: AttentionKind, layer: int, length: int, padding: int) -> DenseMask | None:
     """Return the mask that the stack makes for itself."""
     module = subject.model.encoder if kind == "encoder" else subject.model.decoder
     assert module is not None
@@ -97,7 +101,7 @@ class OfMask:
     """A head of a layer; ``padding``: slots after the text, as in a batch with a longer one."""
 
     input: Input = field(default_factory=Input)
-    kind: Kind = "decoder"
+    kind: AttentionKind = "decoder"
     layer: int = 0
     head: int = 0
     padding: int = 0

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from glassformer.loaded import Loaded
     from glassformer.viewer.contents import Contents
-    from glassformer.viewer.kinds import Kind
+    from glassformer.viewer.kinds import AttentionKind
     from glassformer.viewer.tensors import AnyAttention, AnyTokens
 
 HEIGHT = 720  # pixels of the frame
@@ -130,7 +130,7 @@ def neuron_view(
     *,
     layer: int = 0,
     head: int = 0,
-    kind: "Kind | None" = None,
+    kind: "AttentionKind | None" = None,
     text_b: str | None = None,
     target: str | None = None,
     height: int = HEIGHT,

@@ -14,7 +14,7 @@ from torch import Tensor
 from glassformer.inspect.record import value_names
 from glassformer.viewer.encode import array, in_8_bits
 from glassformer.viewer.inputs import Input
-from glassformer.viewer.kinds import Kind, check_head, check_layer, check_rows, layers_of, name_of, stack_of
+from glassformer.viewer.kinds import AttentionKind, check_head, check_layer, check_rows, layers_of, name_of, stack_of
 from glassformer.viewer.masks import allowed_pairs
 from glassformer.viewer.subject import QueryError, Subject
 
@@ -29,7 +29,7 @@ class AttentionParams:
     """A layer; which heads and which rows (start, stop) of it, null: all."""
 
     input: Input = field(default_factory=Input)
-    kind: Kind = "decoder"
+    kind: AttentionKind = "decoder"
     layer: int = 0
     heads: tuple[int, ...] | None = None
     rows: tuple[int, ...] | None = None
@@ -97,7 +97,7 @@ class OverviewParams:
     """A kind of attention, and the size of its small pictures."""
 
     input: Input = field(default_factory=Input)
-    kind: Kind = "decoder"
+    kind: AttentionKind = "decoder"
     size: int = 48
 
 
@@ -106,7 +106,7 @@ class KindParams:
     """A kind of attention."""
 
     input: Input = field(default_factory=Input)
-    kind: Kind = "decoder"
+    kind: AttentionKind = "decoder"
 
 
 @dataclass(frozen=True)
@@ -160,12 +160,12 @@ def head_stats(subject: Subject, params: KindParams) -> dict[str, Any]:
     }
 
 
-def summary(subject: Subject, model_input: Input, kind: Kind, size: int = 48) -> Summary:
+def summary(subject: Subject, model_input: Input, kind: AttentionKind, size: int = 48) -> Summary:
     """Return all heads of one kind, from one pass that keeps the weights of long texts in 8 bits if they fit."""
     return subject.once(("summary", model_input, kind, size), lambda: _summary(subject, model_input, kind, size))
 
 
-def _summary(subject: Subject, model_input: Input, kind: Kind, size: int) -> Summary:
+def _summary(subject: Subject, model_input: Input, kind: AttentionKind, size: int) -> Summary:
     queries, keys = subject.lengths(model_input, kind)
     sequences = subject.sequences(model_input)
     ids = (sequences.decoder if kind == "decoder" else sequences.encoder) or ()
@@ -251,7 +251,7 @@ class QueryParams:
     """One query of one head."""
 
     input: Input = field(default_factory=Input)
-    kind: Kind = "decoder"
+    kind: AttentionKind = "decoder"
     layer: int = 0
     head: int = 0
     row: int = 0
@@ -273,7 +273,9 @@ def neuron(subject: Subject, params: QueryParams) -> dict[str, Any]:
     return query_and_keys(subject, params.input, params.kind, params.layer, params.head, params.row)
 
 
-def query_and_keys(subject: Subject, model_input: Input, kind: Kind, layer: int, head: int, row: int) -> dict[str, Any]:
+def query_and_keys(
+    subject: Subject, model_input: Input, kind: AttentionKind, layer: int, head: int, row: int
+) -> dict[str, Any]:
     """Return the result of ``neuron``."""
     facts, name = stack_of(subject, kind).attention, name_of(kind, layer)
     is_rotary = facts.rotary is not None and kind != "cross"

@@ -15,7 +15,7 @@ from glassformer.generation.search import GenerationOutput, probs
 from glassformer.generation.settings import SAMPLING_ONLY, GenerationSettings
 from glassformer.viewer.encode import array
 from glassformer.viewer.inputs import Input, Sequences
-from glassformer.viewer.kinds import Kind, check_head, name_of
+from glassformer.viewer.kinds import AttentionKind, check_head, name_of
 from glassformer.viewer.subject import QueryError, Subject
 
 NEW_TOKENS, BEAMS, TOP = 64, 8, 10
@@ -59,7 +59,7 @@ class Generate:
 
     input: Input = field(default_factory=Input)
     settings: ChoiceSettings = field(default_factory=ChoiceSettings)
-    kind: Kind | None = None
+    kind: AttentionKind | None = None
     layer: int = 0
     head: int = 0
 

@@ -16,7 +16,7 @@ from glassformer.text.languages import languages_of
 from glassformer.text.pieces import TokenizerError
 from glassformer.viewer import work
 from glassformer.viewer.inputs import Input
-from glassformer.viewer.kinds import Kind, kinds_of, layers_of, stack_of
+from glassformer.viewer.kinds import AttentionKind, kinds_of, layers_of, stack_of
 from glassformer.viewer.mechanisms import score_bias_name, window_name
 from glassformer.viewer.subject import QueryError, Subject
 
@@ -50,7 +50,7 @@ def model(subject: Subject, params: Nothing) -> dict[str, Any]:  # noqa: ARG001
     """
     facts = subject.facts
     head = facts.head.pair if isinstance(facts.head, PretrainingHead) else facts.head
-    kinds: list[Kind] = [kind for kind in kinds_of(subject) if kind != "cross"]
+    kinds: list[AttentionKind] = [kind for kind in kinds_of(subject) if kind != "cross"]
     return {
         "name": subject.name,
         "lineage": subject.loaded.lineage,
@@ -80,7 +80,7 @@ def _parity() -> dict[str, dict[str, Any]]:
     return found
 
 
-def _stack(subject: Subject, kind: Kind) -> dict[str, Any]:
+def _stack(subject: Subject, kind: AttentionKind) -> dict[str, Any]:
     facts, layers = stack_of(subject, kind), layers_of(subject, kind)
     attention = facts.attention
     numbers = [min(number, facts.layers - 1) for number in range(layers)]
@@ -154,13 +154,13 @@ def _tokens(subject: Subject, ids: tuple[int, ...], segments: tuple[int, ...] | 
 
 
 @dataclass(frozen=True)
-class Ids:
+class IdsParams:
     """Token ids."""
 
     ids: tuple[int, ...] = ()
 
 
-def token_texts(subject: Subject, params: Ids) -> dict[str, Any]:
+def token_texts(subject: Subject, params: IdsParams) -> dict[str, Any]:
     """Return the texts of token ids, at most 4,096, and the text that they make together.
 
     Result: ``{"texts": ["…", …], "text": "…"}``; special tokens are not in the latter.
@@ -226,6 +226,6 @@ def _cost(part: PartCost) -> dict[str, Any]:
 QUERIES = {
     "model": (model, Nothing),
     "tokens": (tokens, OfInput),
-    "token_texts": (token_texts, Ids),
+    "token_texts": (token_texts, IdsParams),
     "costs": (costs, OfInput),
 }

@@ -15,11 +15,9 @@ from glassformer.nn.block import Block
 from glassformer.nn.norm import LayerNorm, RMSNorm
 from glassformer.viewer.encode import array
 from glassformer.viewer.inputs import Input
-from glassformer.viewer.kinds import Kind, check_head, check_layer, stack_name, stack_of
+from glassformer.viewer.kinds import AttentionKind, check_head, check_layer, stack_name, stack_of
 from glassformer.viewer.queries_attention import query_and_keys
 from glassformer.viewer.subject import QueryError, Subject
-
-Part = Literal["attention", "ffn"]
 
 
 @dataclass(frozen=True)
@@ -27,9 +25,9 @@ class Sublayer:
     """One token in a sublayer of a layer; kind ``cross`` is the cross-attention, whatever the part."""
 
     input: Input = field(default_factory=Input)
-    kind: Kind = "decoder"
+    kind: AttentionKind = "decoder"
     layer: int = 0
-    part: Part = "attention"
+    part: Literal["attention", "ffn"] = "attention"
     token: int = 0
     head: int = 0
 
@@ -64,7 +62,7 @@ def sublayer(subject: Subject, params: Sublayer) -> dict[str, Any]:
     return {**stream, **_attention(subject, params, name), "convolution": None}
 
 
-def block_of(subject: Subject, kind: Kind, layer: int) -> Block:
+def block_of(subject: Subject, kind: AttentionKind, layer: int) -> Block:
     """Return the module of a layer; neighbouring layers may share one, and a mask decoder runs the last one again."""
     stack = subject.model.encoder if kind == "encoder" else subject.model.decoder
     assert stack is not None
@@ -221,7 +219,7 @@ def _network(subject: Subject, params: Sublayer) -> dict[str, Any]:
 class Matrix:
     """A weight of a layer by its name; of q, k, v and o the part of one head, or null: the whole."""
 
-    kind: Kind = "decoder"
+    kind: AttentionKind = "decoder"
     layer: int = 0
     name: Literal["q", "k", "v", "o", "up", "gate", "down"] = "q"
     head: int | None = None

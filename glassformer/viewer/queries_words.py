@@ -8,7 +8,7 @@ from torch import Tensor
 
 from glassformer.viewer.encode import array
 from glassformer.viewer.inputs import Input
-from glassformer.viewer.kinds import Kind, check_head, check_layer, name_of, stack_of
+from glassformer.viewer.kinds import AttentionKind, check_head, check_layer, name_of, stack_of
 from glassformer.viewer.queries_sublayer import block_of
 from glassformer.viewer.subject import EXAMPLES, QueryError, Subject
 
@@ -100,7 +100,7 @@ def _cosines(pairs: list[tuple[Tensor, Tensor]]) -> list[float]:
 class ProductParams:
     """Which product: of a layer's input with the part of a projection that belongs to one head."""
 
-    kind: Kind = "decoder"
+    kind: AttentionKind = "decoder"
     layer: int = 0
     head: int = 0
     name: Literal["q", "k", "v"] = "q"

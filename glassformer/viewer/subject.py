@@ -28,7 +28,7 @@ from glassformer.viewer.cache import Cache
 from glassformer.viewer.encode import in_8_bits
 from glassformer.viewer.errors import QueryError as QueryError
 from glassformer.viewer.inputs import Input, Sequences, Source
-from glassformer.viewer.kinds import Kind, check_head, layers_of, name_of, stack_of
+from glassformer.viewer.kinds import AttentionKind, check_head, layers_of, name_of, stack_of
 
 Value = TypeVar("Value")
 Coarse = tuple[torch.Tensor, torch.Tensor]  # weights as u1 (H, T, S), and the factor of each row (H, T)
@@ -185,7 +185,7 @@ class Subject:
                 raise QueryError(f"target_ids must be from 0 to {self.facts.vocab - 1}, got {number}.")
         return list(model_input.target_ids)
 
-    def lengths(self, model_input: Input, kind: Kind) -> tuple[int, int]:
+    def lengths(self, model_input: Input, kind: AttentionKind) -> tuple[int, int]:
         """Return how many queries and keys a kind of attention has."""
         stack_of(self, kind)
         sequences = self.sequences(model_input)
@@ -282,7 +282,7 @@ class Subject:
         heads: dict[str, list[int]] = {}
         for place, layer, head in model_input.ablate:
             stack, _, sublayer = str(place).partition(".")
-            kind: Kind = "cross" if sublayer == "cross" else "encoder" if stack == "encoder" else "decoder"
+            kind: AttentionKind = "cross" if sublayer == "cross" else "encoder" if stack == "encoder" else "decoder"
             check_head(self, kind, int(layer), int(head))
             heads.setdefault(name_of(kind, int(layer)), []).append(int(head))
         with ablate(self.model, heads):
@@ -347,7 +347,7 @@ class Subject:
     def _held(self, model_input: Input, names: Sequence[str]) -> dict[str, torch.Tensor]:
         return {name: value for name in names if (value := self._values.find((model_input, name))) is not None}
 
-    def weights(self, model_input: Input, kind: Kind, layer: int) -> torch.Tensor:
+    def weights(self, model_input: Input, kind: AttentionKind, layer: int) -> torch.Tensor:
         """Return the attention weights of a layer (H, T, S).
 
         Those of all layers are computed at once if they are few.
@@ -364,7 +364,7 @@ class Subject:
         names = [f"{name_of(kind, number)}.weights" for number in layers] if size <= AT_ONCE else [name]
         return self.values(model_input, names)[name]
 
-    def coarse_weights(self, model_input: Input, kind: Kind, layer: int) -> Coarse:
+    def coarse_weights(self, model_input: Input, kind: AttentionKind, layer: int) -> Coarse:
         """Return the attention weights of a layer in 8 bits; beyond the first, those of all layers if they fit."""
         key = model_input, name_of(kind, layer), "8 bits"
 
@@ -378,12 +378,12 @@ class Subject:
 
         return self._once(self._values, key, make)
 
-    def fits_coarse(self, model_input: Input, kind: Kind) -> bool:
+    def fits_coarse(self, model_input: Input, kind: AttentionKind) -> bool:
         """Whether the weights of all layers can be held in 8 bits."""
         queries, keys = self.lengths(model_input, kind)
         return layers_of(self, kind) * stack_of(self, kind).attention.heads * queries * keys <= VALUES // 2
 
-    def put_coarse(self, model_input: Input, kind: Kind, layer: int, weights: torch.Tensor) -> None:
+    def put_coarse(self, model_input: Input, kind: AttentionKind, layer: int, weights: torch.Tensor) -> None:
         """Hold weights (H, T, S) that a pass shows, in 8 bits."""
         coarse = in_8_bits(weights.float().cpu())
         size = sum(part.nbytes for part in coarse)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from glassformer.viewer.encode import array
-from glassformer.viewer.export import LIMIT, Answers, Head, Sizes, file_page, put_attention
-from glassformer.viewer.kinds import Kind
+from glassformer.viewer.export import LIMIT, Answers, HeadKey, Sizes, file_page, put_attention
+from glassformer.viewer.kinds import AttentionKind
 from glassformer.viewer.queries_attention import CROSS, SELF, even_patterns, patterns, thumbs
 
 Layers = Sequence[Any]  # of each layer (H, T, S) or (1, H, T, S)
@@ -38,7 +38,7 @@ class TensorAttention:
         self.held = _by_kind(attention)
         self.tokens = _by_stack(tokens, self.held)
         _check_tokens(self.held, self.tokens)
-        self.sizes: Mapping[Kind, Sizes] = {
+        self.sizes: Mapping[AttentionKind, Sizes] = {
             kind: Sizes(len(layers), *layers[0].shape) for kind, layers in self.held.items()
         }
         longest = max(map(len, self.tokens.values()))
@@ -51,12 +51,12 @@ class TensorAttention:
         """Whether no query of the decoder sees a later key."""
         return all(_is_causal(layer) for layer in self.held.get("decoder", []))
 
-    def show(self, kind: Kind, see: Callable[[int, Tensor], None]) -> None:
+    def show(self, kind: AttentionKind, see: Callable[[int, Tensor], None]) -> None:
         """Show the weights (H, T, S) of every layer, one after the other."""
         for number, layer in enumerate(self.held[kind]):
             see(number, layer)
 
-    def frame(self, kind: Kind, layer: int, rows: list[int] | None) -> dict[str, Any]:  # noqa: ARG002
+    def frame(self, kind: AttentionKind, layer: int, rows: list[int] | None) -> dict[str, Any]:  # noqa: ARG002
         """Return the answer to the query ``attention`` without the weights."""
         sizes = self.sizes[kind]
         start, stop = rows or (0, sizes.queries)
@@ -91,8 +91,8 @@ class TensorAttention:
             "examples": [text],
         }
 
-    def _kind(self, stack: str) -> Kind | None:
-        kinds: tuple[Kind, ...] = ("encoder",) if stack == "encoder" else ("decoder", "cross")
+    def _kind(self, stack: str) -> AttentionKind | None:
+        kinds: tuple[AttentionKind, ...] = ("encoder",) if stack == "encoder" else ("decoder", "cross")
         return next((kind for kind in kinds if kind in self.held), "encoder" if stack in self.tokens else None)
 
     def _stack(self, name: str) -> dict[str, Any]:
@@ -125,7 +125,7 @@ class TensorAttention:
         ]
 
 
-def tensor_page(source: TensorAttention, state: Mapping[str, Any], heads: Sequence[Head] = ()) -> str:
+def tensor_page(source: TensorAttention, state: Mapping[str, Any], heads: Sequence[HeadKey] = ()) -> str:
     """Return the page of attention weights as the text of one HTML file.
 
     Args:
@@ -152,7 +152,7 @@ def tensor_page(source: TensorAttention, state: Mapping[str, Any], heads: Sequen
     return file_page(bootstrap, answers, [note])
 
 
-def _stats(source: TensorAttention, kind: Kind, layers: Sequence[Tensor]) -> dict[str, Any]:
+def _stats(source: TensorAttention, kind: AttentionKind, layers: Sequence[Tensor]) -> dict[str, Any]:
     """Return the answer to the query ``head_stats``."""
     keys = source.token_list("decoder" if kind == "decoder" else "encoder")
     special = torch.tensor([token["special"] and index > 0 for index, token in enumerate(keys)])
@@ -177,7 +177,7 @@ def _stats(source: TensorAttention, kind: Kind, layers: Sequence[Tensor]) -> dic
 # --- what users pass --------------------------------------------------------------------------------------------------
 
 
-def _by_kind(attention: AnyAttention) -> dict[Kind, list[Tensor]]:
+def _by_kind(attention: AnyAttention) -> dict[AttentionKind, list[Tensor]]:
     """Return the layers of each kind; a single list is of an encoder, or of a decoder if no query sees a later key."""
     if isinstance(attention, Mapping):
         unknown = set(attention) - {"encoder", "decoder", "cross"}
@@ -224,7 +224,7 @@ def _matrix(layer: Any, where: str) -> Tensor:
     return weights.clamp(0, 1)
 
 
-def _by_stack(tokens: AnyTokens, held: Mapping[Kind, Sequence[Tensor]]) -> dict[str, list[str]]:
+def _by_stack(tokens: AnyTokens, held: Mapping[AttentionKind, Sequence[Tensor]]) -> dict[str, list[str]]:
     if isinstance(tokens, Mapping):
         return {stack: [str(token) for token in tokens[stack]] for stack in ("encoder", "decoder") if stack in tokens}
     if isinstance(tokens, str):
@@ -234,7 +234,7 @@ def _by_stack(tokens: AnyTokens, held: Mapping[Kind, Sequence[Tensor]]) -> dict[
     return {next(iter(held)): [str(token) for token in tokens]}
 
 
-def _check_tokens(held: Mapping[Kind, Sequence[Tensor]], tokens: Mapping[str, Sequence[str]]) -> None:
+def _check_tokens(held: Mapping[AttentionKind, Sequence[Tensor]], tokens: Mapping[str, Sequence[str]]) -> None:
     """Raise unless there is a token for every query and key."""
     for kind, layers in held.items():
         stacks = ("decoder", "encoder") if kind == "cross" else (kind, kind)

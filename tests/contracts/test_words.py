@@ -1,6 +1,7 @@
 """Names that were replaced by the field's own words stay out of the package; a class name has one meaning."""
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,12 +63,13 @@ def shared_names(classes: dict[str, list[str]]) -> dict[str, list[str]]:
 
 
 def class_names(code: str) -> Iterator[str]:
-    """The classes of a module, and its types with annotations: ``Name = Annotated[…]``."""
-    for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.ClassDef):
-            yield node.name
-        elif isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("Annotated["):
-            yield from map(ast.unparse, node.targets)
+    """The classes of a module, and its names for types: ``Name = Literal[…]``; not ``Name = TypeVar("Name")``."""
+    module = ast.parse(code)
+    yield from (node.name for node in ast.walk(module) if isinstance(node, ast.ClassDef))
+    for node in module.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and not isinstance(node.value, ast.Call):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (name for name in map(ast.unparse, targets) if re.fullmatch("[A-Z][a-z][A-Za-z]*", name))
 
 
 def test_a_class_name_has_one_meaning() -> None:
@@ -82,8 +84,8 @@ def test_a_class_name_has_one_meaning() -> None:
 def test_a_shared_class_name_would_be_seen() -> None:
     classes = {"Stack": ["config", "models"], "Job": ["training", "viewer"], "Mask": ["nn"], "Norm": ["config"] * 2}
     assert set(shared_names(classes)) == {"Job", "Norm"}
-    code = "class Job: ...\nFile = Annotated[str, 'a path']\nfile = open('x')\n"
-    assert list(class_names(code)) == ["Job", "File"]
+    code = "class Job: ...\nFile = Annotated[str, 'a path']\nfile = open('x')\nItem = TypeVar('Item')\nIds: A = list\n"
+    assert list(class_names(code)) == ["Job", "File", "Ids"]
 
 
 def test_retired_names_stay_out() -> None:

@@ -10,7 +10,7 @@ import pytest
 from glassformer import account
 from glassformer.config import change
 from glassformer.inspect.account import report
-from glassformer.inspect.account.counts import Mode
+from glassformer.inspect.account.counts import AccountMode
 from glassformer.inspect.account.hardware import custom_hardware, time_on
 from glassformer.inspect.account.plan import plan_of
 from glassformer.inspect.account.report import duration, human, scale_for
@@ -370,7 +370,7 @@ def test_only_training_recomputes() -> None:
 
 def test_every_mode_reports_the_cache_per_token() -> None:
     facts = shallow("gpt2")  # keys and values of width 768 in four layers, four bytes each
-    per_token = {account(facts, context=8, mode=mode).memory.kv_cache_per_token for mode in get_args(Mode)}
+    per_token = {account(facts, context=8, mode=mode).memory.kv_cache_per_token for mode in get_args(AccountMode)}
     assert per_token == {4 * 2 * 768 * 4}
 
 

@@ -12,7 +12,7 @@ from glassformer.text.languages import (
     KINDS,
     NAMES,
     Languages,
-    Task,
+    TaskPrefix,
     embedded_languages,
     find_task,
     find_translation,
@@ -338,7 +338,7 @@ def test_the_codes_are_those_of_the_reference() -> None:
 
 
 @pytest.fixture
-def tasks(tmp_path) -> dict[str, Task]:
+def tasks(tmp_path) -> dict[str, TaskPrefix]:
     german = {"early_stopping": True, "max_length": 300, "num_beams": 4, "prefix": "translate English to German: "}
     params = {"summarization": {"length_penalty": 2.0, "prefix": "summarize: "}, "translation_en_to_de": german}
     params["plain"] = {"min_length": 3}
@@ -347,8 +347,8 @@ def tasks(tmp_path) -> dict[str, Task]:
 
 
 def test_tasks_are_read_with_their_options(tasks) -> None:
-    assert find_task(tasks, "summarization") == Task("summarize: ", {"length_penalty": 2.0})
-    assert find_task(tasks, "plain") == Task("", {"min_length": 3})
+    assert find_task(tasks, "summarization") == TaskPrefix("summarize: ", {"length_penalty": 2.0})
+    assert find_task(tasks, "plain") == TaskPrefix("", {"min_length": 3})
     german = find_translation(tasks, "en", "German")
     assert german.options == {"early_stopping": True, "max_length": 300, "num_beams": 4}
     assert german.write("Hello.") == "translate English to German: Hello."

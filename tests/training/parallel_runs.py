@@ -104,7 +104,7 @@ class Plan(NamedTuple):
     """What a run is like."""
 
     what: str = "next"
-    kind: parallel.Kind = "ddp"
+    kind: parallel.ParallelKind = "ddp"
     optimizer: str = "adamw"
     precision: Any = "float32"
     dtype: torch.dtype = torch.float64

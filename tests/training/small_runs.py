@@ -16,7 +16,7 @@ from glassformer.objectives.job import Job, RunContext, as_loaded, job_of
 from glassformer.recipes.recipe import Recipe
 from glassformer.recipes.rows import Records
 from glassformer.text.tokenizer import Tokenizer
-from glassformer.text.training import Kind, train_tokenizer
+from glassformer.text.training import TokenizerKind, train_tokenizer
 from glassformer.training.build_model import make_facts, make_model
 from glassformer.training.loop import Settings, StepReport, Trainer
 from glassformer.training.optim import adamw
@@ -43,7 +43,7 @@ def recipe_of(job: str, model: dict[str, Any], *, length: int = 32, **changes: A
     return from_dict(Recipe, {**settings, **changes})
 
 
-def vocabulary(kind: Kind, style: str, texts: Sequence[str] = DOCUMENTS, size: int | None = 400) -> Tokenizer:
+def vocabulary(kind: TokenizerKind, style: str, texts: Sequence[str] = DOCUMENTS, size: int | None = 400) -> Tokenizer:
     """A tokenizer that knows the words of these texts."""
     return train_tokenizer(texts, kind=kind, vocab_size=size, special=style, min_frequency=1)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.data.records import LabelledRecord, Origin, Record, TextRecord
+from glassformer.data.records import AnyRecord, LabelledRecord, Origin, TextRecord
 from glassformer.objectives.job import as_loaded
 from glassformer.text.training import style, train_tokenizer
 from glassformer.training.build_model import make_model
@@ -34,7 +34,7 @@ def test_a_label_that_no_training_row_has_is_told_by_its_row(tmp_path: Path) -> 
     ("kind", "lineage", "row"),
     [("language", "gpt2", TextRecord(NUMBERS)), ("controlled", "ctrl", LabelledRecord(NUMBERS, "number"))],
 )
-def test_samples_after_the_same_prompt_differ(tmp_path: Path, kind: str, lineage: str, row: Record) -> None:
+def test_samples_after_the_same_prompt_differ(tmp_path: Path, kind: str, lineage: str, row: AnyRecord) -> None:
     sizes = SIZES if lineage == "ctrl" else {name: size for name, size in SIZES.items() if name != "dff"}
     special = style("gpt").with_further("<|number|>")
     made = train_tokenizer([NUMBERS, COLOURS], kind="bpe", vocab_size=300, special=special, min_frequency=1)

@@ -21,7 +21,7 @@ from glassformer.objectives.replaced_tokens import GeneratorAndDiscriminator
 from glassformer.objectives.sentence_pairs import SentencePair
 from glassformer.recipes.files import read_recipe
 from glassformer.text.tokenizer import Tokenizer
-from glassformer.text.training import Kind
+from glassformer.text.training import TokenizerKind
 from glassformer.text.vocabularies import Vocabulary
 from tests.training.small_runs import (
     COLOURS,
@@ -161,7 +161,7 @@ def test_text_without_room_for_its_frame_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "style"), [("wordpiece", "bert"), ("bpe", "roberta"), ("unigram", "roberta"), ("bytes", "roberta")]
 )
-def test_words_are_numbered_as_white_space_divides_them(kind: Kind, style: str) -> None:
+def test_words_are_numbered_as_white_space_divides_them(kind: TokenizerKind, style: str) -> None:
     text = "one twothree fourfive six sevenseven"
     tokenizer = vocabulary(
         kind,

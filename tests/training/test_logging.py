@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from glassformer.inspect.account.hardware import custom_hardware
 from glassformer.objectives.causal_lm import NextToken
 from glassformer.training.logging.curve import draw_curve
-from glassformer.training.logging.progress import Progress
+from glassformer.training.logging.progress import ProgressDisplay
 from glassformer.training.logging.sinks import RunLog, Sinks, TensorBoard, step_values
 from glassformer.training.logging.throughput import Utilisation, flops_per_token, peak_memory, typical_row
 from glassformer.training.loop import evaluate
@@ -26,7 +26,7 @@ def test_a_run_is_watched_from_the_first_step_to_the_picture(tmp_path: Path) -> 
     measured = custom_hardware(flops=1e12, bandwidth=1e10)
     busy = Utilisation.known(per_token, torch.device("cpu"), "float32", hardware=measured)
     with (
-        Progress(Console(file=seen, width=80), steps=STEPS, utilisation=busy) as progress,
+        ProgressDisplay(Console(file=seen, width=80), steps=STEPS, utilisation=busy) as progress,
         Sinks([TensorBoard(tmp_path / "tensorboard", done=trainer.step)], warn=progress.note) as sinks,
         RunLog(tmp_path / "log.jsonl") as log,
     ):

@@ -13,7 +13,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from glassformer.training.logging.progress import Meter, Progress, as_number, as_time, spaced
+from glassformer.training.logging.progress import Meter, ProgressDisplay, as_number, as_time, spaced
 from glassformer.training.logging.throughput import Utilisation
 from glassformer.training.loop import StepReport
 from tests.helpers import some_at_once
@@ -87,7 +87,7 @@ def report(
 def test_a_line_of_a_file_has_all_figures() -> None:
     clock = Clock()
     console = paper(clock)
-    with Progress(console, steps=STEPS, name="unseen here", utilisation=BUSY) as progress:
+    with ProgressDisplay(console, steps=STEPS, name="unseen here", utilisation=BUSY) as progress:
         clock.now = 1.0
         progress.step(report(1, 4.0), epoch=1, memory=12_340_000_000)
     assert written(console) == (
@@ -98,7 +98,7 @@ def test_a_line_of_a_file_has_all_figures() -> None:
 
 def test_what_is_not_known_is_left_out() -> None:
     console = paper(Clock())
-    with Progress(console) as progress:
+    with ProgressDisplay(console) as progress:
         progress.step(report(500, seconds=3.0))
     assert written(console) == (
         "step 500  50 %  loss 2.0000 (last 2.0000)  lr 3.00e-04  grad norm 0.82  333 tokens/s  0:03 left\n"
@@ -109,7 +109,7 @@ def test_lines_come_by_steps_and_by_seconds() -> None:
     def steps_of(seconds: float, steps: int) -> list[int]:
         clock = Clock()
         console = paper(clock)
-        with Progress(console, steps=STEPS) as progress:
+        with ProgressDisplay(console, steps=STEPS) as progress:
             for step in range(1, steps + 1):
                 clock.now += seconds
                 progress.step(report(step, seconds=seconds))
@@ -123,7 +123,7 @@ def test_lines_come_by_steps_and_by_seconds() -> None:
 
 def test_events_in_a_file() -> None:
     console = paper(Clock())
-    with Progress(console, steps=STEPS) as progress:
+    with ProgressDisplay(console, steps=STEPS) as progress:
         progress.validation(1000, 2.105, {"perplexity": 8.36, "bleu": 31.2}, best=True)
         progress.validation(2000, 2.2)
         progress.sample(1000, "there was\n\ta king", "Once ")
@@ -141,7 +141,9 @@ def test_events_in_a_file() -> None:
 
 
 def noisy_run(console: Console, clock: Clock) -> None:
-    with Progress(console, steps=STEPS, name="a run with a name that is a little long", utilisation=BUSY) as progress:
+    with ProgressDisplay(
+        console, steps=STEPS, name="a run with a name that is a little long", utilisation=BUSY
+    ) as progress:
         progress.note("it begins, " + "and so it goes on " * 8)
         for step in range(1, 61):
             clock.now += 0.6
@@ -181,7 +183,7 @@ def test_nothing_is_wider_than_the_terminal(width: int) -> None:
 def test_the_screen_of_a_terminal() -> None:
     clock = Clock()
     console = paper(clock, terminal=True)
-    with Progress(console, steps=STEPS, name="lm-bytes", utilisation=BUSY) as progress:
+    with ProgressDisplay(console, steps=STEPS, name="lm-bytes", utilisation=BUSY) as progress:
         for step in range(481, 501):
             clock.now += 0.5
             progress.step(report(step), epoch=3, memory=12_340_000_000)
@@ -200,7 +202,7 @@ def test_a_terminal_that_knows_no_commands_gets_plain_lines(monkeypatch: pytest.
     file = io.StringIO()
     monkeypatch.setenv("TERM", "dumb")
     console = Console(file=file, force_terminal=True, color_system=None)
-    with Progress(console, steps=STEPS) as progress:
+    with ProgressDisplay(console, steps=STEPS) as progress:
         progress.step(report(1))
     assert file.getvalue().startswith("step 1 of 1,000  0 %")
     assert "\x1b" not in file.getvalue()
@@ -209,7 +211,7 @@ def test_a_terminal_that_knows_no_commands_gets_plain_lines(monkeypatch: pytest.
 def test_the_bar_is_drawn_no_oftener_than_it_can_be_seen() -> None:
     clock = Clock()
     console = paper(clock, terminal=True)
-    with Progress(console, steps=STEPS) as progress:
+    with ProgressDisplay(console, steps=STEPS) as progress:
         for step in range(1, 1001):
             clock.now += 0.001
             progress.step(report(step, seconds=0.001))
@@ -281,10 +283,10 @@ def test_control_characters_are_made_visible() -> None:
 CHATTER = """
 import sys
 from rich.console import Console
-from glassformer.training.logging.progress import Progress
+from glassformer.training.logging.progress import ProgressDisplay
 from tests.training.test_logging_progress import report
 console = Console(force_terminal=sys.argv[1] == "terminal", color_system=None, _environ={})
-with Progress(console, steps=3, every_seconds=1e-9) as progress:
+with ProgressDisplay(console, steps=3, every_seconds=1e-9) as progress:
     progress.note("begun")
     if sys.argv[2] == "later":
         progress.step(report(1, steps=3))
@@ -325,18 +327,18 @@ def test_after_a_broken_pipe_nothing_more_is_written(terminal: bool, monkeypatch
     monkeypatch.setattr(sys, "stdout", io.StringIO())  # rich closes it, and that of the tests must stay
     file = Gone()
     console = Console(file=file, force_terminal=terminal, width=80, legacy_windows=False, _environ={})
-    with Progress(console, steps=STEPS, every_seconds=1e-9) as progress:
+    with ProgressDisplay(console, steps=STEPS, every_seconds=1e-9) as progress:
         for step in range(1, 5):
             progress.step(report(step))
             progress.note("lost")
     assert file.tries == 1
-    with pytest.raises(SystemExit), Progress(paper(Clock())):
+    with pytest.raises(SystemExit), ProgressDisplay(paper(Clock())):
         sys.exit(3)  # what others end with is not ours to hold
 
 
 def test_wrong_settings_are_errors() -> None:
     console = paper(Clock())
     with pytest.raises(ValueError, match="every_steps must be at least 1"):
-        Progress(console, every_steps=0)
+        ProgressDisplay(console, every_steps=0)
     with pytest.raises(ValueError, match="every_seconds must be a finite number above 0"):
-        Progress(console, every_seconds=0.0)
+        ProgressDisplay(console, every_seconds=0.0)

@@ -42,7 +42,7 @@ def several(count: int, plan: Plan) -> list[RunRecord]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw", "muon"])
-def test_two_processes_are_one(kind: parallel.Kind, optimizer: str) -> None:
+def test_two_processes_are_one(kind: parallel.ParallelKind, optimizer: str) -> None:
     """Batches of unequal size, two a process; clipped, so that a gradient of another length would show."""
     plan = Plan(kind=kind, optimizer=optimizer)
     alone = runs.train(ALONE, plan)
@@ -54,26 +54,26 @@ def test_two_processes_are_one(kind: parallel.Kind, optimizer: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("what", ["unused", "chunks", "shared blocks", "two stacks", "two models"])
-def test_two_processes_are_one_for_every_build(kind: parallel.Kind, what: str) -> None:
+def test_two_processes_are_one_for_every_build(kind: parallel.ParallelKind, what: str) -> None:
     plan = Plan(kind=kind, what=what, steps=2)
     same(several(2, plan)[0], runs.train(ALONE, plan), 1e-10)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("compiles", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_first_recompute_then_compile_then_wrap(kind: parallel.Kind, compiles: bool) -> None:
+def test_first_recompute_then_compile_then_wrap(kind: parallel.ParallelKind, compiles: bool) -> None:
     plan = Plan(kind=kind, steps=2, recomputes=True, compiles=compiles)
     same(several(2, plan)[0], runs.train(ALONE, Plan(steps=2)), 1e-10)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_float32(kind: parallel.Kind) -> None:
+def test_float32(kind: parallel.ParallelKind) -> None:
     plan = Plan(kind=kind, dtype=torch.float32, optimizer="sgd")  # AdamW makes steps of what is rounding alone
     same(several(2, plan)[0], runs.train(ALONE, plan), 1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_bfloat16_means_the_same_as_alone(kind: parallel.Kind) -> None:
+def test_bfloat16_means_the_same_as_alone(kind: parallel.ParallelKind) -> None:
     """Products are rounded alike; gradients are added up in float32, in another order."""
     plan = Plan(kind=kind, dtype=torch.float32, precision="bfloat16", optimizer="sgd")
     alone, wide = runs.train(ALONE, plan), runs.train(ALONE, plan._replace(precision="float32"))
@@ -85,7 +85,7 @@ def test_bfloat16_means_the_same_as_alone(kind: parallel.Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_overflow_in_float16_is_everybodys(kind: parallel.Kind) -> None:
+def test_an_overflow_in_float16_is_everybodys(kind: parallel.ParallelKind) -> None:
     """The usual first scale of 65536 is too large here: the first steps are skipped, by all processes or by none."""
     plan = Plan(kind=kind, dtype=torch.float32, precision="float16", steps=4)
     same(several(2, plan)[0], runs.train(ALONE, plan), 5e-3)
@@ -105,7 +105,7 @@ def test_parts_of_unequal_size() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_processes_draw_different_numbers_and_the_first_its_own(kind: parallel.Kind) -> None:
+def test_processes_draw_different_numbers_and_the_first_its_own(kind: parallel.ParallelKind) -> None:
     alone = runs.draw(ALONE, Plan(kind=kind))
     first, second = together(2, runs.draw, Plan(kind=kind))
     assert first == alone
@@ -115,7 +115,7 @@ def test_processes_draw_different_numbers_and_the_first_its_own(kind: parallel.K
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("batches", [1, 5])
-def test_evaluation_is_shared_out(kind: parallel.Kind, batches: int) -> None:
+def test_evaluation_is_shared_out(kind: parallel.ParallelKind, batches: int) -> None:
     """With one batch, the second process has none; before the first step and between steps."""
     plan = Plan(kind=kind, what="chunks")
     alone = runs.evaluate_and_train(ALONE, plan, batches)
@@ -127,7 +127,7 @@ def test_evaluation_is_shared_out(kind: parallel.Kind, batches: int) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_to_evaluate_on_is_everybodys_error(kind: parallel.Kind) -> None:
+def test_nothing_to_evaluate_on_is_everybodys_error(kind: parallel.ParallelKind) -> None:
     for result in together(2, runs.evaluate_and_train, Plan(kind=kind), 0):
         assert result == "ValueError: there are no batches to evaluate on."
 

@@ -50,7 +50,7 @@ def stopped_and_resumed(before: int, after: int, plan: Plan, folder: Path) -> li
         lambda item: item in [("ddp", 2, 1), ("fsdp", 2, 1), ("fsdp", 1, 2)],
     ),
 )
-def test_any_number_of_processes_goes_on(kind: parallel.Kind, before: int, after: int, tmp_path: Path) -> None:
+def test_any_number_of_processes_goes_on(kind: parallel.ParallelKind, before: int, after: int, tmp_path: Path) -> None:
     result = stopped_and_resumed(before, after, PLAN._replace(kind=kind), tmp_path)
     for item in result:
         assert len(item.notes) == (before != after)
@@ -64,13 +64,13 @@ def test_from_two_shards_to_four_and_back(before: int, after: int, tmp_path: Pat
 
 
 @pytest.mark.parametrize("kind", some_at_once(KINDS, lambda kind: kind == "ddp"))
-def test_a_run_of_two_models_goes_on_too(kind: parallel.Kind, tmp_path: Path) -> None:
+def test_a_run_of_two_models_goes_on_too(kind: parallel.ParallelKind, tmp_path: Path) -> None:
     """Which no single model's folder holds, with tables that both share."""
     stopped_and_resumed(2, 1, PLAN._replace(kind=kind, what="two models"), tmp_path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_with_as_many_processes_it_is_the_unbroken_run_to_the_bit(kind: parallel.Kind, tmp_path: Path) -> None:
+def test_with_as_many_processes_it_is_the_unbroken_run_to_the_bit(kind: parallel.ParallelKind, tmp_path: Path) -> None:
     """With dropout: every process draws its own numbers, and goes on drawing them."""
     plan = PLAN._replace(kind=kind, dropout=0.3)
     unbroken = run(2, runs.train, plan)
@@ -117,7 +117,7 @@ def test_what_shards_wrote_is_a_model_like_any_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("victim", "file"), [(0, 1), (0, 2), (1, 0)])
 def test_killed_during_a_checkpoint_the_one_before_stands(
-    kind: parallel.Kind, victim: int, file: int, tmp_path: Path
+    kind: parallel.ParallelKind, victim: int, file: int, tmp_path: Path
 ) -> None:
     plan = PLAN._replace(kind=kind)
     result = together(2, runs.die_while_writing, plan, tmp_path, victim, file)

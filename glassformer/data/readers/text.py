@@ -24,11 +24,11 @@ from glassformer.data.readers.base import (
 )
 from glassformer.data.records import Origin, PairRecord, SourceError, TextRecord, checked_text
 
-Documents = Literal["line", "blank line", "marker", "file"]
+DocumentSplit = Literal["line", "blank line", "marker", "file"]
 
 
 def read_text(
-    paths: Paths, *, documents: Documents, marker: str | None = None, on_bad_row: OnBadRow = "stop"
+    paths: Paths, *, documents: DocumentSplit, marker: str | None = None, on_bad_row: OnBadRow = "stop"
 ) -> RowSource[TextRecord]:
     """Return plain text. ``documents`` says what ends a document: its line, a blank line, a ``marker``, or the file.
 

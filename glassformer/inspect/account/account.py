@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 from glassformer.config import ModelConfig
 from glassformer.config.checks import check_choice, check_positive
 from glassformer.config.options import AttentionPath
-from glassformer.inspect.account.counts import ExactPairs, Mode, Workload
+from glassformer.inspect.account.counts import AccountMode, ExactPairs, Workload
 from glassformer.inspect.account.memory import Memory, Optimizer, memory_of
 from glassformer.inspect.account.tree import PartCost, build_tree, find_part
 
@@ -64,7 +64,7 @@ class Account:
         return self.workload.source
 
     @property
-    def mode(self) -> Mode:
+    def mode(self) -> AccountMode:
         """What is run."""
         return self.workload.mode
 
@@ -148,7 +148,7 @@ def account(
     context: int | None = None,
     source: int | None = None,
     dtype: Dtype | None = None,
-    mode: Mode = "forward",
+    mode: AccountMode = "forward",
     attention: AttentionPath = "sdpa",
     causal: Causal = "dense",
     optimizer: Optimizer = "adamw",
@@ -174,7 +174,7 @@ def account(
         optimizer: memory of the optimizer. ``adamw``: two numbers per weight, in its dtype; ``adamw-master``: these and
             a copy of the weight, all in float32; ``adamw-8bit``: two bytes per weight; ``none``: nothing.
     """
-    check_choice("mode", mode, get_args(Mode))
+    check_choice("mode", mode, get_args(AccountMode))
     check_choice("attention", attention, get_args(AttentionPath))
     check_choice("causal", causal, get_args(Causal))
     check_choice("optimizer", optimizer, get_args(Optimizer))

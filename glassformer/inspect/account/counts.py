@@ -7,8 +7,10 @@ from typing import Literal, NamedTuple
 from glassformer.config import BlockSparse, ModelConfig, Stack
 from glassformer.config.options import AttentionPath
 
-Mode = Literal["forward", "train", "decode"]
-Kind = Literal["product", "kernel", "normalisation", "activation", "softmax", "elementwise", "copy", "lookup", "free"]
+AccountMode = Literal["forward", "train", "decode"]
+WorkKind = Literal[
+    "product", "kernel", "normalisation", "activation", "softmax", "elementwise", "copy", "lookup", "free"
+]
 ATTENTION = ("scores", "weighted_sum")
 
 
@@ -19,7 +21,7 @@ class Workload:
     batch: int
     context: int  # tokens of the decoder, or of the encoder where there is no decoder
     source: int  # tokens of the encoder
-    mode: Mode = "forward"
+    mode: AccountMode = "forward"
     attention: AttentionPath = "sdpa"
 
 
@@ -56,7 +58,7 @@ class OpCount:
     """One operator call."""
 
     operator: str  # aten.mm
-    kind: Kind
+    kind: WorkKind
     path: str  # of the calling module
     shape: tuple[int, ...]  # of its largest operand or result
     work: Work = field(default_factory=Work)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from glassformer.models.transformer import Transformer
     from glassformer.nn.attention import AttentionPath
 
-Step = Callable[[], object]
+TimedStep = Callable[[], object]
 
 PRODUCT_SECONDS = 0.1  # long enough that launch overhead does not count
 REPEATS = 10
@@ -257,14 +257,14 @@ def _logits(model: "Transformer", ids: "Tensor", source: "Tensor", path: "Attent
     return logits
 
 
-def _forward_step(model: "Transformer", ids: "Tensor", source: "Tensor", path: "AttentionPath") -> Step:
+def _forward_step(model: "Transformer", ids: "Tensor", source: "Tensor", path: "AttentionPath") -> TimedStep:
     import torch
 
     model.eval()
     return torch.inference_mode()(lambda: _logits(model, ids, source, path))
 
 
-def _training_step(model: "Transformer", ids: "Tensor", source: "Tensor", path: "AttentionPath") -> Step:
+def _training_step(model: "Transformer", ids: "Tensor", source: "Tensor", path: "AttentionPath") -> TimedStep:
     import torch
     import torch.nn.functional as F
 
@@ -280,7 +280,7 @@ def _training_step(model: "Transformer", ids: "Tensor", source: "Tensor", path: 
     return step
 
 
-def _decoding_step(model: "Transformer", ids: "Tensor", source: "Tensor", path: "AttentionPath") -> Step:
+def _decoding_step(model: "Transformer", ids: "Tensor", source: "Tensor", path: "AttentionPath") -> TimedStep:
     """Decode one more token; each call removes from the cache what it added."""
     import torch
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload, OpOverloadPacket
 
-from glassformer.inspect.account.counts import Kind, Product, Work
+from glassformer.inspect.account.counts import Product, Work, WorkKind
 
 Traffic = Literal["all", "output", "none"]
 WorkFunction = Callable[..., Work]
@@ -34,7 +34,7 @@ class OperatorRule:
         is_mask: it fills its operand with a dropout mask, which is counted as one byte per element.
     """
 
-    kind: Kind = "elementwise"
+    kind: WorkKind = "elementwise"
     steps: int = 0
     work: WorkFunction | None = None
     traffic: Traffic = "all"

@@ -21,7 +21,7 @@ from glassformer.config.model import a_family
 from glassformer.inspect.account.account import Account, account, kind_of
 from glassformer.inspect.account.tree import PartCost
 
-Axis = Literal["context", "batch", "source"]
+SweepAxis = Literal["context", "batch", "source"]
 Flops = dict[str, int]
 Coefficients = dict[str, list[Fraction]]
 FAR = 2**40  # the largest size of a curve with a formula
@@ -38,7 +38,7 @@ OVERTAKEN_KINDS = ("projections", "ffn")  # the kinds that attention overtakes a
 class Sweep:
     """The size that is varied, and its values in ascending order."""
 
-    axis: Axis
+    axis: SweepAxis
     values: tuple[int, ...]
 
 
@@ -47,8 +47,8 @@ def parse_sweep(text: str) -> Sweep:
     axis, equals, values = text.replace(" ", "").partition("=")
     if not equals:
         raise ValueError(f"a sweep names what it varies: {FORM}; got {text!r}.")
-    if axis not in get_args(Axis):
-        check_choice("what a sweep varies", axis, get_args(Axis))
+    if axis not in get_args(SweepAxis):
+        check_choice("what a sweep varies", axis, get_args(SweepAxis))
     first, dots, last = values.partition("..")
     numbers = [_parse_size(number, text) for number in ((first, last) if dots else values.split(","))]
     if any(b <= a for a, b in pairwise(numbers)):
@@ -79,7 +79,7 @@ def run_sweep(base: Account, sweep: Sweep) -> list[Account]:
     return [account_at(base, sweep.axis, value) for value in sweep.values]
 
 
-def account_at(base: Account, axis: Axis, value: int, config: ModelConfig | None = None) -> Account:
+def account_at(base: Account, axis: SweepAxis, value: int, config: ModelConfig | None = None) -> Account:
     """Return the same account at another size. A source length that was not set follows the context."""
     source = None if base.source_follows else base.source
     sizes: dict[str, int | None] = {"batch": base.batch, "context": base.context, "source": source} | {axis: value}
@@ -103,11 +103,11 @@ class Crossing(NamedTuple):
     """The size from which attention costs at least as much as another kind of work."""
 
     rival: str
-    axis: Axis
+    axis: SweepAxis
     value: int | None  # None: never
 
 
-def crossings(base: Account, axis: Axis = "context") -> list[Crossing]:
+def crossings(base: Account, axis: SweepAxis = "context") -> list[Crossing]:
     """Return where attention overtakes the projections and the feed-forward network, all else unchanged."""
     rivals = [rival for rival in OVERTAKEN_KINDS if rival in base.shares() and base.config is not None]
     if not rivals:
@@ -168,7 +168,7 @@ class Segment(NamedTuple):
 class FlopsCurve:
     """FLOPs of the products of one forward pass, or decoding step, by kind of work, at any size."""
 
-    def __init__(self, base: Account, axis: Axis) -> None:
+    def __init__(self, base: Account, axis: SweepAxis) -> None:
         assert base.config is not None
         mode = "decode" if base.mode == "decode" else "forward"
         self._base = replace(base, workload=replace(base.workload, mode=mode))  # type: ignore[arg-type]

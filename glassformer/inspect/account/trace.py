@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from glassformer.config import ModelConfig
-from glassformer.inspect.account.counts import Mode, Workload
+from glassformer.inspect.account.counts import AccountMode, Workload
 from glassformer.inspect.account.memory import Weight, location
 from glassformer.inspect.account.recorder import OpRecorder
 from glassformer.inspect.account.tree import Modules
@@ -77,7 +77,7 @@ def trace_model(model: Transformer, workload: Workload) -> OpTrace:
         return _make_trace(recorder, fake, cache_bytes_per_token=per_token)
 
 
-def trace_module(module: nn.Module, inputs: Inputs, mode: Mode, *, kernels: Kernels = "gpu") -> OpTrace:
+def trace_module(module: nn.Module, inputs: Inputs, mode: AccountMode, *, kernels: Kernels = "gpu") -> OpTrace:
     """Trace any module with these inputs; in ``train`` the backward pass starts at its floating-point outputs.
 
     ``kernels`` is the device whose dropout and attention are counted; see ``GPUKernels`` for the difference.

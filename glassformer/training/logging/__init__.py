@@ -4,7 +4,7 @@ Everything here receives plain values; whoever runs a ``Trainer`` passes them on
 
     utilisation = Utilisation.known(flops_per_token(model.config, RowLength(1024)), device, "bfloat16")
     with (
-        Progress(Console(), steps=20_000, utilisation=utilisation) as progress,
+        ProgressDisplay(Console(), steps=20_000, utilisation=utilisation) as progress,
         Sinks([TensorBoard(folder / "tensorboard", done=trainer.step)], warn=progress.note) as sinks,
     ):
         for report in trainer:

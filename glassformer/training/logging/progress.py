@@ -153,7 +153,7 @@ def spaced(text: str) -> str:
     return visible(text.replace("\r\n", "\n").expandtabs(4), keep="\n")
 
 
-class Progress:
+class ProgressDisplay:
     """Shows a run on a console; use it in a ``with`` statement.
 
     Args:
@@ -184,7 +184,7 @@ class Progress:
         is_live = console.is_terminal and not console.is_dumb_terminal
         self._live = Live(console=console, auto_refresh=False) if is_live else None
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "ProgressDisplay":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -363,7 +363,7 @@ class Monitor:
     """Passes what happens in a run to the terminal and to the sinks; use it in a ``with`` statement, after ``start``.
 
     Args:
-        console: for ``Progress``; None: show nothing.
+        console: for ``ProgressDisplay``; None: show nothing.
         name: of the run.
         sinks: TensorBoard, Weights & Biases.
         only_warnings: show warnings on the console, and nothing else.
@@ -378,7 +378,7 @@ class Monitor:
         only_warnings: bool = False,
     ) -> None:
         self._console, self._name, self._open, self._only_warnings = console, name, sinks, only_warnings
-        self._progress: Progress | None = None
+        self._progress: ProgressDisplay | None = None
         self._sinks = Sinks([])
         self._stack = ExitStack()
         self._device = torch.device("cpu")
@@ -387,7 +387,7 @@ class Monitor:
         """Begin a run of ``steps`` steps, or resume it after ``done`` of them."""
         self._device = device
         if self._console is not None and not self._only_warnings:
-            self._progress = Progress(self._console, steps=steps, name=self._name, utilisation=utilisation)
+            self._progress = ProgressDisplay(self._console, steps=steps, name=self._name, utilisation=utilisation)
         self._sinks = Sinks([open_sink(done) for open_sink in self._open], warn=self.warning)
 
     def __enter__(self) -> "Monitor":
@@ -429,7 +429,7 @@ class Monitor:
         if self._progress is not None:
             self._progress.note(text, kind="warning")
         elif self._console is not None:
-            Progress(self._console).note(text, kind="warning")
+            ProgressDisplay(self._console).note(text, kind="warning")
 
     def note(self, text: str) -> None:
         """Show any other line."""

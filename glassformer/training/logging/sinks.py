@@ -75,17 +75,17 @@ def _complete_lines(path: Path) -> list[str]:
     return complete
 
 
-Values = Mapping[str, float | None]  # None: not known at this step
+LogValues = Mapping[str, float | None]  # None: not known at this step
 
 
 @runtime_checkable
 class Sink(Protocol):
     """A destination for the numbers and texts of a run."""
 
-    def step(self, step: int, values: Values) -> None:
+    def step(self, step: int, values: LogValues) -> None:
         """Write the values of a training step; see ``step_values``."""
 
-    def validation(self, step: int, values: Values) -> None:
+    def validation(self, step: int, values: LogValues) -> None:
         """Write the metrics of a validation."""
 
     def text(self, step: int, text: str, name: str = "sample") -> None:
@@ -124,11 +124,11 @@ class TensorBoard:
         check_count(done=done)
         self._writer = import_tensorboard().SummaryWriter(str(folder), purge_step=done + 1 if done else 0)
 
-    def step(self, step: int, values: Values) -> None:
+    def step(self, step: int, values: LogValues) -> None:
         """Write scalars under ``train/``."""
         self._scalars("train", step, values)
 
-    def validation(self, step: int, values: Values) -> None:
+    def validation(self, step: int, values: LogValues) -> None:
         """Write scalars under ``validation/`` and flush."""
         self._scalars("validation", step, values)
         self._writer.flush()
@@ -141,7 +141,7 @@ class TensorBoard:
         """Write what is left."""
         self._writer.close()
 
-    def _scalars(self, group: str, step: int, values: Values) -> None:
+    def _scalars(self, group: str, step: int, values: LogValues) -> None:
         for name, value in values.items():
             if value is not None:
                 self._writer.add_scalar(f"{group}/{name}", value, step)
@@ -183,11 +183,11 @@ class WeightsAndBiases:
         )
         self._known = int(self._run.step)  # the first step that the service does not have yet
 
-    def step(self, step: int, values: Values) -> None:
+    def step(self, step: int, values: LogValues) -> None:
         """Log under ``train/``."""
         self._send("train", step, values)
 
-    def validation(self, step: int, values: Values) -> None:
+    def validation(self, step: int, values: LogValues) -> None:
         """Log under ``validation/``."""
         self._send("validation", step, values)
 
@@ -200,7 +200,7 @@ class WeightsAndBiases:
         """Wait until all is sent."""
         self._run.finish()
 
-    def _send(self, group: str, step: int, values: Values) -> None:
+    def _send(self, group: str, step: int, values: LogValues) -> None:
         if step >= self._known:
             named = {f"{group}/{name}": value for name, value in values.items() if value is not None}
             self._run.log(named, step=step)
@@ -218,11 +218,11 @@ class Sinks:
         self._sinks, self._warn = list(sinks), warn
         self._failed: set[int] = set()  # indices of those that were reported
 
-    def step(self, step: int, values: Values) -> None:
+    def step(self, step: int, values: LogValues) -> None:
         """To all sinks."""
         self._each(lambda sink: sink.step(step, values))
 
-    def validation(self, step: int, values: Values) -> None:
+    def validation(self, step: int, values: LogValues) -> None:
         """To all sinks."""
         self._each(lambda sink: sink.validation(step, values))
 
