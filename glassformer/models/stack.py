@@ -55,8 +55,7 @@ class Stack(nn.Module):
         self.blocks = nn.ModuleList(_block(facts, norm, width) for _ in range(facts.unique_layers or facts.layers))
         self.norm = make_norm(norm, width) if facts.final_norm else None
         self.convolution = Convolution(facts.convolution, norm, width) if facts.convolution is not None else None
-        windows = facts.attention.windows  # repeated over the layers
-        self.layer_windows = [windows[number % len(windows)] for number in range(facts.layers)]
+        self.layer_windows = [facts.window(number) for number in range(facts.layers)]
         self.relative = self.relative_norm = None
         bias = facts.attention.score_bias
         if isinstance(bias, config.BucketBias):
