@@ -195,6 +195,7 @@ def at_token(answer: Any) -> torch.Tensor:
 
 # ---- random configs
 
+
 class _Draw(Random):
     """Draws of one seed. (Not a strategy of hypothesis: the type checks of the facts draw numbers themselves.)"""
 

@@ -219,7 +219,7 @@ def test_columns_by_name_and_number(tmp_path: Path) -> None:
     for header, quoted in (("text,class", True), ('"text","class"', False), ("text\tclass", True)):
         other = "\t" if "\t" in header else ","
         wrong = read_columns(put(tmp_path, "e", f"{header}\na{other}b\n"), AsText(), separator=";", quoted=quoted)
-        with pytest.raises(SourceError, match="no column 'text'; .*';' between them") as found:
+        with pytest.raises(SourceError, match=r"no column 'text'; .*';' between them") as found:
             list(wrong)
         assert str(found.value).endswith(f"Set separator={other!r}.")
     with pytest.raises(SourceError, match="columns have numbers"):
