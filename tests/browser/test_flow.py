@@ -145,7 +145,7 @@ def test_a_norm_of_queries_and_keys_is_named(visit: OpenPage) -> None:
 def test_what_comes_before_the_logits_is_said(visit: OpenPage) -> None:
     """A head may scale its vector, as T5's does, or transform it, as BERT's does; both may add a bias."""
     t5 = tiny("t5-T5ForConditionalGeneration")
-    for model, formula, said in (
+    for model, formula, shown in (
         (t5, "softmax(E·x · 0.2041)", ("is multiplied by 0.2041", "vector is multiplied by 0.2041")),
         ("mlm-en", "softmax(E·x + b)", ("a linear layer, GELU and a norm", "A bias of each token")),
         ("stories", "softmax(E·x)", ("multiplied with 4,096 columns", "The last vector is multiplied with a matrix")),
@@ -153,16 +153,16 @@ def test_what_comes_before_the_logits_is_said(visit: OpenPage) -> None:
         page = visit(model, "view=flow&x.flow.at=head")
         assert page.locator("[data-step=logits]").text_content().count(formula) == 1
         page = visit(model, "view=tour&x.tour.stop=logits")
-        assert said[0] in page.locator(".tour-story").text_content()
+        assert shown[0] in page.locator(".tour-story").text_content()
         page = visit(model, "view=figures&x.figures.figure=word")
-        assert said[1] in page.locator(".figure-word").inner_text()
+        assert shown[1] in page.locator(".figure-word").inner_text()
 
 
 @LONG
 def test_lines_that_are_left_out_are_not_described(visit: OpenPage) -> None:
-    for text, said in (("Tom saw a cat.", "Lines inside a stack"), ("Tom saw a cat. " * 12, "Beyond 48 tokens")):
+    for text, shown in (("Tom saw a cat.", "Lines inside a stack"), ("Tom saw a cat. " * 12, "Beyond 48 tokens")):
         page = visit("stories", f"view=flow&text={text}")
-        assert said in page.locator(".view-flow").inner_text()
+        assert shown in page.locator(".view-flow").inner_text()
 
 
 @LONG
