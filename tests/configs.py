@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 import torch
 
@@ -32,8 +32,15 @@ from glassformer.config import (
     Tokens,
     buffers,
 )
-from glassformer.config.parts import PLACEMENTS
-from glassformer.config.positions import ScoreBias
+from glassformer.config.parts import ACTIVATION_NAMES, PLACEMENTS, Pool, Task
+from glassformer.config.positions import (
+    Pairing,
+    PositionKind,
+    ScalingKind,
+    ScoreBias,
+    SinusoidLayout,
+    SparseSemantics,
+)
 from glassformer.models.transformer import Transformer
 from tests.helpers import randomise
 
@@ -188,8 +195,6 @@ def at_token(answer: Any) -> torch.Tensor:
 
 # ---- random configs
 
-ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "tanh")
-
 
 class _Draw(Random):
     """Draws of one seed. (Not a strategy of hypothesis: the type checks of the facts draw numbers themselves.)"""
@@ -238,7 +243,7 @@ def _score_bias(r: _Draw, causal: bool) -> ScoreBias | None:
 
 def _rotary(r: _Draw, head_dim: int) -> Rotary:
     scaling = RotaryScaling(
-        kind=r.choice(["linear", "smooth", "yarn"]),
+        kind=r.choice(get_args(ScalingKind)),
         factor=r.uniform(1, 8),
         original_length=r.few(8, 64),
         attention=r.uniform(0.5, 1.5),
@@ -247,13 +252,13 @@ def _rotary(r: _Draw, head_dim: int) -> Rotary:
         dim=r.choice(range(2, head_dim + 1, 2)),
         length=r.few(16, 64),
         theta=r.uniform(10, 1e6),
-        pairing=r.choice(["halves", "interleaved"]),
+        pairing=r.choice(get_args(Pairing)),
         scaling=scaling if r.flag() else None,
     )
 
 
 def _norm(r: _Draw) -> Norm:
-    kind = r.choice(["layer", "rms"])
+    kind = r.choice(get_args(get_type_hints(Norm)["kind"]))
     return Norm(kind=kind, eps=r.choice([1e-12, 1e-5]), bias=r.flag(), offset=kind == "rms" and r.flag())
 
 
@@ -262,7 +267,7 @@ def _attention(r: _Draw, causal: bool) -> Attention:
     sparse = not causal and bias is None and r.flag()
     windows = [r.choice([None, r.few(1, 9)]) for _ in range(r.few(1, 3))]
     if sparse:
-        windows.append(BlockSparse(block=2, random=r.few(0, 2), semantics=r.choice(["set", "reference"])))
+        windows.append(BlockSparse(block=2, random=r.few(0, 2), semantics=r.choice(get_args(SparseSemantics))))
     qk_norm = _norm(r)
     grouped = not sparse and not isinstance(bias, Disentangled) and r.flag()
     return Attention(
@@ -282,13 +287,13 @@ def _attention(r: _Draw, causal: bool) -> Attention:
 def _stack(r: _Draw, *, causal: bool, cross: bool) -> Stack:
     layers = r.few(1, 4)
     convolution = Convolution(
-        kernel=r.choice([1, 3, 5]), groups=r.choice([1, 2, 4]), activation=r.choice(ACTIVATIONS), dropout=r.share()
+        kernel=r.choice([1, 3, 5]), groups=r.choice([1, 2, 4]), activation=r.choice(ACTIVATION_NAMES), dropout=r.share()
     )
     return Stack(
         layers=layers,
         attention=_attention(r, causal),
         ffn=FeedForward(
-            hidden=r.few(1, 9), activation=r.choice(ACTIVATIONS), gated=r.flag(), bias=r.flag(), dropout=r.share()
+            hidden=r.few(1, 9), activation=r.choice(ACTIVATION_NAMES), gated=r.flag(), bias=r.flag(), dropout=r.share()
         ),
         causal=causal,
         cross=cross,
@@ -304,25 +309,25 @@ def _stack(r: _Draw, *, causal: bool, cross: bool) -> Stack:
 def _head(r: _Draw, *, is_encoder: bool, factorised: bool) -> Head | None:
     tied, bias = r.flag(), r.flag()
     lm = LMHead(
-        transform=r.choice(ACTIVATIONS) if r.flag() or (tied and factorised) else None,
+        transform=r.choice(ACTIVATION_NAMES) if r.flag() or (tied and factorised) else None,
         bias=bias,
         bias_trained=r.flag() or not bias,
         scale=r.uniform(0.1, 2),
         tied=tied,
         mask_decoder=MaskDecoder(length=r.few(12, 20), steps=r.few(1, 3)) if is_encoder and r.flag() else None,
     )
-    kind = r.choice(["classify", "tag", "span", "pair", "replaced", "pool"])
+    kind = r.choice(get_args(Task))
     pooled = {"classify": True, "pair": True, "pool": r.flag()}.get(kind, False)
     task = TaskHead(
         task=kind,
         labels=tuple(r.choice(["", "a", "é", "no"]) for _ in range(r.few(0, 4))),
-        pool=r.choice(["first", "last", "mean"]) if pooled else None,
-        hidden=r.choice([None, *ACTIVATIONS]),
+        pool=r.choice(get_args(Pool)) if pooled else None,
+        hidden=r.choice([None, *ACTIVATION_NAMES]),
         bias=r.flag(),
         dropout=r.share(),
         input_dropout=r.share(),
     )
-    embedding = EmbeddingHead(pool=r.choice(["first", "last", "mean"]), normalise=r.flag())
+    embedding = EmbeddingHead(pool=r.choice(get_args(Pool)), normalise=r.flag())
     pair = replace(task, task="pair", pool=task.pool or "first")
     return r.choice([None, lm, task, embedding, PretrainingHead(lm=lm, pair=pair)])
 
@@ -332,10 +337,10 @@ def random_config(seed: int) -> ModelConfig:
     r = _Draw(seed)
     family, width = r.choice(["encoder", "decoder", "encoder-decoder"]), r.choice([4, 8, 12])
     position = InputPosition(
-        kind=r.choice(["learned", "sinusoidal"]),
+        kind=r.choice(get_args(PositionKind)),
         length=r.few(12, 20),
         offset=r.few(0, 3),
-        layout=r.choice(["interleaved", "halves", "fairseq"]),
+        layout=r.choice(get_args(SinusoidLayout)),
     )
     embed = Embed(
         width=r.few(1, 9) if r.flag() else None,

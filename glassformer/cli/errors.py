@@ -6,8 +6,10 @@ written the program's way here. Other errors are shown as they are.
 """
 
 import errno
+import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -117,7 +119,9 @@ def _as_option(value: Setting | Item, offset: int) -> str:
         if value.value is ...:
             return value.external_name
         known = value.value is None or isinstance(value.value, bool)
-        return f"{value.external_name}={yaml[value.value] if known else value.value}"
+        text = yaml[value.value] if known else str(value.value)
+        # As a shell takes it, and with characters that cannot be seen as YAML writes them.
+        return f"{value.external_name}={shlex.quote(text if text.isprintable() else json.dumps(text))}"
     return str(value)
 
 

@@ -158,6 +158,11 @@ class Stack:
         if unique == self.layers:
             object.__setattr__(self, "unique_layers", None)  # means the same, as in Attention
 
+    def window(self, layer: int) -> int | BlockSparse | None:
+        """Return how far a layer sees; the passes of a mask decoder, numbered on, are those of the last layer."""
+        windows = self.attention.windows
+        return windows[min(layer, self.layers - 1) % len(windows)]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Embed:

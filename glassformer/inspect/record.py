@@ -226,8 +226,7 @@ class Trace(Mapping[str, Tensor]):
             if kind not in ("scores", "weights") or not name.startswith(f"{call.part}."):
                 continue
             stack, number = self._stack(call.part), int(name.split(".")[2])
-            windows = stack.attention.windows
-            window = windows[min(number, stack.layers - 1) % len(windows)] if sublayer.endswith("attention") else None
+            window = stack.window(number) if sublayer.endswith("attention") else None
             if call.path != "eager" or isinstance(window, config.BlockSparse):
                 self._switched.add(sublayer)
 

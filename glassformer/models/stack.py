@@ -55,8 +55,7 @@ class Stack(nn.Module):
         self.blocks = nn.ModuleList(_block(facts, norm, width) for _ in range(facts.unique_layers or facts.layers))
         self.norm = make_norm(norm, width) if facts.final_norm else None
         self.convolution = Convolution(facts.convolution, norm, width) if facts.convolution is not None else None
-        windows = facts.attention.windows  # repeated over the layers
-        self.layer_windows = [windows[number % len(windows)] for number in range(facts.layers)]
+        self.layer_windows = [facts.window(number) for number in range(facts.layers)]
         self.relative = self.relative_norm = None
         bias = facts.attention.score_bias
         if isinstance(bias, config.BucketBias):
@@ -126,7 +125,7 @@ class Stack(nn.Module):
             if isinstance(window, config.BlockSparse):
                 by_window[window] = replace(shared, pattern=window)
                 continue
-            if window is not None and cache is not None and new == 1 and token_mask is None:
+            if isinstance(window, int) and cache is not None and new == 1 and token_mask is None:
                 by_window[window] = replace(shared, last_keys=window)
                 continue
             mask = replace(base, window=window)
@@ -167,6 +166,8 @@ class Stack(nn.Module):
             allowed = shared.token_mask
             if isinstance(window, int):
                 allowed = allowed & (distances(queries, keys).squeeze(-2).abs() < window)
+            elif window is not None:
+                raise TypeError(f"a step with a static cache cannot mask a window of {type(window).__name__}.")
             context = replace(shared, mask=DenseMask(allowed[:, None, None]))  # B 1 1 S
             if shared.path != "eager" and shared.bias is None and shared.relative is None:
                 context = replace(context, bias=torch.zeros_like(allowed[:, None, None], dtype=x.dtype))
@@ -182,8 +183,8 @@ class Stack(nn.Module):
 
     def _check_documents(self) -> None:
         """Refuse packed rows where tokens attend across documents."""
-        sparse = any(isinstance(window, config.BlockSparse) for window in self.facts.attention.windows)
-        if sparse or self.convolution is not None:
+        patterns = any(not isinstance(window, int | None) for window in self.facts.attention.windows)
+        if patterns or self.convolution is not None:
             raise ValueError(
                 "block-sparse attention and convolutions cross document boundaries, so this model cannot take packed "
                 "rows. If the mask is 1 and 0 for tokens and padding, pass mask.bool()."

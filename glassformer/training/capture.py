@@ -45,8 +45,8 @@ Shapes = tuple[tuple[str, torch.Size, torch.dtype], ...]
 def obstacles(model: nn.Module, objective: Objective[Any]) -> list[str]:
     """Return why the loss cannot be captured as one graph: code that depends on values of tensors. Empty: it can."""
     found = [] if is_traceable(objective) else [f"the loss of {type(objective).__name__} reads values of tensors"]
-    sparse = any(isinstance(window, BlockSparse) for window in _windows(model))
-    return [*found, *(["block-sparse attention reads the lengths of rows"] if sparse else [])]
+    patterns = any(not isinstance(window, int | None) for window in _windows(model))
+    return [*found, *(["block-sparse attention reads the lengths of rows"] if patterns else [])]
 
 
 def reasons_to_synchronise(device: torch.device, processes: int, precision: str, is_fused: bool) -> list[str]:

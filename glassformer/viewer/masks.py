@@ -72,10 +72,8 @@ def _allowed_pairs(
 
 
 def _window(subject: Subject, kind: AttentionKind, layer: int) -> int | BlockSparse | None:
-    """Return the window of a layer; cross-attention has none, and a mask decoder's layers have that of the last one."""
-    stack = stack_of(subject, kind)
-    windows = stack.attention.windows
-    return None if kind == "cross" else windows[min(layer, stack.layers - 1) % len(windows)]
+    """Return the window of a layer; cross-attention has none."""
+    return None if kind == "cross" else stack_of(subject, kind).window(layer)
 
 
 def _own_mask(subject: Subject, kind: AttentionKind, layer: int, length: int, padding: int) -> DenseMask | None:

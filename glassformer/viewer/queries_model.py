@@ -83,8 +83,7 @@ def _parity() -> dict[str, dict[str, Any]]:
 def _stack(subject: Subject, kind: AttentionKind) -> dict[str, Any]:
     facts, layers = stack_of(subject, kind), layers_of(subject, kind)
     attention = facts.attention
-    numbers = [min(number, facts.layers - 1) for number in range(layers)]
-    windows = [attention.windows[number % len(attention.windows)] for number in numbers]
+    windows = [facts.window(number) for number in range(layers)]
     names = [window_name(window) for window in windows]
     return {
         "layers": layers,

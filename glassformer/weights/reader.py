@@ -229,6 +229,8 @@ def read_rotary(c: ConfigReader, head_dim: int, *, partial: float | None = None,
     older, newer = c.get("rope_scaling", None), c.get("rope_parameters", None)
     # Only keys and values that are supported.
     rope: Mapping[str, Any] = older or newer or {}
+    if not isinstance(rope, Mapping):
+        raise ConfigError(f"config.json says {rope!r:.200} of its rotary positions; it must be an object with keys.")
     if unknown := sorted(set(rope) - _ROTARY_KEYS):
         raise ConfigError(f"config.json has {', '.join(unknown)} among its rotary positions, which is not supported.")
     only = {"truncate": True} if partial is not None else {"truncate": True, "partial_rotary_factor": 1.0}
@@ -243,7 +245,7 @@ def read_rotary(c: ConfigReader, head_dim: int, *, partial: float | None = None,
     return Rotary(
         dim=head_dim if partial is None else int(head_dim * rope.get("partial_rotary_factor", partial)),
         length=c.max_position_embeddings,
-        theta=rope.get("rope_theta") or single,
+        theta=single if rope.get("rope_theta") is None else rope["rope_theta"],
         scaling=_scaling(c, rope),
     )
 

@@ -87,6 +87,10 @@ def test_messages_are_not_rewritten(text: str, capsys: pytest.CaptureFixture[str
         (SettingError("{}", Setting("marker", None, external_name="data.marker")), "marker=None", "data.marker=null"),
         (SettingError("{}", Setting("labels", external_name="data.columns.labels")), "labels", "data.columns.labels"),
         (SettingError("{}", Setting("vocab_size", external_name="tokenizer.size")), "vocab_size", "tokenizer.size"),
+        (SettingError("{}", Setting("separator", ";", external_name="data.separator")), "separator=';'",
+         "data.separator=';'"),
+        (SettingError("{}", Setting("separator", "\t", external_name="data.separator")), r"separator='\t'",
+         r"""data.separator='"\t"'"""),
     ],
 )  # fmt: skip
 def test_settings_are_spelt_as_options(

@@ -16,7 +16,12 @@ from glassformer.config import Attention, BlockSparse, ModelConfig, shapes
 from glassformer.config.parts import Placement
 from glassformer.inspect.account.counts import ExactPairs, OpCount, Workload
 from glassformer.inspect.parts import part_tree
+from glassformer.models.stack import Stack
 from glassformer.models.transformer import Transformer
+from glassformer.nn.cache import KVCache
+from glassformer.nn.kernels.static_cache import StaticCache
+from glassformer.objectives.causal_lm import NextToken
+from glassformer.training.capture import obstacles
 from tests.configs import CONFIGS, attention, model, random_config, stack, tokens
 from tests.helpers import types_unchecked
 
@@ -127,6 +132,26 @@ def test_an_unknown_window_is_refused() -> None:
     object.__setattr__(part, "windows", (Unheard(),))
     with pytest.raises(TypeError, match="Unheard"):
         run(config)
+
+
+def test_an_unknown_window_is_refused_wherever_masks_of_windows_are_made() -> None:
+    made, ids = Transformer(copy.deepcopy(model(decoder=stack(causal=True)))), tokens(1, 1)
+    cache = KVCache()
+    with torch.no_grad(), types_unchecked():
+        made.decode(ids, cache=cache)
+        static = StaticCache(cache, 8)
+        static.fill(cache)
+        made.decode(ids, cache=static)
+        for part in made.modules():
+            if isinstance(part, Stack):
+                object.__setattr__(part.facts.attention, "windows", (Unheard(),))
+        for step in ({"cache": static}, {"cache": KVCache()}, {"mask": torch.ones(1, 1, dtype=torch.bool)}, {}):
+            with pytest.raises(TypeError, match="Unheard"):
+                made.decode(ids, **step)
+        # Documents that a pattern may cross, and steps that it may not repeat.
+        with pytest.raises(ValueError, match="cannot take packed rows"):
+            made.decode(ids, torch.ones(1, 1, dtype=torch.long))
+        assert obstacles(made, NextToken())
 
 
 def exact_share(window: Any) -> Fraction:

@@ -216,6 +216,12 @@ def test_columns_by_name_and_number(tmp_path: Path) -> None:
         )
     with pytest.raises(SourceError, match=r"no column 'txt'; .* Set text='text'\."):
         list(read_columns(path, AsText("txt"), separator="\t", quoted=False))
+    for header, quoted in (("text,class", True), ('"text","class"', False), ("text\tclass", True)):
+        other = "\t" if "\t" in header else ","
+        wrong = read_columns(put(tmp_path, "e", f"{header}\na{other}b\n"), AsText(), separator=";", quoted=quoted)
+        with pytest.raises(SourceError, match=r"no column 'text'; .*';' between them") as found:
+            list(wrong)
+        assert str(found.value).endswith(f"Set separator={other!r}.")
     with pytest.raises(SourceError, match="columns have numbers"):
         read_columns(path, AsText(), separator="\t", quoted=False, header=False)
     with pytest.raises(SourceError, match="separator must be one character"):

@@ -136,11 +136,17 @@ def test_what_a_stretch_leaves_out() -> None:
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "full_attention"),
         ({"rope_interleaved": True}, "rope_interleaved"),
+        ({"rope_parameters": 5}, "says 5 of its rotary positions; it must be an object"),
     ],
 )
 def test_rotary_positions_that_are_refused(keys: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read(**keys)
+
+
+def test_a_base_of_zero_is_not_the_default() -> None:
+    with pytest.raises(ValueError, match="theta must be a finite number above 0, got 0"):
+        read(rope_parameters={"rope_theta": 0})
 
 
 def test_heads_that_an_older_file_does_not_say() -> None:

@@ -150,7 +150,7 @@ def check_stream(trace: Trace, block: str, facts: Stack) -> None:
     assert largest_difference(sum(added, start=trace[f"{block}.input"]), trace[after]) < EXACT
 
 
-@pytest.mark.parametrize("placement", ["pre", "post"])
+@pytest.mark.parametrize("placement", PLACEMENTS)
 @pytest.mark.parametrize("padded", [False, True])
 def test_a_convolution_is_added_to_the_first_layer(placement: Any, padded: bool) -> None:
     kernel = Convolution(kernel=3, groups=2, activation="gelu")

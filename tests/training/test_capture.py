@@ -26,6 +26,7 @@ from glassformer.training import capture
 from glassformer.training.capture import MAX_EXACT_SHAPES, CapturedSteps, CaptureError, obstacles, recording
 from glassformer.training.loop import TrainModule
 from tests.configs import CONFIGS, LONGEST, built, tokens
+from tests.helpers import types_unchecked
 from tests.objectives.models import seeded
 from tests.objectives.test_objectives import OBJECTIVES
 
@@ -55,8 +56,9 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
         def __init__(self, step: Any, *_: Any) -> None:
             self.step = step
 
-        def replay(self, *_: Any) -> None:
+        def replay(self, *_: Any) -> Any:
             self.step.__self__.log.append("graph")
+            return None, torch.zeros(1)
 
     monkeypatch.setattr(capture, "_Graph", Recorded)
     monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: tensor)
@@ -240,6 +242,7 @@ class EndFails:
 
 
 @pytest.mark.parametrize("ends", [True, False])
+@types_unchecked()  # there is no graph without a GPU
 def test_a_failed_recording_says_what_to_do_and_leaves_the_stream(ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[str] = []
 

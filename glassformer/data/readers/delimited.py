@@ -22,6 +22,7 @@ from glassformer.data.readers.base import (
 from glassformer.data.records import BadRowError, Field, Origin, RecordMaker, SourceError, no_column
 
 R = TypeVar("R")
+_SEPARATORS = (",", ";", "\t", "|")  # that a file may have in place of the one that is set
 _LONGEST_QUOTED_ROW = 2**20  # bytes; a quote that stays open for longer is taken for a stray quote
 
 
@@ -111,6 +112,10 @@ class Columns(Generic[R]):
         if isinstance(field, str) and field in names:
             return names.index(field)
         columns = f"its columns, with {self.separator!r} between them, are {', '.join(names)}"
+        for other in _SEPARATORS:
+            if len(names) == 1 and field in [name.strip('"') for name in names[0].split(other)]:
+                setting = Setting("separator", other, external_name="data.separator")
+                raise SourceError("{} has no column {}; {}. Set {}.", file, repr(field), columns, setting)
         raise no_column(file, self.make, field, columns, names)
 
     def _cells(self, text: str, origin: Origin) -> list[str]:

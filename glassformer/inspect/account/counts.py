@@ -161,9 +161,8 @@ def _block_shape(queries: int, keys: int, causal: bool, window: int) -> Attentio
 
 
 def _window(stack: Stack, layer: int) -> int | BlockSparse | None:
-    """Return the window of a layer by its number; a last layer that runs several times keeps the last window."""
-    windows = stack.attention.windows
-    window = windows[min(layer, stack.layers - 1) % len(windows)]
+    """Return the window of a layer by its number, of a kind whose pairs can be counted."""
+    window = stack.window(layer)
     if not isinstance(window, int | BlockSparse | None):
         raise TypeError(f"causal='exact' does not support the attention window {window!r}; use causal='dense'.")
     return window
