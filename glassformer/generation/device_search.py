@@ -99,7 +99,7 @@ class Pending:
             self._copy = torch.empty(results.shape, dtype=results.dtype, pin_memory=True)
             self._copy.copy_(results, non_blocking=True)
             self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._event.record()
+            self._event.record(torch.cuda.current_stream(results.device))  # which need not be the current device
         else:
             self._copy = results.clone()
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from glassformer import record
@@ -18,6 +19,7 @@ from glassformer.generation import steps
 from glassformer.generation.api import generate, generate_stream
 from glassformer.generation.decoder import Decoder
 from glassformer.generation.device_beam import BeamState
+from glassformer.generation.device_search import Pending
 from glassformer.generation.search import GenerationOutput
 from glassformer.generation.settings import GenerationSettings
 from glassformer.generation.steps import StepRunner, StepState, choose_decoding, why_not_captured
@@ -304,7 +306,7 @@ class Stream:
 class Event:
     stream: Stream | None = None
 
-    def record(self, stream: Stream) -> None:
+    def record(self, stream: Stream | None = None) -> None:
         self.stream = stream
 
 
@@ -336,6 +338,19 @@ def test_a_captured_step_goes_from_stream_to_stream(monkeypatch: pytest.MonkeyPa
     everything = [*vars(state).values(), *vars(state.cache).values(), *cached]
     expected = {x.untyped_storage().data_ptr() for x in everything if isinstance(x, torch.Tensor)}
     assert {x.untyped_storage().data_ptr() for x in streams[1].recorded} == expected
+
+
+def test_results_are_fetched_from_the_device_they_are_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another GPU may be the current one; to wait for a stream of that one would be too early."""
+    streams = {torch.device("cuda", 0): Stream(), torch.device("cuda", 1): Stream()}
+    monkeypatch.setattr("torch.cuda.Event", Event)
+    monkeypatch.setattr("torch.cuda.current_stream", lambda device=None: streams[device or torch.device("cuda", 0)])
+    with FakeTensorMode():
+        results, copied = torch.zeros(2, 3, device="cuda:1"), torch.zeros(2, 3)
+        monkeypatch.setattr("torch.empty", lambda *_, **__: copied)  # memory is pinned only where there is a GPU
+        pending = Pending(results)
+    event: Any = pending._event
+    assert event.stream is streams[torch.device("cuda", 1)]
 
 
 def test_the_steps_before_a_capture_have_room_for_their_beams() -> None:
