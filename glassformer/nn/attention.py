@@ -202,7 +202,7 @@ def _fused(
         out = attend_in_window(q, k, v, attn_mask, scale, dropout)
     elif isinstance(attn_mask, PackedMask):
         out = attend_packed(q, k, v, attn_mask, scale)
-    elif attn_mask is not None and step_kernels.use_attend(q, k, v, attn_mask):
+    elif attn_mask is not None and step_kernels.use_attend(q, k, v, attn_mask, dropout):
         out = step_kernels.attend(q, k, v, attn_mask, scale)
     elif heads == groups:
         out = F.scaled_dot_product_attention(q, k, v, attn_mask, dropout, is_causal, scale=scale)

@@ -68,6 +68,15 @@ def test_the_kernel_computes_the_formula(rows: int, dtype: torch.dtype, inner: i
     assert relative_difference(module(x), expected) < max(bound, 4 * HALF)
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_no_vectors_have_no_products(fused: bool) -> None:
+    """The kernel for int8 refuses those with gaps, which ``contiguous`` leaves as they are."""
+    module = QuantizedLinear(normal(8, 64), normal(8))
+    module.fused = fused
+    assert module(normal(2, 0, 64)).shape == (2, 0, 8)
+    assert module(normal(0, 128)[:, ::2]).shape == (0, 8)
+
+
 @pytest.mark.parametrize("kind", ["int8", "fp8"])
 def test_a_large_activation_does_not_overflow_float16(kind: Quantization) -> None:
     module, x = QuantizedLinear(normal(8, 3072, dtype=torch.float32) * 0.02, kind=kind), normal(4, 3072).half()

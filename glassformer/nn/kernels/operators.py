@@ -50,7 +50,7 @@ def use_int8(x: Tensor) -> bool:
     """
     width = x.shape[-1]
     is_plain = not (x.requires_grad and torch.is_grad_enabled()) and not torch.is_autocast_enabled("cpu")
-    return x.is_cpu and is_plain and width % 32 == 0 and x.numel() <= MAX_INT8_ROWS * width
+    return x.is_cpu and is_plain and width % 32 == 0 and 0 < x.numel() <= MAX_INT8_ROWS * width
 
 
 def int8_product(x: Tensor, values: Tensor) -> Tensor:

@@ -78,10 +78,11 @@ def use_matvec(
     x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor] = (), scales: Sequence[Tensor] = ()
 ) -> bool:
     """Whether ``matvec`` is faster: a few vectors, in half precision."""
-    if x.dtype not in HALF or x.numel() > MAX_VECTORS * x.shape[-1] or not enabled(x):
+    if x.dtype not in HALF or not 0 < x.numel() <= MAX_VECTORS * x.shape[-1] or not enabled(x):
         return False
     is_stored = all(w.is_contiguous() and (w.dtype == x.dtype or w.dtype.itemsize == 1) for w in weights)
-    if not is_stored or not all(supports_dtype(x.device, w.dtype) for w in weights):
+    fits = all(w.shape[1] == x.shape[-1] for w in weights)  # else PyTorch says what is wrong
+    if not is_stored or not fits or not all(supports_dtype(x.device, w.dtype) for w in weights):
         return False
     # Biases and scales have one number per row of their matrix, contiguous.
     per_row = (
@@ -120,17 +121,19 @@ def transposed_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 # ---- attention
 
 
-def use_attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
+def use_attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float = 0.0) -> bool:
     """Whether ``attend`` is faster: a mask, and few queries for each key/value head."""
     return (
         mask is not None
+        and dropout == 0.0
         and enabled(q)
         and q.shape[1] // k.shape[1] * q.shape[2] <= 16
         and k.shape[2] <= MAX_SLOTS
         and k.shape[-1] == v.shape[-1] <= 256
         and q.stride(-1) == k.stride(-1) == v.stride(-1) == 1
-        and mask.stride(-1) == 1
         and mask.ndim == 4
+        and mask.shape[-1] == k.shape[2]
+        and mask.stride(-1) == 1
     )
 
 

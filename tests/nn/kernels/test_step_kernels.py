@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from glassformer.nn.attention import scaled_dot_product_attention
 from glassformer.nn.kernels import step_kernels
 from glassformer.nn.rotary import RotaryAngles
 from tests.helpers import largest_difference, relative_difference
@@ -54,6 +55,30 @@ def test_products_whose_numbers_have_gaps_are_left_to_pytorch(monkeypatch: pytes
         assert not step_kernels.use_matvec(x, weights, numbers)
         assert not step_kernels.use_matvec(x, weights, plain, numbers)
     assert not step_kernels.use_matvec(x, [make(8, 6).t()])
+
+
+def test_products_without_vectors_or_of_another_width_are_left_to_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel would read beyond the end of a matrix that is too narrow, where PyTorch raises an error."""
+    monkeypatch.setattr(step_kernels, "enabled", lambda _: True)
+    monkeypatch.setattr(step_kernels, "supports_dtype", lambda *_: True)
+    make = partial(torch.zeros, dtype=torch.bfloat16)
+    assert step_kernels.use_matvec(make(4, 8), [make(6, 8)])
+    assert not step_kernels.use_matvec(make(0, 8), [make(6, 8)])
+    assert not step_kernels.use_matvec(make(4, 8), [make(6, 8), make(6, 7)])
+
+
+def test_attention_with_dropout_or_a_mask_for_all_slots_is_left_to_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel drops nothing, and loads a value of the mask for every slot."""
+    monkeypatch.setattr(step_kernels, "enabled", lambda _: True)
+    q, k, mask = torch.zeros(2, 4, 1, 8), torch.zeros(2, 2, 5, 8), torch.zeros(2, 1, 1, 5)
+    assert step_kernels.use_attend(q, k, k, mask, 0.0)
+    assert not step_kernels.use_attend(q, k, k, mask, 0.1)
+    assert not step_kernels.use_attend(q, k, k, mask[..., :1], 0.0)
+    calls = []
+    monkeypatch.setattr(step_kernels, "attend", lambda *_: calls.append(1) or q)
+    for dropout in (0.0, 0.1):
+        scaled_dot_product_attention(q, k, k, bias=mask, dropout=dropout)
+    assert calls == [1]
 
 
 def test_a_compiler_takes_the_type_of_a_gpu_as_a_constant(monkeypatch: pytest.MonkeyPatch) -> None:
