@@ -150,7 +150,8 @@ class Stack(nn.Module):
         """Whether documents packed into rows are computed without a mask of all pairs, by a kernel for them."""
         facts = self.facts.attention
         plain = facts.score_bias is None and set(facts.windows) == {None} and self.facts.convolution is None
-        return plain and has_packed_kernel(device, dtype, facts.head_dim)
+        is_compiled = any(block._compiled_call_impl is not None for block in self.blocks)  # no kernel in such code
+        return plain and not is_compiled and has_packed_kernel(device, dtype, facts.head_dim)
 
     def _static_contexts(
         self, x: Float[Tensor, "B 1 D"], shared: AttentionContext, queries: Int[Tensor, "B 1"], keys: Int[Tensor, "B S"]

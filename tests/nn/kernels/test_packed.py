@@ -104,3 +104,18 @@ def test_a_model_reads_packed_documents_by_the_kernel(family: str, calls: list[i
         read(ids, torch.tensor([[1, 2, 1, 2, 3, 3, 0, 0]] * 2))  # in pieces
         read(ids, ROWS, path="eager")
     assert len(calls) == count
+
+
+def test_compiled_blocks_read_packed_documents_by_a_mask(calls: list[int]) -> None:
+    """Compiled code has no kernel: each block would make the mask of all pairs itself."""
+    reader = built(model(encoder=stack(attention=attention(head_dim=8))))
+    ids = torch.randint(1, reader.config.vocab, ROWS.shape)
+    with torch.no_grad():
+        expected = reader.encode(ids, ROWS)
+        assert calls == [4, 4]
+        assert reader.encoder is not None
+        for block in reader.encoder.blocks:
+            block._compiled_call_impl = block._call_impl  # as ``compile_model`` sets it
+        found = reader.encode(ids, ROWS)
+    assert calls == [4, 4]
+    torch.testing.assert_close(found[ROWS > 0], expected[ROWS > 0], rtol=1e-5, atol=1e-5)
