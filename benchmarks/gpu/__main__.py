@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 from benchmarks.gpu.check import run_checks
+from benchmarks.gpu.peers import FROM_FOLDERS
 from benchmarks.gpu.rows import Setup, all_rows, run_row
 from benchmarks.hardware import describe
 from benchmarks.report import read_results, table
@@ -77,6 +78,8 @@ def main() -> None:
     peers = dict(peer.split("=", 1) for peer in asked.peer if "=" in peer)
     if len(peers) != len(asked.peer):
         options.error(f"--peer takes NAME=FOLDER, got {asked.peer}.")
+    if unknown_peers := peers.keys() - set(FROM_FOLDERS):
+        options.error(f"no row has a peer called {', '.join(sorted(unknown_peers))}; known: {', '.join(FROM_FOLDERS)}.")
     if asked.check:
         print(describe())
         sys.exit(run_checks(asked.device, quick=asked.quick, only=asked.rows or ""))

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from benchmarks.gpu.ours import BETAS, CLIP, LR, WEIGHT_DECAY
 
+FROM_FOLDERS = ("nanogpt",)  # peers that no package holds: ``--peer NAME=FOLDER`` says where they are
 READ_EVERY = 10  # steps after which a plain loop reads its loss, as nanoGPT's does
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import report
+from benchmarks.gpu import __main__ as command
 from benchmarks.gpu import check, encoding, rows, timing
 from glassformer.inspect.account import account
 
@@ -36,6 +37,13 @@ def test_a_row_measures_everybody_and_is_reported(name: str, quick: rows.Setup, 
     text = report.table(report.read_results(tmp_path))
     assert all(f"| {found.name} |" in text for found in result.measurements)
     assert "a machine" in text
+
+
+def test_a_peer_of_no_row_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["benchmarks.gpu", "--list", "--peer", "nanogtp=there"])
+    with pytest.raises(SystemExit):
+        command.main()
+    assert "no row has a peer called nanogtp; known: nanogpt." in capsys.readouterr().err
 
 
 def test_a_contestant_that_fails_leaves_the_others() -> None:
