@@ -84,9 +84,9 @@ def use_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
         and x.numel() <= MAX_ONEDNN_ROWS[CAPABILITY] * x.shape[-1]
         # The operator reads a bias as consecutive numbers.
         and (bias is None or (bias.shape == weight.shape[:1] and bias.is_contiguous()))
+        and not is_transformed()  # before the next line, which no compiler traces
         and torch._C._get_mkldnn_enabled()  # torch.backends.mkldnn.enabled
         and not torch.is_autocast_enabled("cpu")
-        and not is_transformed()
     )
 
 

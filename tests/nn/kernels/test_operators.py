@@ -1,5 +1,8 @@
 """Formulas and kernels: two ways to the same numbers, and which of them a call takes."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -205,6 +208,25 @@ def test_only_large_plain_products_in_float32_go_to_onednn(monkeypatch):
             assert not operators.use_onednn(x, weight)
             assert linear(x, weight, None, fused=True).dtype == torch.bfloat16
     assert not operators.use_onednn(x, weight)  # with gradients, only larger ones
+
+
+LARGE_PRODUCT = """
+import torch
+from glassformer.nn.kernels import operators
+from glassformer.nn.linear import linear
+
+operators.PREFERS_ONEDNN, operators.MAX_ONEDNN_ROWS = True, {operators.CAPABILITY: float("inf")}
+x, weight = torch.randn(256, 128), torch.randn(256, 128, requires_grad=True)
+compiled = torch.compile(lambda x: linear(x, weight, None, fused=True), fullgraph=True, backend="eager")
+assert torch.allclose(compiled(x), x @ weight.T, atol=1e-4)
+with torch.inference_mode():
+    assert torch.allclose(compiled(x), x @ weight.T, atol=1e-4)
+"""
+
+
+def test_a_compiler_traces_large_products():
+    """In a process of its own, without run-time shape checks; as on a processor that prefers oneDNN for them."""
+    subprocess.run([sys.executable, "-c", LARGE_PRODUCT], check=True)
 
 
 @on_amd
