@@ -58,8 +58,8 @@ class StepState:
         self.memory: Tensor | None = None
         self.memory_mask: Tensor | None = None
         if decoder.memory is not None and slots is not None:
-            # Keys and values of the encoder's output are in the cache: its vectors are not needed, only their number.
-            self.memory = decoder.memory.new_zeros(1, 1, 1).expand(len(decoder.memory), slots, 1)
+            # Keys and values of the encoder's output are in the cache: its vectors are not needed, only their shape.
+            self.memory = decoder.memory.new_zeros(1, 1, 1).expand(len(decoder.memory), slots, decoder.memory.shape[-1])
             self.memory_mask = torch.ones(len(decoder.memory), slots, dtype=torch.bool, device=decoder.device)
 
     def fill(self, decoder: Decoder, cache: KVCache) -> None:

@@ -221,7 +221,7 @@ def test_decodings_that_are_impossible_say_why() -> None:
     asked = GenerationSettings(max_new_tokens=2)
     with pytest.raises(ValueError, match="needs a GPU, and the model is on cpu"):
         generate(model, [[1]], asked, decoding="graph")
-    with pytest.raises(ValueError, match="decoding must be"):
+    with pytest.raises(ValueError, match="decoding must be"), types_unchecked():
         generate(model, [[1]], asked, decoding="quick")  # type: ignore[arg-type]
     for options, why in (
         ({"beam_size": 4, "beam_groups": 2, "diversity": 1.0}, "groups"),
