@@ -318,7 +318,7 @@ def test_names_are_looked_up_in_the_local_cache_only(
     import huggingface_hub.constants as constants
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(WeightsError, match=r"someone/model: neither.*download=True"):
+    with pytest.raises(WeightsError, match=r"someone/model is neither.*download=True"):
         hub.load("someone/model")
     snapshot = tmp_path / "cache" / "models--someone--model" / "snapshots" / "abc"
     snapshot.parent.mkdir(parents=True)
