@@ -141,6 +141,27 @@ def test_a_norm_of_queries_and_keys_is_named(visit: OpenPage) -> None:
     assert "normalises each row by RMSNorm" in page.locator(".figure-body").inner_text()
 
 
+WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+
+
+@LONG
+@pytest.mark.parametrize("name", ["gpt-j-GPTJForCausalLM", "qwen3-Qwen3ForCausalLM"])
+def test_a_layer_says_all_that_it_is_at_every_width(visit: OpenPage, name: str) -> None:
+    folder = tiny(name)
+    for viewport in (WIDE, NARROW):
+        page = visit(folder, "view=flow&x.flow.at=layer", viewport=viewport)
+        for box in ("attention", "ffn"):
+            drawn = page.locator(f"[data-box={box}]")
+            about = drawn.get_attribute("aria-label").split(". ")[1]
+            assert ("causal, rotary positions" in about) == (box == "attention")
+            assert about in " ".join(drawn.locator("text").all_text_contents())
+            frame = drawn.locator(".frame").bounding_box()
+            for text in drawn.locator("text").all():
+                place = text.bounding_box()
+                assert place is None or place["x"] + place["width"] < frame["x"] + frame["width"]
+        assert "…" not in page.locator(".flow-picture").text_content()
+
+
 @LONG
 def test_what_comes_before_the_logits_is_said(visit: OpenPage) -> None:
     """A head may scale its vector, as T5's does, or transform it, as BERT's does; both may add a bias."""

@@ -175,11 +175,30 @@ export function fitted(text, width, size = 12, weight = 400) {
 }
 
 /**
+ * A text in lines that fit a width, broken between words; what a last line that may not be followed cannot hold is cut.
+ * @param {string} text
+ * @param {number} width
+ * @param {number} [size]
+ * @param {number} [most] lines
+ */
+export function wrapped(text, width, size = 12, most = Infinity) {
+  /** @type {string[]} */
+  const lines = [];
+  for (const word of text.split(" ")) {
+    const longer = `${lines.at(-1)} ${word}`;
+    if (lines.length && (lines.length === most || textWidth(longer, size) <= width)) lines[lines.length - 1] = longer;
+    else lines.push(word);
+  }
+  return lines.map((line) => fitted(line, width, size));
+}
+
+/**
  * @param {string} text
  * @param {number} [size]
+ * @param {number} [weight]
  */
-export function textWidth(text, size = 12) {
-  return ruler(size, 400).measureText(text).width;
+export function textWidth(text, size = 12, weight = 400) {
+  return ruler(size, weight).measureText(text).width;
 }
 
 /**

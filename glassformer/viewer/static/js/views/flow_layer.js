@@ -4,7 +4,7 @@
 import { decode } from "../arrays.js";
 import { h, s } from "../dom.js";
 import { activationOf, normOf, placementOf, windowOf } from "../mechanisms.js";
-import { arrow, box, costTable, costText, costTip, funnel, headSquares, partColours, plus, svgVector } from "./flow_draw.js";
+import { arrow, box, costTable, costText, costTip, funnel, headSquares, partColours, plus, svgVector, textWidth, wrapped } from "./flow_draw.js";
 import { costOf, full, layerCost, normName, partsOf, softReach, stepsOf, sublayersOf } from "./flow_parts.js";
 
 /** @typedef {import("./flow.js").Env} Env */
@@ -202,30 +202,35 @@ function normOnStream(env, values, svg, sub, { y, width }, strip) {
  * @param {Values} values
  * @param {SVGElement} svg
  * @param {Sublayer} sub
- * @param {{x: number, y: number, width: number, height?: number}} place
+ * @param {{x: number, y: number, width: number, height?: number}} place height: with a single line of text
  * @param {DrawStrip} strip
+ * @param {number} [rows] lines of text that there is room for
  */
-function sublayerBox(env, values, svg, sub, { x, y, width, height: wanted }, strip) {
+function sublayerBox(env, values, svg, sub, { x, y, width, height: wanted }, strip, rows = 1) {
   const { ctx, stack, name, state } = env;
   const parts = partColours(ctx);
   const cost = layerCost(env.costs, stack, name, state.layer, sub);
   const grouped = stack.kv_heads !== stack.heads && sub !== "ffn";
-  const height = wanted ?? (sub === "ffn" ? 148 : grouped ? 128 : 116);
+  const lines = detailLines(env, sub, width);
+  const more = 15 * (Math.max(rows, lines.length) - 1);
+  const height = (wanted ?? (sub === "ffn" ? 148 : grouped ? 128 : 116)) + more;
+  const top = y + more;
+  const title = textWidth(ctx.t(sub), 13.5, 600) > width - 20 ? ctx.t(`${sub}Short`) : ctx.t(sub);
   /** @type {Element[]} */
   const inside = [];
   if (sub === "ffn") {
     const wide = Math.min(width - 130, 190);
-    inside.push(funnel(stack, { x: x + 14, y: y + 54, width: wide, height: 58 }, parts.ffn));
+    inside.push(funnel(stack, { x: x + 14, y: top + 54, width: wide, height: 58 }, parts.ffn));
     const texts = [full(stack.width), `${full(stack.ffn.hidden)} · ${activationOf(stack.ffn.activation).name}`, full(stack.width)];
-    texts.forEach((text, number) => inside.push(s("text", { x: x + wide + 26, y: y + 61 + number * 26, "font-size": 11.5, class: "quiet" }, text)));
+    texts.forEach((text, number) => inside.push(s("text", { x: x + wide + 26, y: top + 61 + number * 26, "font-size": 11.5, class: "quiet" }, text)));
   } else {
-    inside.push(headSquares(ctx, stack, { x: x + 14, y: y + 56, width: width - 30, size: Math.max(9, Math.min(18, (width - 40) / stack.heads - 3)) }, env.head));
+    inside.push(headSquares(ctx, stack, { x: x + 14, y: top + 56, width: width - 30, size: Math.max(9, Math.min(18, (width - 40) / stack.heads - 3)) }, env.head));
   }
   const patch = sub === "cross" ? { kind: /** @type {const} */ ("cross") } : sub === "attention" ? { kind: name } : {};
   svg.append(
     box(
       {
-        x, y, width, height, colour: parts[sub], key: sub, title: ctx.t(sub), lines: [detail(env, sub)],
+        x, y, width, height, colour: parts[sub], key: sub, title, lines,
         label: `${ctx.t(sub)}. ${detail(env, sub)}. ${costText(ctx, cost)}. ${ctx.t("opens")}`, tip: costTip(ctx, cost),
         onOpen: () => env.open(sub === "ffn" ? "ffn" : "attention", name, patch),
       },
@@ -277,6 +282,9 @@ function drawConvolution(env, values, svg, { y, stream, left, inner, width }, st
   strip(vector(answer?.result), ctx.t("normOfX"), top + 27);
   return top + 46 + GAP + 4;
 }
+
+/** What a sublayer is, in lines that fit a box. @param {Env} env @param {Sublayer} sub @param {number} width */
+const detailLines = (env, sub, width) => wrapped(detail(env, sub), width - 20, 11.5);
 
 /**
  * @param {Env} env
@@ -350,10 +358,11 @@ function drawParallel(env, values, svg, { y, stream, left, inner }, strip) {
     next = normBox(env, values, svg, sublayers[0], { x: left, y, width: inner }, strip);
   }
   let bottom = next;
+  const rows = Math.max(...sublayers.map((sub) => detailLines(env, sub, each).length));
   sublayers.forEach((sub, number) => {
     const middle = xAt(number) + each / 2;
     svg.append(arrow(`M${middle},${next - GAP + 4} L${middle},${next - 3}`, colours.muted));
-    bottom = sublayerBox(env, values, svg, sub, { x: xAt(number), y: next, width: each, height: 148 }, strip);
+    bottom = sublayerBox(env, values, svg, sub, { x: xAt(number), y: next, width: each, height: 148 }, strip, rows);
   });
   const level = bottom + 2;
   sublayers.forEach((_, number) => {
