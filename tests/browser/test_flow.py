@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -142,6 +143,71 @@ def test_a_norm_of_queries_and_keys_is_named(visit: OpenPage) -> None:
 
 
 WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+Bars = dict[str, list[float]]
+
+
+def bars_of(page: Any, layer: int) -> Bars:
+    """The bars of a layer in the picture of the model: along and length, across and breadth."""
+    x, y = ("x", "width"), ("y", "height")
+    order = [*y, *x] if page.viewport_size == WIDE else [*x, *y]
+    bars = page.locator(f"[data-box^=stack-] [data-layer='{layer}'] [data-bar]").all()
+    return {bar.get_attribute("data-bar"): [float(bar.get_attribute(key)) for key in order] for bar in bars}
+
+
+@LONG
+@pytest.mark.parametrize(
+    ("name", "order"),
+    [
+        ("gpt2-GPT2LMHeadModel", [["norm-attention"], ["attention"], ["norm-ffn"], ["ffn"]]),
+        ("bert-BertForMaskedLM", [["attention"], ["norm-attention"], ["ffn"], ["norm-ffn"]]),
+        ("gpt-j-GPTJForCausalLM", [["norm-attention"], ["attention", "ffn"]]),
+        ("gpt-neox-GPTNeoXForCausalLM", [["norm-attention", "norm-ffn"], ["attention", "ffn"]]),
+    ],
+)
+def test_the_picture_of_the_model_shows_what_runs_at_once(visit: OpenPage, name: str, order: list[list[str]]) -> None:
+    folder = tiny(name)
+    for viewport in (WIDE, NARROW):
+        for layer in (0, 2):
+            bars = bars_of(visit(folder, "view=flow", viewport=viewport), layer)
+            assert set(bars) == {bar for row in order for bar in row}
+            end = 0.0
+            for row in order:
+                along, length, _, breadth = bars[row[0]]
+                assert along > end
+                assert length > 4
+                end = along + length
+                side = 0.0
+                for bar in row:  # side by side, all equally large
+                    assert (bars[bar][0], bars[bar][1], bars[bar][3]) == pytest.approx((along, length, breadth))
+                    assert bars[bar][2] > side
+                    side = bars[bar][2] + breadth
+            widths = [sum(bars[bar][3] for bar in row) + 2 * (len(row) - 1) for row in order]
+            assert widths == pytest.approx([widths[0]] * len(order))  # a shared norm lies above all that read it
+
+
+@pytest.mark.parametrize(
+    ("viewport", "lang", "words"), [(WIDE, "en", "4 key/value heads"), (NARROW, "zh", "4 个键/值头")]
+)
+def test_the_picture_of_the_model_shows_grouped_heads(
+    visit: OpenPage, viewport: dict[str, int], lang: str, words: str
+) -> None:
+    page = visit("stories", f"view=flow&lang={lang}", viewport=viewport)
+    stack = page.locator("[data-box=stack-decoder]")
+    assert words in stack.text_content()
+    assert words in stack.get_attribute("aria-label")
+    squares = stack.locator("[data-heads='8/4'] rect")
+    rows = squares.evaluate_all("all => all.map((one) => one.getAttribute('y'))")
+    assert [rows.count(level) for level in dict.fromkeys(rows)] == [8, 4]
+    mine, outer = stack.locator("[data-heads]").bounding_box(), stack.locator(".frame").bounding_box()
+    assert outer["x"] < mine["x"]
+    assert mine["x"] + mine["width"] < outer["x"] + outer["width"]
+
+
+def test_heads_with_keys_of_their_own_are_not_drawn_as_grouped(visit: OpenPage) -> None:
+    page = visit("en-zh", "view=flow")
+    assert page.locator("[data-box^=stack-]").count() == 2
+    assert page.locator("[data-heads]").count() == 0
+    assert "key/value" not in page.locator(".flow-picture").text_content()
 
 
 @LONG

@@ -4,6 +4,7 @@ import test from "node:test";
 import {
   around, blockOf, costOf, full, keyHead, layerCost, partsOf, pathTo, sharers, short, stepsOf, tokenOf, weightGroups,
 } from "../../glassformer/viewer/static/js/views/flow_parts.js";
+import { layerBars } from "../../glassformer/viewer/static/js/views/flow_model_parts.js";
 import { activationOf, erf } from "../../glassformer/viewer/static/js/mechanisms.js";
 import { emptyState } from "../../glassformer/viewer/static/js/state.js";
 
@@ -17,6 +18,15 @@ test("norms stand where the placement puts them", () => {
   assert.deepEqual(written({ ...STACK, placement: "post", cross: true }).slice(3, 6), ["sublayer cross", "add cross on the stream", "norm cross on the stream"]);
   assert.deepEqual(written({ ...STACK, placement: "parallel" }), ["norm attention", "sublayer attention", "sublayer ffn", "add ffn on the stream"]);
   assert.equal(written({ ...STACK, placement: "parallel_norms" }).filter((step) => step.startsWith("norm")).length, 2);
+});
+
+test("the bars of a layer: one after another, or side by side", () => {
+  const bars = (/** @type {any} */ more) => layerBars({ ...STACK, ...more }, 100, 26).map(({ kind, of, ...place }) => [kind === "norm" ? `norm ${of}` : of, ...Object.values(place)]);
+  assert.deepEqual(bars({}), [["norm attention", 0, 5, 0, 26], ["attention", 7, 42, 0, 26], ["norm ffn", 51, 5, 0, 26], ["ffn", 58, 42, 0, 26]]);
+  assert.deepEqual(bars({ placement: "post" }).map(([name, along]) => [name, along]), [["attention", 0], ["norm attention", 44], ["ffn", 51], ["norm ffn", 95]]);
+  assert.deepEqual(bars({ placement: "parallel" }), [["norm attention", 0, 5, 0, 26], ["attention", 7, 93, 0, 12], ["ffn", 7, 93, 14, 12]]);
+  assert.deepEqual(bars({ placement: "parallel_norms" }), [["norm attention", 0, 5, 0, 12], ["norm ffn", 0, 5, 14, 12], ["attention", 7, 93, 0, 12], ["ffn", 7, 93, 14, 12]]);
+  assert.deepEqual(bars({ placement: "post", cross: true }).map(([name]) => name), ["attention", "norm attention", "cross", "norm cross", "ffn", "norm ffn"]);
 });
 
 test("a convolution belongs to the first layer", () => {

@@ -3,13 +3,14 @@
 
 import { activationOf, normOf, schemeOf, windowOf } from "../../glassformer/viewer/static/js/mechanisms.js";
 import { headKind } from "../../glassformer/viewer/static/js/state.js";
+import { layerBars } from "../../glassformer/viewer/static/js/views/flow_model_parts.js";
 import { stepsOf } from "../../glassformer/viewer/static/js/views/flow_parts.js";
 import { VIEWS } from "../../glassformer/viewer/static/js/views/index.js";
 import { pairOf, sinusoidTerm } from "../../glassformer/viewer/static/js/views/positions_math.js";
 
 /** @type {Record<string, (kind: any) => unknown>} */
 const ANSWERS = {
-  placement: (kind) => stepsOf({ placement: kind, cross: true }).filter((step) => step.kind === "norm").length,
+  placement: (kind) => [stepsOf, layerBars].map((draw) => draw({ placement: kind, cross: true }, 90, 26).filter((part) => part.kind === "norm").length),
   norm: (kind) => normOf({ kind }).name,
   activation: (kind) => [-2, -0.5, 1].map(activationOf(kind).value),
   window: (kind) => windowOf({ windows: [kind] }, 0),

@@ -140,4 +140,5 @@ def test_a_layer_is_drawn_with_the_norms_that_it_has(answered: dict[str, Any]) -
         decoder = Transformer(encoder_decoder(stack(placement=placement))).decoder
         assert decoder is not None
         block: Any = decoder.blocks[0]
-        assert norms == sum(norm is not None for norm in (block.attention_norm, block.cross_norm, block.ffn_norm))
+        built = sum(norm is not None for norm in (block.attention_norm, block.cross_norm, block.ffn_norm))
+        assert norms == [built, built], f"{placement}: inside the layer, and in the picture of the model"

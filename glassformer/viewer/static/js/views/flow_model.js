@@ -4,12 +4,13 @@
 import { at, decode } from "../arrays.js";
 import { h, s } from "../dom.js";
 import { visibleText } from "../tokens.js";
+import { placementOf } from "../mechanisms.js";
 import { headKind } from "../state.js";
 import { arrow, box, costTable, costText, costTip, fitted, partColours, svgVector, textWidth, tint } from "./flow_draw.js";
 import { drawNarrow } from "./flow_model_narrow.js";
-import { embedLine, headLines, stackLine, words } from "./flow_model_parts.js";
+import { drawBars, embedLine, groupedHeads, headLines, layerBars, stackLine, stackLines, words } from "./flow_model_parts.js";
 import { mostProbable, readPrediction } from "./predict_read.js";
-import { around, costOf, full, LINED, softReach, stacksOf, stackName, sublayersOf, tokenOf, WHOLE } from "./flow_parts.js";
+import { around, costOf, full, LINED, softReach, stacksOf, stackName, tokenOf, WHOLE } from "./flow_parts.js";
 
 /** @typedef {import("./flow.js").Env} Env */
 /** @typedef {import("./flow_model_parts.js").Row} Row */
@@ -226,11 +227,19 @@ function costLines(env, path, x, bottom, width) {
 /** A line of small text above the bottom of a box. @param {string} text @param {number} x @param {number} bottom @param {number} width */
 const quietLine = (text, x, bottom, width) => s("text", { x: x + 12, y: bottom - 8, "font-size": 11, class: "quiet" }, fitted(text, width - 18, 11));
 
-/** Where the bars of the layers are in the box of a stack. @param {any} stack @param {{x: number, y: number, width: number, height: number}} place */
-function barsOf(stack, place) {
-  const inner = { x: place.x + 14, width: place.width - 28, y: place.y + 46, height: place.height - 90 };
-  const each = inner.width / stack.layers;
-  return { inner, each, bar: Math.min(26, each * 0.5) };
+/**
+ * Where the bars of the layers are in the box of a stack, below the lines about it.
+ * @param {Env} env
+ * @param {Row} row
+ * @param {{x: number, y: number, width: number, height: number}} place
+ */
+function barsOf(env, row, place) {
+  const lines = stackLines(env, row, place.width);
+  const top = 31 + 15 * lines.length;
+  const inner = { x: place.x + 14, width: place.width - 28, y: place.y + top, height: place.height - top - 44 };
+  const each = inner.width / row.stack.layers;
+  const { parallel } = placementOf(row.stack);
+  return { inner, each, bar: Math.min(parallel ? 40 : 26, each * (parallel ? 0.6 : 0.5)), lines };
 }
 
 /**
@@ -246,9 +255,10 @@ function barsOf(stack, place) {
 function crossLines(env, row, source, place, laneAt, x) {
   const colour = partColours(env.ctx).cross;
   const layer = Math.min(env.state.layer, row.stack.layers - 1);
-  const { inner, each, bar } = barsOf(row.stack, place);
-  const sublayers = sublayersOf(row.stack);
-  const end = { x: inner.x + layer * each + bar, y: inner.y + ((sublayers.indexOf("cross") + 0.5) * inner.height) / sublayers.length };
+  const { inner, each, bar } = barsOf(env, row, place);
+  const reader = layerBars(row.stack, inner.height, bar).find(({ kind, of }) => kind === "sublayer" && of === "cross");
+  if (!reader) throw new Error("a decoder without cross-attention reads nothing from an encoder");
+  const end = { x: inner.x + layer * each + reader.across + reader.breadth, y: inner.y + reader.along + reader.length / 2 };
   const turn = place.x + place.width + 12;
   const group = s("g", { class: "flow-cross", "data-layer": layer, "aria-hidden": "true" });
   row.cross?.[layer]?.forEach((weight, key) => {
@@ -362,16 +372,15 @@ function stackBox(env, row, place, laneAt) {
   const colours = ctx.colours();
   const parts = partColours(ctx);
   const { stack } = row;
-  const { inner, each, bar } = barsOf(stack, place);
-  const sublayers = sublayersOf(stack);
+  const { inner, each, bar, lines } = barsOf(env, row, place);
   /** @type {Element[]} */
   const drawn = [];
   for (let layer = 0; layer < stack.layers; layer++) {
     const left = inner.x + layer * each;
-    const lines = row.weights?.[layer];
-    if (lines && each > 16) {
+    const weights = row.weights?.[layer];
+    if (weights && each > 16) {
       const start = layer ? left - (each - bar) : place.x;
-      lines.forEach((weight, key) => {
+      weights.forEach((weight, key) => {
         if (weight < 0.02 || key < row.shown.first || key >= row.shown.last) return;
         const [y1, y2] = [laneAt(key), laneAt(row.token)];
         const middle = (start + left) / 2;
@@ -383,28 +392,21 @@ function stackBox(env, row, place, laneAt) {
         );
       });
     }
-    const tall = inner.height / sublayers.length;
-    sublayers.forEach((sub, number) => {
-      drawn.push(
-        s("rect", {
-          x: left, y: inner.y + number * tall, width: bar, height: tall - 2, rx: 3, fill: tint(parts[sub], 0.55), stroke: parts[sub],
-          "aria-hidden": "true",
-        }),
-      );
-    });
+    drawn.push(drawBars(env, stack, layer, { x: left, y: inner.y, width: bar, height: inner.height }, true));
     if (each > 22) {
       drawn.push(s("text", { x: left + bar / 2, y: inner.y + inner.height + 13, "text-anchor": "middle", "font-size": 10.5, class: "quiet" }, String(layer)));
     }
   }
-  const lines = [stackLine(env, row)];
+  const title = `${ctx.t(row.name)} · ${ctx.t("layersOf", { n: stack.layers })}`;
   const cost = costOf(env.costs, row.name);
   return box(
     {
-      ...place, colour: parts.attention, key: `stack-${row.name}`, title: `${ctx.t(row.name)} · ${ctx.t("layersOf", { n: stack.layers })}`, lines,
-      label: `${ctx.t(row.name)}, ${ctx.t("layersOf", { n: stack.layers })}. ${costText(ctx, cost)}. ${ctx.t("opens")}`,
+      ...place, colour: parts.attention, key: `stack-${row.name}`, title, lines,
+      label: `${title}. ${stackLine(env, row)}. ${costText(ctx, cost)}. ${ctx.t("opens")}`,
       tip: costTip(ctx, cost), onOpen: () => env.open("stack", row.name),
     },
     drawn,
+    groupedHeads(env, row, place, title),
     costLines(env, row.name, place.x, place.y + place.height, place.width),
     s("rect", { x: place.x, y: laneAt(row.token) - 1.5, width: place.width, height: 3, fill: tint(colours.heads[0], 0.35), "aria-hidden": "true" }),
   );

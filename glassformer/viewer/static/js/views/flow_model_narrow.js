@@ -3,9 +3,10 @@
 
 import { s } from "../dom.js";
 import { headKind } from "../state.js";
-import { arrow, box, costText, fitted, partColours, tint } from "./flow_draw.js";
-import { embedLine, headLines, stackLine, words } from "./flow_model_parts.js";
-import { costOf, sublayersOf } from "./flow_parts.js";
+import { placementOf } from "../mechanisms.js";
+import { arrow, box, costText, fitted, partColours } from "./flow_draw.js";
+import { drawBars, embedLine, groupedHeads, headLines, stackLine, stackLines, words } from "./flow_model_parts.js";
+import { costOf } from "./flow_parts.js";
 
 /** @typedef {import("./flow.js").Env} Env */
 /** @typedef {import("./flow_model_parts.js").Row} Row */
@@ -40,8 +41,8 @@ export function drawNarrow(env, rows, predicted) {
       arrow(`M${middle},${y + 62} L${middle},${y + 82}`, colours.accent, 3),
     );
     y += 86;
-    svg.append(narrowStack(env, row, y, width));
-    const high = 68 + row.stack.layers * 12;
+    const { element, high } = narrowStack(env, row, y, width);
+    svg.append(element);
     svg.append(arrow(`M${middle},${y + high} L${middle},${y + high + 20}`, isLast ? colours.accent : parts.cross, 3));
     if (!isLast) {
       svg.append(s("text", { x: middle + 12, y: y + high + 15, "font-size": 11.5, class: "quiet" }, ctx.t("memoryArrow")));
@@ -73,30 +74,22 @@ export function drawNarrow(env, rows, predicted) {
  */
 function narrowStack(env, row, y, width) {
   const { ctx } = env;
-  const parts = partColours(ctx);
-  const sublayers = sublayersOf(row.stack);
-  const inner = width - 28;
-  /** @type {Element[]} */
-  const bars = [];
-  for (let layer = 0; layer < row.stack.layers; layer++) {
-    sublayers.forEach((sub, number) => {
-      const wide = inner / sublayers.length;
-      bars.push(
-        s("rect", {
-          x: 14 + number * wide, y: y + 58 + layer * 12, width: wide - 3, height: 8, rx: 2, fill: tint(parts[sub], 0.55), stroke: parts[sub],
-          "aria-hidden": "true",
-        }),
-      );
-    });
-  }
-  return box(
+  const { layers } = row.stack;
+  const lines = stackLines(env, row, width - 4);
+  const title = `${ctx.t(row.name)} · ${ctx.t("layersOf", { n: layers })}`;
+  const top = y + 43 + 15 * lines.length;
+  const [bar, pitch] = placementOf(row.stack).parallel ? [17, 24] : [8, 12];
+  const high = top + layers * pitch + 10 - y;
+  const bars = Array.from({ length: layers }, (_, layer) => drawBars(env, row.stack, layer, { x: 14, y: top + layer * pitch, width: width - 31, height: bar }, false));
+  const element = box(
     {
-      x: 2, y, width: width - 4, height: 68 + row.stack.layers * 12, colour: parts.attention, key: `stack-${row.name}`,
-      title: `${ctx.t(row.name)} · ${ctx.t("layersOf", { n: row.stack.layers })}`,
-      lines: [stackLine(env, row), costText(ctx, costOf(env.costs, row.name))],
-      label: `${ctx.t(row.name)}, ${ctx.t("layersOf", { n: row.stack.layers })}. ${ctx.t("opens")}`,
+      x: 2, y, width: width - 4, height: high, colour: partColours(ctx).attention, key: `stack-${row.name}`, title,
+      lines: [...lines, costText(ctx, costOf(env.costs, row.name))],
+      label: `${title}. ${stackLine(env, row)}. ${ctx.t("opens")}`,
       onOpen: () => env.open("stack", row.name),
     },
     bars,
+    groupedHeads(env, row, { x: 2, y, width: width - 4 }, title),
   );
+  return { element, high };
 }

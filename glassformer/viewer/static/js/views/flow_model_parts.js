@@ -4,11 +4,12 @@
 import { percent } from "../arrays.js";
 import { s } from "../dom.js";
 import { headKind, lmOf } from "../state.js";
-import { fitted } from "./flow_draw.js";
-import { full } from "./flow_parts.js";
+import { fitted, headSquares, partColours, textWidth, tint, wrapped } from "./flow_draw.js";
+import { full, stepsOf } from "./flow_parts.js";
 
 /** @typedef {import("./flow.js").Env} Env */
 /** @typedef {import("./flow_parts.js").StackName} StackName */
+/** @typedef {import("./flow_parts.js").Sublayer} Sublayer */
 
 /**
  * What is drawn of one stack.
@@ -48,8 +49,88 @@ export function headLines(env) {
 export function stackLine(env, row) {
   const { ctx } = env;
   const words = [ctx.t(`placement.${row.stack.placement}`), ctx.t("headsOf", { heads: row.stack.heads, size: row.stack.head_dim })];
+  if (row.stack.kv_heads !== row.stack.heads) words.push(ctx.t("keyHeads", { n: row.stack.kv_heads }));
   if (row.stack.unique_layers < row.stack.layers) words.push(ctx.t("sharedShort"));
   return words.join(" · ");
+}
+
+/**
+ * The line about a stack, in lines that fit its box.
+ * @param {Env} env
+ * @param {Row} row
+ * @param {number} width of the box
+ */
+export const stackLines = (env, row, width) => wrapped(stackLine(env, row), width - 20, 11.5, 2);
+
+const NORM = 5; // length of a norm's bar
+const BETWEEN = 2; // pixels between two bars
+
+/**
+ * A bar of a layer: what comes later lies further along, and what runs at the same time lies side by side across.
+ * @typedef {object} Bar
+ * @property {"norm" | "sublayer"} kind
+ * @property {Sublayer} of the sublayer that it belongs to
+ * @property {number} along
+ * @property {number} length
+ * @property {number} across
+ * @property {number} breadth
+ */
+
+/**
+ * The norms and sublayers of a layer as bars in a rectangle.
+ * @param {any} stack
+ * @param {number} length
+ * @param {number} breadth
+ * @returns {Bar[]}
+ */
+export function layerBars(stack, length, breadth) {
+  const steps = stepsOf(stack).filter((step) => step.kind !== "add");
+  /** @type {import("./flow_parts.js").Step[][]} steps that run at the same time */
+  const rows = steps[0].parallel ? ["norm", "sublayer"].map((kind) => steps.filter((step) => step.kind === kind)) : steps.map((step) => [step]);
+  const norms = rows.filter(([step]) => step.kind === "norm").length;
+  const each = (length - norms * NORM - (rows.length - 1) * BETWEEN) / (rows.length - norms);
+  let along = 0;
+  return rows.flatMap((row) => {
+    const long = row[0].kind === "norm" ? NORM : each;
+    const wide = (breadth - (row.length - 1) * BETWEEN) / row.length;
+    const bars = row.map(({ kind, of }, number) => ({ kind: /** @type {Bar["kind"]} */ (kind), of, along, length: long, across: number * (wide + BETWEEN), breadth: wide }));
+    along += long + BETWEEN;
+    return bars;
+  });
+}
+
+/**
+ * A layer as bars.
+ * @param {Env} env
+ * @param {any} stack
+ * @param {number} layer
+ * @param {{x: number, y: number, width: number, height: number}} place
+ * @param {boolean} down whether the layer runs from top to bottom, not from left to right
+ */
+export function drawBars(env, stack, layer, { x, y, width, height }, down) {
+  const parts = partColours(env.ctx);
+  const bars = layerBars(stack, down ? height : width, down ? width : height).map(({ kind, of, along, length, across, breadth }) => {
+    const colour = parts[kind === "norm" ? "norm" : of];
+    const size = down ? { x: x + across, y: y + along, width: breadth, height: length } : { x: x + along, y: y + across, width: length, height: breadth };
+    return s("rect", { ...size, rx: kind === "norm" ? 1.5 : 3, fill: tint(colour, 0.55), stroke: colour, "data-bar": kind === "norm" ? `norm-${of}` : of });
+  });
+  return s("g", { "aria-hidden": "true", "data-layer": layer }, ...bars);
+}
+
+/**
+ * Query heads above the key heads that they share, beside the title of a stack; nothing where each has its own.
+ * @param {Env} env
+ * @param {Row} row
+ * @param {{x: number, y: number, width: number}} place of the stack
+ * @param {string} title
+ */
+export function groupedHeads(env, { stack }, { x, y, width }, title) {
+  const most = width - textWidth(title, 13.5, 600) - 56;
+  if (stack.kv_heads === stack.heads || most < 48) return null;
+  const wide = Math.min(most, stack.heads * 10);
+  const group = headSquares(env.ctx, stack, { x: x + width - 12 - wide, y: y + 5, width: wide, size: 7 }, null);
+  group.setAttribute("data-heads", `${stack.heads}/${stack.kv_heads}`);
+  return group;
 }
 
 /**
