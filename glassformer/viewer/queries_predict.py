@@ -81,12 +81,12 @@ def _following(sequences: Sequences) -> list[int | None]:
 
 
 def _position(subject: Subject, sequences: Sequences, wanted: int | None) -> int:
-    ids = sequences.last
-    if wanted is not None and wanted >= 0:
-        if wanted >= len(ids):
-            raise QueryError(f"position must be from 0 to {len(ids) - 1}, or null; got {wanted}.")
-        return wanted
-    return first_position(subject, sequences)
+    if wanted is None or wanted == -1:
+        return first_position(subject, sequences)
+    last = len(sequences.last) - 1
+    if not 0 <= wanted <= last:
+        raise QueryError(f"position must be from 0 to {last}, or -1 or null; got {wanted}.")
+    return wanted
 
 
 def first_position(subject: Subject, sequences: Sequences) -> int:

@@ -48,6 +48,16 @@ def test_predictions_are_the_models_logits(name: str) -> None:
     assert (first["position"], first["family"]) == (chosen, "mask" if name == "mlm-en" else "next")
 
 
+@pytest.mark.parametrize("query", ["predict", "lens"])
+def test_a_position_is_one_of_the_text(query: str) -> None:
+    subject = shipped("stories")
+    last = len(subject.sequences(Input(TEXT["stories"])).decoder or ()) - 1
+    assert {ask(subject, query, position=position)["position"] for position in (-1, last)} == {last}
+    for position in (-2, -(10**9), last + 1, 10**30):
+        with pytest.raises(QueryError, match=f"position must be from 0 to {last}, or -1 or null; got {position}"):
+            ask(subject, query, position=position)
+
+
 def test_tokens_that_are_part_of_a_character_are_marked() -> None:
     subject = shipped("en-zh")
     marked = {word["id"]: word["fragment"] for word in ask(subject, "predict")["top"]}
