@@ -1,9 +1,11 @@
 """The frame around the views: the texts, the navigation, the address, language and theme."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tests.browser.conftest import Served, open_in
 from tests.browser.tools import OpenPage, settle, state, type_text
 
 MODELS = ("stories", "en-zh", "mlm-en", "ner-en")
@@ -129,6 +131,24 @@ def test_the_address_of_another_model_shows_all_its_heads(open_page: OpenPage) -
         assert page.locator(".swatch").count() == heads
         assert page.locator(".swatch[aria-pressed=true]").count() == heads
         assert "heads" not in state(page)
+
+
+@pytest.mark.slow
+def test_a_corrected_address_leaves_no_error(browser: Any, served: Callable[..., Served]) -> None:
+    """In a browser context of its own: the refused query is an error in the console."""
+    opened = open_in(browser, served("stories"), "view=heads", {})
+    page, line = opened.page, opened.page.locator(".error-text")
+    for reload, shown in ((False, line), (True, page.locator("#app > .error"))):
+        page.evaluate("location.hash = 'view=heads&model=9'")
+        if reload:
+            page.reload()
+        shown.get_by_text("there is no model 9").wait_for()
+        page.evaluate("location.hash = 'view=heads&model=0'")
+        page.wait_for_selector("main > *")
+        settle(page)
+        assert not page.locator(".error").is_visible()
+        assert page.locator(".swatch").count() == 8
+    opened.close()
 
 
 @pytest.mark.slow

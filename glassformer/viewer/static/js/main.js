@@ -342,6 +342,18 @@ async function open(index, wanted) {
   }
 }
 
+/**
+ * Show the first model, or why there is none: the frame needs one.
+ * @param {number} index
+ * @param {Partial<State>} wanted
+ */
+function start(index, wanted) {
+  open(index, wanted).catch((error) => {
+    const reason = explained(error, translator(lang, PAGE));
+    fill(app, h("p", { class: "error", role: "alert" }, translator(lang, PAGE)("error.start", { reason })));
+  });
+}
+
 /** @param {KeyboardEvent} event */
 function onKey(event) {
   const target = /** @type {HTMLElement} */ (event.target);
@@ -377,13 +389,12 @@ addEventListener("keydown", onKey);
 addEventListener("hashchange", () => {
   const wanted = { lang: preferred(navigator.languages ?? []), ...fromAddress() };
   const index = wanted.model ?? 0;
-  if (index !== store.get().model) void open(index, wanted); // its own heads, layers and text
+  failures.remove("page model"); // that of the address before
+  if (models.length && !model) start(index, wanted);
+  else if (index !== store.get().model) void open(index, wanted); // its own heads, layers and text
   else store.set(normalise({ ...baseState(model, viewFor(undefined)), ...wanted, model: index }, model));
 });
 onSystemTheme(() => mount());
 store.subscribe(onChange);
 busy(0);
-open(asked.model ?? 0, asked).catch((error) => {
-  const reason = explained(error, translator(lang, PAGE));
-  fill(app, h("p", { class: "error", role: "alert" }, translator(lang, PAGE)("error.start", { reason })));
-});
+start(asked.model ?? 0, asked);
