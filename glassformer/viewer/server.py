@@ -352,7 +352,7 @@ def make_server(app: Guard) -> "uvicorn.Server":
             ws="none",
             lifespan="off",
             log_config=None,  # uvicorn's own would close every log handler of the program, and absl's close stderr
-            log_level="warning",
+            log_level="error",  # warnings are about requests, such as advice to install a library for websockets
             access_log=False,
             server_header=False,
             proxy_headers=False,

@@ -497,6 +497,25 @@ def test_log_handlers_of_the_program_stay_open(app: Guard) -> None:
     logging.getLogger("uvicorn.error").warning("still there")
 
 
+def test_requests_print_nothing(app: Guard) -> None:
+    heard = io.StringIO()
+    handler = logging.StreamHandler(heard)
+    logging.getLogger("uvicorn").addHandler(handler)
+    try:
+        with running(app) as address:
+            upgrade = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
+            assert (
+                httpx.get(address, headers={**upgrade, "sec-websocket-key": "AAAAAAAAAAAAAAAAAAAAAA=="}).status_code
+                == 200
+            )
+            with socket.create_connection(("127.0.0.1", int(address.split(":")[2].split("/")[0]))) as wrong:
+                wrong.sendall(b"no request\r\n\r\n")
+                assert b"400" in wrong.recv(100)
+    finally:
+        logging.getLogger("uvicorn").removeHandler(handler)
+    assert heard.getvalue() == ""
+
+
 def test_localhost_is_both_addresses() -> None:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
