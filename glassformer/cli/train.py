@@ -225,7 +225,7 @@ def _run(recipe: "Recipe", run: RunOptions, printing: PrintOptions, logging: Log
 
 def _stopped(session: "Session", stopped: BaseException, folder: Path) -> str:
     """Return what an interrupted run leaves, a model or a checkpoint, and the command that resumes it."""
-    from glassformer.training.run_state import needs_base
+    from glassformer.training.checkpoint_contents import needs_base
     from glassformer.training.session import MODEL, StoppedError
 
     resume = f"Resume with: glassformer train --out {folder} --resume"

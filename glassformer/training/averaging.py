@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from glassformer.config import to_dict
 from glassformer.config.checks import check_probability
 from glassformer.models.transformer import unwrapped
-from glassformer.training.checkpoint import CheckpointError, check
+from glassformer.training.checkpoint_contents import differences
+from glassformer.training.checkpoint_folders import CheckpointError, check
 from glassformer.training.optim import parameter_names
-from glassformer.training.run_state import differences
 from glassformer.weights.files import some
 from glassformer.weights.source import ModelSource, open_source
 

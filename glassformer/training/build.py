@@ -26,11 +26,11 @@ from glassformer.training.adapters import adapter_state
 from glassformer.training.block_calls import checkpoint_blocks, compile_model, missing_compiler
 from glassformer.training.build_model import StartModel, make_facts, make_model, make_tokenizer, start_model
 from glassformer.training.capture import RECOMPUTE_OBSTACLE, check_capture, obstacles, reasons_to_synchronise
-from glassformer.training.checkpoint import CheckpointError, check
+from glassformer.training.checkpoint_contents import compare, fingerprint_of, needs_base
+from glassformer.training.checkpoint_folders import CheckpointError, check
 from glassformer.training.loop import Precision, Settings, Trainer
 from glassformer.training.optim import adamw, muon_and_adamw
 from glassformer.training.parallel import all_gather, on_rank_zero, rank_zero_first
-from glassformer.training.run_state import compare, fingerprint_of, needs_base
 from glassformer.training.schedules import Schedule, schedule
 from glassformer.weights.files import WeightsError
 from glassformer.weights.fingerprint import fingerprint

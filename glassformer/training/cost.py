@@ -33,12 +33,12 @@ from glassformer.recipes.files import unused_sizes
 from glassformer.training.block_calls import missing_compiler
 from glassformer.training.build import Run, batch_plan
 from glassformer.training.capture import recording
+from glassformer.training.checkpoint_contents import random_state, restore_random
 from glassformer.training.logging.progress import as_time
 from glassformer.training.logging.throughput import current_memory, memory_limit, peak_memory
 from glassformer.training.loop import DTYPES, Precision, TrainModule, evaluate
 from glassformer.training.malloc import MALLOC_AHEAD
 from glassformer.training.parallel import Process, all_gather
-from glassformer.training.run_state import random_state, restore_random
 from glassformer.training.threads import MIN_STEPS, choose_threads
 
 PLANNED_BATCHES = 200  # of the first epoch; memory is counted for the largest of them

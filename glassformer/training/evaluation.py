@@ -29,10 +29,10 @@ from glassformer.recipes.rows import Records, read_part
 from glassformer.training.adapters import adapted, merged
 from glassformer.training.averaging import MovingAverage
 from glassformer.training.build import Run, batch_plan
+from glassformer.training.checkpoint_contents import random_state, restore_random
 from glassformer.training.logging.sinks import read_log
 from glassformer.training.loop import evaluate
 from glassformer.training.parallel import Process, all_gather, gathered_weights, own_batches
-from glassformer.training.run_state import random_state, restore_random
 from glassformer.weights.lineage import head_kind
 
 DRY_RUN_ROWS = 2  # rows on which everything is tried before a run begins

@@ -36,7 +36,8 @@ from glassformer.recipes.recipe import Recipe
 from glassformer.training.adapters import merged_with, save_adapters
 from glassformer.training.averaging import MovingAverage, load_average
 from glassformer.training.build import Run, build_run, fast_precision
-from glassformer.training.checkpoint import CheckpointError, Checkpoints, FolderLock, step_of
+from glassformer.training.checkpoint_contents import needs_base, read_run, write_model, write_run
+from glassformer.training.checkpoint_folders import CheckpointError, Checkpoints, FolderLock, step_of
 from glassformer.training.cost import add_times, estimate_memory, fastest_threads
 from glassformer.training.evaluation import Evaluator, evaluation_note
 from glassformer.training.logging.curve import draw_curve
@@ -45,7 +46,6 @@ from glassformer.training.logging.sinks import RunLog
 from glassformer.training.logging.throughput import utilisation_of
 from glassformer.training.loop import StepReport
 from glassformer.training.parallel import Process, all_gather, on_rank_zero
-from glassformer.training.run_state import needs_base, read_run, write_model, write_run
 from glassformer.training.stopping import EarlyStopping, StopSignals
 from glassformer.training.threads import computing_with, start_threads
 from glassformer.weights.reader import ConfigError

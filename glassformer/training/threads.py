@@ -18,8 +18,8 @@ from pathlib import Path
 
 import torch
 
+from glassformer.training.checkpoint_contents import saved_threads
 from glassformer.training.parallel import Process
-from glassformer.training.run_state import saved_threads
 
 VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # by which a user sets the number, as torch reads them
 CONTROL_GROUP = Path("/sys/fs/cgroup")

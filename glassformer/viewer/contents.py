@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.hub import Loaded
-from glassformer.training.checkpoint import step_of
+from glassformer.training.checkpoint_folders import step_of
 from glassformer.viewer.subject import Subject
 
 RUNS = 16  # run folders inside one folder, the newest ones

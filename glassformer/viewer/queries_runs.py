@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from glassformer.training.checkpoint import Checkpoints, step_of
+from glassformer.training.checkpoint_folders import Checkpoints, step_of
 from glassformer.training.compare import RunSummary, differing_keys, read_run_summary
 from glassformer.training.logging.curve import Point, thin
 from glassformer.viewer.contents import Contents

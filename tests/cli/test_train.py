@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 
 import glassformer
 from glassformer.cli.main import app
-from glassformer.training.checkpoint import Checkpoints, check
+from glassformer.training.checkpoint_folders import Checkpoints, check
 from glassformer.training.logging.progress import Monitor
 from glassformer.training.logging.sinks import read_log
 from glassformer.training.loop import StepReport

@@ -15,11 +15,11 @@ import torch
 from glassformer.models.transformer import Transformer
 from glassformer.objectives.base import Batch
 from glassformer.objectives.causal_lm import NextToken
-from glassformer.training.checkpoint import Checkpoints
+from glassformer.training.checkpoint_contents import read_run, write_run
+from glassformer.training.checkpoint_folders import Checkpoints
 from glassformer.training.logging.sinks import RunLog
 from glassformer.training.loop import Settings, Trainer
 from glassformer.training.optim import muon_and_adamw
-from glassformer.training.run_state import read_run, write_run
 from tests.configs import CONFIGS
 
 STEPS = 24

@@ -20,9 +20,10 @@ from glassformer.objectives.masked_lm import MaskedLM
 from glassformer.objectives.masking import Masking, MaskVocabulary
 from glassformer.objectives.replaced_tokens import GeneratorAndDiscriminator, ReplacedTokens
 from glassformer.objectives.seq2seq import SequenceToSequence, SourceTarget
-from glassformer.training import parallel, run_state
+from glassformer.training import checkpoint_contents, parallel
 from glassformer.training.block_calls import checkpoint_blocks, compile_model
-from glassformer.training.checkpoint import Checkpoints
+from glassformer.training.checkpoint_contents import read_run, write_run
+from glassformer.training.checkpoint_folders import Checkpoints
 from glassformer.training.loop import Settings, Trainer, evaluate
 from glassformer.training.optim import adamw, muon_and_adamw, parameter_names
 from glassformer.training.parallel import (
@@ -34,7 +35,6 @@ from glassformer.training.parallel import (
     rank_zero_first,
     shard_like,
 )
-from glassformer.training.run_state import read_run, write_run
 from glassformer.training.schedules import schedule
 from tests.configs import CONFIGS
 
@@ -224,7 +224,7 @@ def die_while_writing(process: Process, plan: Plan, folder: Path, victim: int, n
     trainer, kept = made(process, plan), Checkpoints(folder)
     trainer.advance()
     kept.write(1, lambda path: write_run(path, trainer, FINGERPRINT))
-    real, left = run_state.write_weights, number
+    real, left = checkpoint_contents.write_weights, number
 
     def mortal(*inputs: Any, **named: Any) -> Any:
         nonlocal left
@@ -234,7 +234,7 @@ def die_while_writing(process: Process, plan: Plan, folder: Path, victim: int, n
         return real(*inputs, **named)
 
     if process.rank == victim == 0:
-        run_state.write_weights = mortal
+        checkpoint_contents.write_weights = mortal
     trainer.advance()
     if process.rank == victim != 0:
         os._exit(9)
@@ -251,7 +251,7 @@ def full_disk(process: Process, plan: Plan, folder: Path) -> str:
     def no_room(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    run_state.write_weights = no_room  # type: ignore[assignment]
+    checkpoint_contents.write_weights = no_room  # type: ignore[assignment]
     trainer.advance()
     try:
         kept.write(2, lambda path: write_run(path, trainer, FINGERPRINT))

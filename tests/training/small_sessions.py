@@ -8,7 +8,7 @@ import torch
 from glassformer.recipes.files import read_recipe
 from glassformer.recipes.recipe import Recipe
 from glassformer.training import parallel
-from glassformer.training.checkpoint import CheckpointError
+from glassformer.training.checkpoint_folders import CheckpointError
 from glassformer.training.logging.progress import Monitor
 from glassformer.training.logging.sinks import read_log
 from glassformer.training.session import Outcome, Session

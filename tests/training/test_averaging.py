@@ -13,7 +13,7 @@ from torch import nn
 from glassformer import hub
 from glassformer.models.transformer import Transformer
 from glassformer.training.averaging import MovingAverage, average_checkpoints, load_average
-from glassformer.training.checkpoint import CheckpointError, Checkpoints
+from glassformer.training.checkpoint_folders import CheckpointError, Checkpoints
 from glassformer.training.optim import parameter_names
 from glassformer.weights.files import WeightsError
 from glassformer.weights.saving import write_weights

@@ -6,7 +6,7 @@ import pytest
 
 from glassformer.data.token_files import write_tokens
 from glassformer.recipes.recipe import Recipe
-from glassformer.training.checkpoint import CheckpointError, Checkpoints
+from glassformer.training.checkpoint_folders import CheckpointError, Checkpoints
 from glassformer.training.logging.curve import draw_curve
 from glassformer.training.logging.sinks import RunLog
 from glassformer.weights.saving import write_text

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from glassformer import Transformer
+from glassformer.training.checkpoint_contents import random_state, restore_random
 from glassformer.training.optim import (
     Muon,
     adamw,
@@ -22,7 +23,6 @@ from glassformer.training.optim import (
     restore_optimizer,
     trained,
 )
-from glassformer.training.run_state import random_state, restore_random
 from glassformer.training.schedules import SCHEDULES, schedule
 from tests.configs import CONFIGS, built
 

@@ -11,8 +11,8 @@ import torch
 
 import glassformer
 from glassformer.training import parallel
-from glassformer.training.checkpoint import CheckpointError, Checkpoints, check, step_of
-from glassformer.training.run_state import read_run, write_run
+from glassformer.training.checkpoint_contents import read_run, write_run
+from glassformer.training.checkpoint_folders import CheckpointError, Checkpoints, check, step_of
 from tests.helpers import some_at_once
 from tests.training import parallel_runs as runs
 from tests.training.parallel_runs import ALONE, FINGERPRINT, Plan, RunRecord

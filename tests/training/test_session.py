@@ -13,7 +13,7 @@ from glassformer.config import Rotary
 from glassformer.objectives.causal_lm import ControlledJob
 from glassformer.recipes.files import read_recipe, recipe_names
 from glassformer.training import build
-from glassformer.training.checkpoint import CheckpointError
+from glassformer.training.checkpoint_folders import CheckpointError
 from glassformer.training.logging.progress import Monitor
 from glassformer.training.logging.sinks import RunLog, read_log
 from glassformer.training.session import Session, StoppedError

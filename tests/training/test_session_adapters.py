@@ -11,7 +11,7 @@ import glassformer
 from glassformer.recipes.recipe import Recipe
 from glassformer.training import build
 from glassformer.training.adapters import adapter_state, load_adapters, merge, merged, merged_with
-from glassformer.training.checkpoint import CheckpointError, Checkpoints, check
+from glassformer.training.checkpoint_folders import CheckpointError, Checkpoints, check
 from glassformer.training.logging.progress import Monitor
 from glassformer.training.session import Session
 from glassformer.weights.files import open_weights

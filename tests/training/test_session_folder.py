@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from glassformer.recipes.files import read_recipe
-from glassformer.training.checkpoint import CheckpointError, FolderLock
+from glassformer.training.checkpoint_folders import CheckpointError, FolderLock
 from glassformer.training.logging.progress import Monitor
 from glassformer.training.session import Session
 from tests.training.small_sessions import HERE, assert_refused, content, small, trained
@@ -96,7 +96,7 @@ def test_what_another_start_has_left_is_not_taken_for_ones_own(model: Path, tmp_
 HOLDS = """
 import sys
 from pathlib import Path
-from glassformer.training.checkpoint import FolderLock
+from glassformer.training.checkpoint_folders import FolderLock
 lock = FolderLock(Path(sys.argv[1]))
 lock.take()
 print("held", flush=True)

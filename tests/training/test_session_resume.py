@@ -11,7 +11,7 @@ import torch
 from glassformer import hub
 from glassformer.recipes.recipe import Recipe
 from glassformer.training import build, build_model, session
-from glassformer.training.checkpoint import CheckpointError
+from glassformer.training.checkpoint_folders import CheckpointError
 from glassformer.training.logging.progress import Monitor
 from glassformer.training.logging.sinks import read_log
 from glassformer.training.session import Session

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.training import checkpoint
-from glassformer.training.checkpoint import MANIFEST, CheckpointError, Checkpoints, check, step_of
+from glassformer.training import checkpoint_folders
+from glassformer.training.checkpoint_folders import MANIFEST, CheckpointError, Checkpoints, check, step_of
 
 
 def filled(text: str) -> Callable[[Path], None]:
@@ -80,9 +80,9 @@ def dies_at(number: int, work: Callable[[], object]) -> bool:
 
             return touch
 
-        checkpoint.sync = mortal(checkpoint.sync)  # type: ignore[assignment]
-        checkpoint.os.replace = mortal(os.replace)  # type: ignore[assignment]
-        checkpoint.shutil.rmtree = mortal(shutil.rmtree)  # type: ignore[assignment]
+        checkpoint_folders.sync = mortal(checkpoint_folders.sync)  # type: ignore[assignment]
+        checkpoint_folders.os.replace = mortal(os.replace)  # type: ignore[assignment]
+        checkpoint_folders.shutil.rmtree = mortal(shutil.rmtree)  # type: ignore[assignment]
         Path.write_text = mortal(Path.write_text)  # type: ignore[assignment, method-assign]
         Path.unlink = mortal(Path.unlink)  # type: ignore[assignment, method-assign]
         try:

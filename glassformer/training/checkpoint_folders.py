@@ -1,6 +1,6 @@
 """Checkpoint folders: written atomically, verified when read, old ones kept until the new one is complete.
 
-What they contain is written and read by ``run_state``.
+What they contain is written and read by ``checkpoint_contents``.
 
 A checkpoint is a folder ``step-00000100``. Its files are written to a hidden folder beside it first; then comes
 ``manifest.json`` with the size and SHA-256 of every file and whether it is the best so far, everything is flushed to

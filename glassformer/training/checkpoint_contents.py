@@ -1,6 +1,6 @@
 """What a checkpoint contains, written and read: the model, as ``glassformer.load`` opens it, and in ``run/`` the rest.
 
-``write_run`` writes all that a run needs to resume, ``read_run`` restores it; ``checkpoint`` manages the folders.
+``write_run`` writes all that a run needs to resume, ``read_run`` restores it; the folders: ``checkpoint_folders``.
 
 The *fingerprint* of a run, settings and hashes that tell whether its data, recipe and model are still the same, is
 saved under the key ``identity``. Resuming a run whose fingerprint has changed is an error that shows the difference. (A
@@ -31,7 +31,7 @@ from glassformer.config.checks import Setting
 from glassformer.models.transformer import Transformer, unwrapped
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.training.adapters import adapter_state
-from glassformer.training.checkpoint import CheckpointError, check
+from glassformer.training.checkpoint_folders import CheckpointError, check
 from glassformer.training.loop import Trainer
 from glassformer.training.optim import optimizer_state, restore_optimizer
 from glassformer.training.parallel import (

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import glassformer
-from glassformer.training.checkpoint import CheckpointError, Checkpoints, check
+from glassformer.training.checkpoint_contents import Stateful, differences, read_run, write_run
+from glassformer.training.checkpoint_folders import CheckpointError, Checkpoints, check
 from glassformer.training.logging.sinks import RunLog, read_log
-from glassformer.training.run_state import Stateful, differences, read_run, write_run
 from tests.forked import Forked
 from tests.helpers import types_unchecked
 from tests.training.a_run import FINGERPRINT, STEPS, made, run
