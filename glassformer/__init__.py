@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from glassformer.nn.feedforward import SwiGLU as SwiGLU
     from glassformer.nn.feedforward import gelu as gelu
     from glassformer.nn.feedforward import silu as silu
+    from glassformer.nn.input_positions import LearnedPositionalEmbedding as LearnedPositionalEmbedding
+    from glassformer.nn.input_positions import SinusoidalPositionalEncoding as SinusoidalPositionalEncoding
     from glassformer.nn.layers import AttentionHead as AttentionHead
     from glassformer.nn.layers import CausalMultiHeadSelfAttention as CausalMultiHeadSelfAttention
     from glassformer.nn.layers import DecoderLayer as DecoderLayer
@@ -43,8 +45,6 @@ if TYPE_CHECKING:
     from glassformer.nn.masks import Mask as Mask
     from glassformer.nn.norm import LayerNorm as LayerNorm
     from glassformer.nn.norm import RMSNorm as RMSNorm
-    from glassformer.nn.positions import LearnedPositionalEmbedding as LearnedPositionalEmbedding
-    from glassformer.nn.positions import SinusoidalPositionalEncoding as SinusoidalPositionalEncoding
     from glassformer.nn.rotary import RotaryPositionalEmbedding as RotaryPositionalEmbedding
     from glassformer.tasks.answer import answer as answer
     from glassformer.tasks.classify import classify as classify
@@ -86,6 +86,7 @@ _HOME = {
     "nn.block": ("Block",),
     "nn.cache": ("KVCache",),
     "nn.feedforward": ("FeedForward", "SwiGLU", "gelu", "silu"),
+    "nn.input_positions": ("LearnedPositionalEmbedding", "SinusoidalPositionalEncoding"),
     "nn.layers": (
         "AttentionHead",
         "CausalMultiHeadSelfAttention",
@@ -97,7 +98,6 @@ _HOME = {
     "nn.linear": ("Embedding", "Linear"),
     "nn.masks": ("Mask",),
     "nn.norm": ("LayerNorm", "RMSNorm"),
-    "nn.positions": ("LearnedPositionalEmbedding", "SinusoidalPositionalEncoding"),
     "nn.rotary": ("RotaryPositionalEmbedding",),
     "tasks.answer": ("answer",),
     "tasks.classify": ("classify",),

@@ -19,7 +19,7 @@ class InputPosition:
     kind: PositionKind
     length: int  # longest sequence
     offset: int = 0  # table row of position 0
-    layout: SinusoidLayout = "interleaved"  # of sinusoids; see nn.positions.sinusoids
+    layout: SinusoidLayout = "interleaved"  # of sinusoids; see nn.input_positions.sinusoids
 
     def __post_init__(self) -> None:
         check_choice("position.kind", self.kind, get_args(PositionKind))

@@ -18,12 +18,12 @@ from glassformer.config.course import COURSE_HEAD, COURSE_NAMES, EncoderConfig, 
 from glassformer.models.transformer import Transformer
 from glassformer.nn.attention import AttentionPath
 from glassformer.nn.feedforward import swiglu_width
+from glassformer.nn.input_positions import LearnedPositionalEmbedding
 from glassformer.nn.layers import EncoderLayer, TransformerBlock
 from glassformer.nn.linear import Embedding, Linear
 from glassformer.nn.masks import padding
 from glassformer.nn.norm import LayerNorm, RMSNorm
 from glassformer.nn.observer import ModelKey, is_observed
-from glassformer.nn.positions import LearnedPositionalEmbedding
 from glassformer.nn.rotary import RotaryPositionalEmbedding
 
 

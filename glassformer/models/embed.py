@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from glassformer import config
 from glassformer.config.checks import check_choice
+from glassformer.nn.input_positions import sinusoids
 from glassformer.nn.linear import Embedding, Linear, look_up
 from glassformer.nn.modes import dropout
 from glassformer.nn.norm import make_norm
 from glassformer.nn.observer import Observer, observe
-from glassformer.nn.positions import sinusoids
 
 
 class Embed(nn.Module):

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from glassformer.config import Rotary, RotaryScaling
 from glassformer.config.checks import check_choice, check_positive
 from glassformer.config.positions import Pairing
+from glassformer.nn.input_positions import align_positions, angle_dtype, check_width, frequencies
 from glassformer.nn.kernels import step_kernels
 from glassformer.nn.linear import look_up
 from glassformer.nn.norm import upcast
-from glassformer.nn.positions import align_positions, angle_dtype, check_width, frequencies
 
 
 @dataclass(frozen=True, eq=False)

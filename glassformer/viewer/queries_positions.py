@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from glassformer.config import Alibi, BucketBias, Disentangled, InputPosition, Rotary, Stack
-from glassformer.nn.positions import frequencies, sinusoids
+from glassformer.nn.input_positions import frequencies, sinusoids
 from glassformer.nn.relative import alibi_slopes, distance_bucket, relative_rows
 from glassformer.nn.rotary import scale_frequencies
 from glassformer.viewer.encode import array

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from glassformer.nn.positions import sinusoids
+from glassformer.nn.input_positions import sinusoids
 from glassformer.nn.relative import alibi_slopes
 from tests.browser.conftest import OpenPage, Served
 from tests.browser.reference import TINY, number, numbers, tiny_folder

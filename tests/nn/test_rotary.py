@@ -10,7 +10,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 import glassformer as gf
 from glassformer.config import Rotary, RotaryScaling
-from glassformer.nn.positions import frequencies
+from glassformer.nn.input_positions import frequencies
 from glassformer.nn.rotary import RotaryAngles, rotary_angles, scale_frequencies
 from tests.helpers import FLOATS, interleave_rows, largest_difference, normal
 

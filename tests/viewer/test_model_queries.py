@@ -11,7 +11,7 @@ from glassformer import pretrained
 from glassformer.config import to_dict
 from glassformer.hub import load
 from glassformer.inspect.parts import part_tree
-from glassformer.nn.positions import sinusoids
+from glassformer.nn.input_positions import sinusoids
 from glassformer.nn.relative import alibi_slopes
 from glassformer.viewer import queries
 from glassformer.viewer.contents import Contents

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import glassformer as gf
-from glassformer.nn.positions import sinusoids
+from glassformer.nn.input_positions import sinusoids
 from tests.helpers import FLOATS, largest_difference, normal, randomise, types_unchecked
 
 each_layout = pytest.mark.parametrize("layout", ["interleaved", "halves"])
