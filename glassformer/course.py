@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW as AdamW
 from torch.optim import Optimizer
 
-from glassformer.config.checks import check_number, check_positive
+from glassformer.config.checks import check_positive_integer, check_positive_number
 from glassformer.objectives.base import token_losses
 from glassformer.objectives.causal_lm import Windows
 from glassformer.text.bpe import BPETokenizer as BPETokenizer
@@ -55,7 +55,7 @@ def gradient_clipping(parameters: Iterable[nn.Parameter], max_l2_norm: float) ->
 
     Parameters without a gradient are left out.
     """
-    check_number(max_l2_norm=max_l2_norm)
+    check_positive_number(max_l2_norm=max_l2_norm)
     nn.utils.clip_grad_norm_(parameters, max_l2_norm)
 
 
@@ -87,7 +87,7 @@ def get_batch(
 
     ``dataset`` may be memory-mapped (``np.memmap``): only the windows are read. ``torch.manual_seed`` reproduces them.
     """
-    check_positive(batch_size=batch_size, context_length=context_length)
+    check_positive_integer(batch_size=batch_size, context_length=context_length)
     if len(dataset) <= context_length:
         raise ValueError(
             f"a dataset of {len(dataset)} tokens has no window of context_length={context_length} tokens and a next "

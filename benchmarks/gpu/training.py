@@ -12,7 +12,7 @@ from benchmarks.gpu.peers import TorchTransformer, fused_adamw, nanogpt_step, pl
 from benchmarks.gpu.rows import Measurement, Result, Setup, contestant, not_measured, row
 from benchmarks.gpu.timing import Ceilings, Timing, allocated, time_steps
 from glassformer.config import ModelConfig, change
-from glassformer.config.checks import check_positive
+from glassformer.config.checks import check_positive_integer
 from glassformer.families import lineages, preset
 from glassformer.models.transformer import Transformer
 from glassformer.objectives.base import Batch, Objective
@@ -36,7 +36,7 @@ class Sizes:
     vocab: int
 
     def __post_init__(self) -> None:
-        check_positive(**vars(self))
+        check_positive_integer(**vars(self))
 
     def __str__(self) -> str:
         return (

@@ -31,7 +31,7 @@ from glassformer.cli.errors import InputError
 from glassformer.cli.options import MODEL, FactsOptions, Keywords, as_command, setting
 from glassformer.config import ModelConfig
 from glassformer.config import change as change_fact
-from glassformer.config.checks import Setting, SettingError, check_number
+from glassformer.config.checks import Setting, SettingError, check_positive_number
 from glassformer.inspect.account.account import WIDTHS, Account
 from glassformer.inspect.account.account import account as account_of
 from glassformer.inspect.account.explain import explain
@@ -217,7 +217,7 @@ class DeviceOptions:
     def check(self, dtype: str) -> None:
         """Raise for impossible numbers, and for options that exclude or need each other."""
         numbers = {name: value for name, value in {**self.custom, **self.plan}.items() if name in NUMBERS}
-        check_number(**numbers)
+        check_positive_number(**numbers)
         if self.plan.get("mfu", 0) > 1:
             raise InputError(f"--mfu is a share of the peak, at most 1; got {self.plan['mfu']}.")
         if self.custom and not {"flops", "bandwidth"} <= set(self.custom):

@@ -12,7 +12,8 @@ class Setting(NamedTuple):
 
     name: str
     value: Any = ...  # the ellipsis: the name alone
-    external_name: str | None = None  # of an option of the program, or of a key of a recipe (data.quoted)
+    # The name of an option of the program or of a key of a recipe (data.quoted), or a phrase that begins with a key.
+    external_name: str | None = None
 
     def __str__(self) -> str:
         return self.name if self.value is ... else f"{self.name}={self.value!r}"
@@ -78,7 +79,7 @@ def _rebuild(
     return error
 
 
-def check_positive(**sizes: int) -> None:
+def check_positive_integer(**sizes: int) -> None:
     """Raise unless every named size is an integer of at least 1."""
     for name, value in sizes.items():
         if isinstance(value, bool) or not isinstance(value, Integral):
@@ -87,13 +88,13 @@ def check_positive(**sizes: int) -> None:
             raise SettingError(f"{{}} must be at least 1, got {value}.", Setting(name))
 
 
-SEARCHED = 2**31  # for larger numbers, which no model has, errors list the smallest and largest divisors only
+MAX_FACTORED = 2**31  # for larger numbers, which no model has, errors list the smallest and largest divisors only
 MAX_LAYERS = 4096  # four times the deepest published model
 
 
 def check_layers(**layers: int) -> None:
     """Raise unless every named number of layers is from 1 to ``MAX_LAYERS``: config code loops over them."""
-    check_positive(**layers)
+    check_positive_integer(**layers)
     for name, value in layers.items():
         if value > MAX_LAYERS:
             raise SettingError(f"{{}} must be at most {MAX_LAYERS}, got {value}.", Setting(name))
@@ -122,7 +123,7 @@ def check_choice(name: str, value: str, choices: Collection[str]) -> None:
 
 
 def check_known(owner: str, noun: str, name: str, names: Collection[str]) -> None:
-    """Raise unless ``name`` is in ``names``, those of a ``noun`` of the owner; the error suggests the nearest."""
+    """Raise unless ``name`` is among the ``names`` that ``owner`` has; ``noun`` says what they are."""
     if name in names:
         return
     near = get_close_matches(str(name), names, n=1)
@@ -135,7 +136,7 @@ def check_divides(part: str, part_value: int, whole: str, whole_value: int) -> N
     if whole_value % part_value == 0:
         return
     # All divisors: those up to the square root, and their counterparts.
-    small = [n for n in range(1, isqrt(min(whole_value, SEARCHED)) + 1) if whole_value % n == 0]
+    small = [n for n in range(1, isqrt(min(whole_value, MAX_FACTORED)) + 1) if whole_value % n == 0]
     nearest = sorted(sorted({*small, *(whole_value // n for n in small)}, key=lambda n: abs(n - part_value))[:3])
     raise SettingError(
         f"{{}} does not divide {{}}; values near it that do: {', '.join(map(str, nearest))}.",
@@ -151,7 +152,7 @@ def check_count(**counts: int) -> None:
             raise SettingError("{} must be an integer of at least 0, got {}.", Setting(name), repr(value))
 
 
-def check_number(**numbers: float) -> None:
+def check_positive_number(**numbers: float) -> None:
     """Raise unless every named value is a finite number above 0."""
     for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < inf:

@@ -6,7 +6,7 @@ For the language model of Stanford's course CS336: its facts, and the course's n
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 
-from glassformer.config.checks import check_divides, check_eps, check_positive, check_probability
+from glassformer.config.checks import check_divides, check_eps, check_positive_integer, check_probability
 from glassformer.config.model import ModelConfig
 from glassformer.config.parts import Attention, FeedForward, LMHead, Norm, Stack
 from glassformer.config.positions import Rotary
@@ -63,7 +63,7 @@ class EncoderConfig:
     num_labels: int = 2  # classes of the classification head
 
     def __post_init__(self) -> None:
-        check_positive(
+        check_positive_integer(
             vocab_size=self.vocab_size,
             hidden_size=self.hidden_size,
             num_hidden_layers=self.num_hidden_layers,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from glassformer.config.checks import check_divides, check_number, check_positive
+from glassformer.config.checks import check_divides, check_positive_integer, check_positive_number
 from glassformer.config.parts import Embed, Head, LMHead, Norm, PretrainingHead, Stack
 
 
@@ -31,7 +31,7 @@ class Init:
     by_inputs: bool = False
 
     def __post_init__(self) -> None:
-        check_number(
+        check_positive_number(
             std=1.0 if self.std is None else self.std, table_std=1.0 if self.table_std is None else self.table_std
         )
         for rule in ("residual_scaling", "by_inputs"):
@@ -60,7 +60,7 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         # The stacks must fit each other.
-        check_positive(vocab=self.vocab, width=self.width)
+        check_positive_integer(vocab=self.vocab, width=self.width)
         if self.encoder is None and self.decoder is None:
             raise ValueError("a model needs an encoder, a decoder or both; this one has neither.")
         if self.decoder is not None and self.decoder.cross != (self.encoder is not None):

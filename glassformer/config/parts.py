@@ -9,8 +9,8 @@ from glassformer.config.checks import (
     check_divides,
     check_eps,
     check_layers,
-    check_number,
-    check_positive,
+    check_positive_integer,
+    check_positive_number,
     check_probability,
 )
 from glassformer.config.positions import BlockSparse, BucketBias, Disentangled, InputPosition, Rotary, ScoreBias
@@ -63,14 +63,14 @@ class Attention:
     def __post_init__(self) -> None:
         # Heads, biases, windows and rotary positions, each by itself.
         kv_heads = self.heads if self.kv_heads is None else self.kv_heads
-        check_positive(heads=self.heads, head_dim=self.head_dim, kv_heads=kv_heads)
+        check_positive_integer(heads=self.heads, head_dim=self.head_dim, kv_heads=kv_heads)
         check_divides("kv_heads", kv_heads, "heads", self.heads)
         check_probability(dropout=self.dropout)
         if set(self.biases) - set("qkvo") or len(set(self.biases)) != len(self.biases):
             raise ValueError(f"biases must be a string of q, k, v and o, each at most once; got {self.biases!r}.")
         for size in self.windows:
             if isinstance(size, int):
-                check_positive(window=size)
+                check_positive_integer(window=size)
         if not self.windows:
             raise ValueError("windows needs at least one entry; (None,) is full attention in every layer.")
         if self.rotary is not None and self.rotary.dim > self.head_dim:
@@ -99,7 +99,7 @@ class FeedForward:
     dropout: float = 0.0  # on the hidden vector
 
     def __post_init__(self) -> None:
-        check_positive(hidden=self.hidden)
+        check_positive_integer(hidden=self.hidden)
         check_choice("activation", self.activation, ACTIVATION_NAMES)
         check_probability(dropout=self.dropout)
 
@@ -114,7 +114,7 @@ class Convolution:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        check_positive(kernel=self.kernel, groups=self.groups)
+        check_positive_integer(kernel=self.kernel, groups=self.groups)
         check_probability(dropout=self.dropout)
         check_choice("activation", self.activation, ACTIVATION_NAMES)
         if self.kernel % 2 == 0:
@@ -178,9 +178,9 @@ class Embed:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        check_positive(width=1 if self.width is None else self.width)
+        check_positive_integer(width=1 if self.width is None else self.width)
         check_count(segments=self.segments, languages=self.languages)
-        check_number(scale=self.scale)
+        check_positive_number(scale=self.scale)
         check_probability(dropout=self.dropout)
 
 
@@ -197,7 +197,7 @@ class MaskDecoder:
     steps: int = 2
 
     def __post_init__(self) -> None:
-        check_positive(length=self.length, steps=self.steps)
+        check_positive_integer(length=self.length, steps=self.steps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +213,7 @@ class LMHead:
 
     def __post_init__(self) -> None:
         check_choice("transform", "gelu" if self.transform is None else self.transform, ACTIVATION_NAMES)
-        check_number(scale=self.scale)
+        check_positive_number(scale=self.scale)
         if not self.bias and not self.bias_trained:
             raise ValueError("bias_trained=False needs a bias; set bias=True.")
 

@@ -3,7 +3,13 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from glassformer.config.checks import check_choice, check_count, check_number, check_positive, check_probability
+from glassformer.config.checks import (
+    check_choice,
+    check_count,
+    check_positive_integer,
+    check_positive_number,
+    check_probability,
+)
 
 PositionKind = Literal["learned", "sinusoidal"]
 SinusoidLayout = Literal["interleaved", "halves", "fairseq"]
@@ -24,7 +30,7 @@ class InputPosition:
     def __post_init__(self) -> None:
         check_choice("position.kind", self.kind, get_args(PositionKind))
         check_choice("position.layout", self.layout, get_args(SinusoidLayout))
-        check_positive(length=self.length)
+        check_positive_integer(length=self.length)
         check_count(offset=self.offset)
         if self.kind == "learned":
             object.__setattr__(self, "layout", "interleaved")  # no effect; one value, so that equal models are equal
@@ -48,10 +54,10 @@ class RotaryScaling:
 
     def __post_init__(self) -> None:
         check_choice("rotary.scaling.kind", self.kind, get_args(ScalingKind))
-        check_number(factor=self.factor, low=self.low, high=self.high, attention=self.attention)
+        check_positive_number(factor=self.factor, low=self.low, high=self.high, attention=self.attention)
         if self.kind != "linear" and self.original_length is None:
             raise ValueError(f"rotary scaling {self.kind!r} needs original_length, the context length of training.")
-        check_positive(original_length=1 if self.original_length is None else self.original_length)
+        check_positive_integer(original_length=1 if self.original_length is None else self.original_length)
         if self.kind != "linear" and self.high <= self.low:
             raise ValueError(
                 f"rotary scaling interpolates from high to low; got high={self.high}, not above low={self.low}."
@@ -69,8 +75,8 @@ class Rotary:
     scaling: RotaryScaling | None = None
 
     def __post_init__(self) -> None:
-        check_positive(dim=self.dim, length=self.length)
-        check_number(theta=self.theta)
+        check_positive_integer(dim=self.dim, length=self.length)
+        check_positive_number(theta=self.theta)
         check_choice("rotary.pairing", self.pairing, get_args(Pairing))
         if self.dim % 2:
             raise ValueError(
@@ -86,7 +92,7 @@ class BucketBias:
     max_distance: int = 128
 
     def __post_init__(self) -> None:
-        check_positive(buckets=self.buckets, max_distance=self.max_distance)
+        check_positive_integer(buckets=self.buckets, max_distance=self.max_distance)
 
     def check_direction(self, *, bidirectional: bool) -> None:
         """Raise unless there are buckets for near and for far distances, on both sides if ``bidirectional``."""
@@ -120,7 +126,7 @@ class Disentangled:
     dropout: float = 0.0  # on the vectors of relative positions, in each layer
 
     def __post_init__(self) -> None:
-        check_positive(span=self.span, max_distance=self.max_distance)
+        check_positive_integer(span=self.span, max_distance=self.max_distance)
         check_count(buckets=self.buckets)
         check_probability(dropout=self.dropout)
         if self.buckets and not 1 <= self.buckets // 2 < self.max_distance - 1:
@@ -151,7 +157,7 @@ class BlockSparse:
     seed: int = 0  # of the random blocks
 
     def __post_init__(self) -> None:
-        check_positive(block=self.block)
+        check_positive_integer(block=self.block)
         check_count(random=self.random, seed=self.seed)
         check_choice("semantics", self.semantics, get_args(SparseSemantics))
 

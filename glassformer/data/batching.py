@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Int64, Integer
 from numpy.typing import NDArray
 
-from glassformer.config.checks import Setting, SettingError, check_choice, check_count, check_positive
+from glassformer.config.checks import Setting, SettingError, check_choice, check_count, check_positive_integer
 
 _SMALL = 100  # below this count the halves are so short that eight rounds leave a pattern
 
@@ -46,7 +46,7 @@ class Order:
     """
 
     def __init__(self, count: int, seed: int, shuffle: bool = True) -> None:
-        check_positive(count=count)
+        check_positive_integer(count=count)
         self.count = count
         self.seed = seed
         self.shuffle = shuffle
@@ -96,7 +96,7 @@ class Order:
 
 def check_rank(rank: int, world: int) -> None:
     """Raise unless ``rank`` is one of ``world`` processes."""
-    check_positive(world=world)
+    check_positive_integer(world=world)
     check_count(rank=rank)
     if rank >= world:
         raise ValueError(f"rank must be below world={world}, counted from 0; got {rank}.")
@@ -168,7 +168,7 @@ class FixedPlan:
     """``size`` examples per batch, in a shuffled order; the last batch of an epoch may be smaller, or dropped."""
 
     def __init__(self, examples: int, size: int, *, seed: int, shuffle: bool = True, drop_last: bool = False) -> None:
-        check_positive(examples=examples, size=size)
+        check_positive_integer(examples=examples, size=size)
         if drop_last and size > examples:
             raise ValueError(
                 f"{examples} examples do not fill a batch of {size}, and the incomplete last batch is dropped."
@@ -229,7 +229,7 @@ class BudgetPlan:
         too_long: TooLong = "stop",
     ) -> None:
         self.longest = budget if longest is None else longest
-        check_positive(budget=budget, window=window, longest=self.longest)
+        check_positive_integer(budget=budget, window=window, longest=self.longest)
         check_choice("too_long", too_long, ("stop", "cut", "skip"))
         if self.longest > budget:
             raise ValueError(f"an example of longest={longest} tokens cannot fit into a budget of {budget}.")

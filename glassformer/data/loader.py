@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 
-from glassformer.config.checks import check_count, check_positive
+from glassformer.config.checks import check_count, check_positive_integer
 from glassformer.data.batching import BatchPlan, Cursor, check_rank, hashed
 
 Item_co = TypeVar("Item_co", covariant=True)
@@ -67,7 +67,7 @@ class Loader(Generic[Item, Batch]):
         prefetch: int = 2,
     ) -> None:
         check_count(workers=workers)
-        check_positive(prefetch=prefetch)
+        check_positive_integer(prefetch=prefetch)
         check_rank(rank, world)
         if len(dataset) != plan.examples:
             raise ValueError(f"the plan is for {plan.examples} examples; the data set has {len(dataset)}.")

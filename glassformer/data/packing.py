@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Int, Int64
 from torch import Tensor
 
-from glassformer.config.checks import check_choice, check_positive
+from glassformer.config.checks import check_choice, check_positive_integer
 from glassformer.data.batching import Lengths, checked_lengths
 from glassformer.data.token_files import TokenFile
 
@@ -62,7 +62,7 @@ class StreamPlan:
     """Which pieces are in each row: documents follow each other and are cut where a row is full."""
 
     def __init__(self, lengths: Lengths, length: int) -> None:
-        check_positive(length=length)
+        check_positive_integer(length=length)
         self.length = length
         self.lengths = checked_lengths(lengths, "document", "to pack")
         self._ends = self.lengths.cumsum()
@@ -90,7 +90,7 @@ class BestFitPlan:
     """
 
     def __init__(self, lengths: Lengths, length: int, *, too_long: TooLongDocument = "refuse") -> None:
-        check_positive(length=length)
+        check_positive_integer(length=length)
         check_choice("too_long", too_long, ("refuse", "split"))
         self.length = length
         self.lengths = checked_lengths(lengths, "document", "to pack")

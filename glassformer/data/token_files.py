@@ -21,7 +21,7 @@ from jaxtyping import Int, Int64, Integer
 from numpy.typing import NDArray
 from torch import Tensor
 
-from glassformer.config.checks import check_positive
+from glassformer.config.checks import check_positive_integer
 from glassformer.config.options import Progress
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.weights.saving import naming_file
@@ -97,7 +97,7 @@ def write_tokens(
         tokenizer: ``tokenizer_fingerprint`` of what made the ids.
         progress: called now and then with the documents and tokens written so far.
     """
-    check_positive(vocab_size=vocab_size)
+    check_positive_integer(vocab_size=vocab_size)
     path = _checked(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     kind = "uint16" if vocab_size < 2**16 else "uint32"
@@ -164,7 +164,7 @@ def encoded(
 
     No framing tokens are added, and special tokens in a text are read as plain text unless ``allow_special``.
     """
-    check_positive(chunk=chunk)
+    check_positive_integer(chunk=chunk)
     if end is not None and not 0 <= end < tokenizer.vocab_size:
         raise ValueError(f"end must be an id of the vocabulary, 0 to {tokenizer.vocab_size - 1}; got {end}.")
     rest = iter(texts)

@@ -15,7 +15,7 @@ from glassformer.config import (
     TaskHead,
     get_fact,
 )
-from glassformer.config.checks import check_divides, check_positive
+from glassformer.config.checks import check_divides, check_positive_integer
 from glassformer.weights.lineage import HeadFormat, Key, Lineage, Paper, classify_head, span_head
 from glassformer.weights.reader import ConfigReader
 from glassformer.weights.rules import ConcatenatedByHead, concatenated, modules, same
@@ -28,7 +28,7 @@ def read(c: ConfigReader) -> ModelConfig:
     c.require("apply_residual_connection_post_layernorm", False, "no published model adds to the normalised stream")
     width, layers = c.get("n_embed", c.hidden_size), c.get("num_hidden_layers", c.n_layer)
     heads = c.get("num_attention_heads", c.n_head)
-    check_positive(hidden_size=width, n_head=heads)
+    check_positive_integer(hidden_size=width, n_head=heads)
     check_divides("n_head", heads, "hidden_size", width)
     return ModelConfig(
         vocab=c.vocab_size,

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Integer
 from torch import Tensor, nn
 
-from glassformer.config.checks import Item, Setting, SettingError, check_choice, check_positive
+from glassformer.config.checks import Item, Setting, SettingError, check_choice, check_positive_integer
 from glassformer.config.options import Decoding
 from glassformer.generation.beam import beam_search
 from glassformer.generation.contrastive import contrastive_rows
@@ -174,7 +174,7 @@ def _check_options(path: AttentionPath, chunk: int | None, decoding: Decoding) -
     check_choice("path", path, PATHS)
     check_choice("decoding", decoding, DECODINGS)
     if chunk is not None:
-        check_positive(chunk=chunk)
+        check_positive_integer(chunk=chunk)
 
 
 def _prepare(

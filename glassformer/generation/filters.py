@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from glassformer.config.checks import Setting, SettingError, check_positive
+from glassformer.config.checks import Setting, SettingError, check_positive_integer
 from glassformer.generation.settings import GenerationSettings
 from glassformer.nn.attention import softmax
 from glassformer.nn.norm import upcast
@@ -75,7 +75,7 @@ def temperature(scores: Scores, temperature: float) -> Scores:
 
 def top_k(scores: Scores, k: int) -> Scores:
     """Forbid all but the ``k`` most probable tokens (Fan et al. 2018); of equals at the edge, lower ids stay."""
-    check_positive(top_k=k)
+    check_positive_integer(top_k=k)
     wide = upcast(scores)
     edge = wide.topk(min(k, wide.shape[-1]), dim=-1).values[:, -1:]
     above, at_edge = wide > edge, wide == edge

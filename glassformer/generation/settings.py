@@ -19,8 +19,8 @@ from glassformer.config.checks import (
     check_choice,
     check_count,
     check_divides,
-    check_number,
-    check_positive,
+    check_positive_integer,
+    check_positive_number,
 )
 from glassformer.config.options import AttentionPath, Decoding, lists_options
 
@@ -223,8 +223,8 @@ def frozen(value: Any) -> Any:
 def _check_values(s: GenerationSettings) -> None:
     """Check every number by itself."""
     # Counts and choices.
-    check_positive(max_new_tokens=s.max_new_tokens, beam_size=s.beam_size, top_beams=s.top_beams)
-    check_positive(beam_groups=s.beam_groups, samples=s.samples)
+    check_positive_integer(max_new_tokens=s.max_new_tokens, beam_size=s.beam_size, top_beams=s.top_beams)
+    check_positive_integer(beam_groups=s.beam_groups, samples=s.samples)
     check_count(min_new_tokens=s.min_new_tokens, no_repeat_ngram=s.no_repeat_ngram)
     check_count(top_alternatives=s.top_alternatives)
     check_choice("length_rule", s.length_rule, get_args(LengthRule))
@@ -240,10 +240,10 @@ def _check_values(s: GenerationSettings) -> None:
         raise SettingError(template, Setting("temperature"), str(s.temperature))
     if s.diversity < 0:
         raise SettingError("{} must be 0 or above, got {}.", Setting("diversity"), str(s.diversity))
-    check_number(repetition_penalty=s.repetition_penalty)
+    check_positive_number(repetition_penalty=s.repetition_penalty)
     # Filters of sampling.
     if s.top_k is not None:
-        check_positive(top_k=s.top_k)
+        check_positive_integer(top_k=s.top_k)
     _check_share(above_zero=True, top_p=s.top_p, typical_p=s.typical_p)
     _check_share(above_zero=False, min_p=s.min_p, contrastive_alpha=s.contrastive_alpha)
 

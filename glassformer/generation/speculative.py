@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor, nn
 
-from glassformer.config.checks import check_positive
+from glassformer.config.checks import check_positive_integer
 from glassformer.generation.decoder import Decoder
 from glassformer.generation.filters import Filters, NothingLeftError, check_logits
 from glassformer.generation.search import (
@@ -217,7 +217,7 @@ class ModelDraft:
     """
 
     def __init__(self, model: nn.Module, length: int = 5, *, path: AttentionPath = "sdpa") -> None:
-        check_positive(length=length)
+        check_positive_integer(length=length)
         self.model, self.length, self.path = transformer_of(model), length, path
         self.stats = DraftStats()
         self._cache: KVCache | None = None
@@ -308,7 +308,7 @@ class PromptLookup:
     """
 
     def __init__(self, ngram: int = 3, length: int = 10) -> None:
-        check_positive(ngram=ngram, length=length)
+        check_positive_integer(ngram=ngram, length=length)
         self.ngram, self.length = ngram, length
         self.stats = DraftStats()
         self._source: list[int] = []

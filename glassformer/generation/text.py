@@ -12,7 +12,7 @@ from itertools import groupby
 from numbers import Integral
 from typing import Any, Unpack, cast, overload
 
-from glassformer.config.checks import Setting, SettingError, check_positive
+from glassformer.config.checks import Setting, SettingError, check_positive_integer
 from glassformer.config.options import lists_options
 from glassformer.generation.api import generate, generate_stream
 from glassformer.generation.defaults import DEFAULT_LENGTH, advice, settings_for
@@ -99,7 +99,7 @@ def generate_text(
         _check_single(options)
         return generate_text(loaded, [prompts], batch_size=batch_size, progress=progress, **options)[0][0]
     check_texts(loaded, prompts, check_prompt, "prompt")
-    check_positive(batch_size=batch_size)
+    check_positive_integer(batch_size=batch_size)
     # Encode all prompts, so that a wrong one raises before the first text is generated.
     job = _TextJob(loaded, options)
     rows = [job.row(prompt, number) for number, prompt in enumerate(prompts)]

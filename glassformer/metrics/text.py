@@ -22,7 +22,7 @@ from importlib import import_module
 from itertools import zip_longest
 from typing import Any
 
-from glassformer.config.checks import Item, SettingError, check_choice, check_count, check_positive
+from glassformer.config.checks import Item, SettingError, check_choice, check_count, check_positive_integer
 from glassformer.metrics.base import F1Score, check_aligned, check_strings, mean, reference_lists
 from glassformer.tasks.perplexity import bits_of, perplexity_of
 
@@ -302,7 +302,7 @@ class Perplexity:
     text_bytes: int | None = None  # of the same text in UTF-8
 
     def __post_init__(self) -> None:
-        check_positive(tokens=self.tokens, text_bytes=1 if self.text_bytes is None else self.text_bytes)
+        check_positive_integer(tokens=self.tokens, text_bytes=1 if self.text_bytes is None else self.text_bytes)
         if self.nll < -_ROUNDING * self.tokens:
             raise ValueError(f"nll must be at least 0, got {self.nll}: of log-probabilities, give the negative sum.")
 

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor, nn
 
-from glassformer.config.checks import check_divides, check_positive
+from glassformer.config.checks import check_divides, check_positive_integer
 from glassformer.config.course import COURSE_HEAD, COURSE_NAMES, EncoderConfig, course_model
 from glassformer.models.transformer import Transformer
 from glassformer.nn.attention import AttentionPath
@@ -55,7 +55,9 @@ class TransformerLM(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_positive(context_length=context_length, d_model=d_model, num_layers=num_layers, num_heads=num_heads)
+        check_positive_integer(
+            context_length=context_length, d_model=d_model, num_layers=num_layers, num_heads=num_heads
+        )
         check_divides("num_heads", num_heads, "d_model", d_model)
         self.config = course_model(
             vocab_size=vocab_size,

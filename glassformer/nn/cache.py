@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from glassformer.config.checks import check_positive
+from glassformer.config.checks import check_positive_integer
 
 
 class LayerCache:
@@ -165,7 +165,7 @@ class KVCache:
 
     def __init__(self, capacity: int | None = None, *, evicts: bool = False) -> None:
         if capacity is not None:
-            check_positive(capacity=capacity)
+            check_positive_integer(capacity=capacity)
         self.capacity = capacity
         self.evicts = evicts
         self.length = 0  # slots so far, padding included

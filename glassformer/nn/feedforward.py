@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from glassformer import config
-from glassformer.config.checks import check_choice, check_positive, check_probability
+from glassformer.config.checks import check_choice, check_positive_integer, check_probability
 from glassformer.nn.kernels import operators, step_kernels
 from glassformer.nn.kernels.joint import joint_linear
 from glassformer.nn.linear import Linear, truncated_normal_
@@ -148,7 +148,7 @@ class SwiGLU(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_positive(d_model=d_model)
+        check_positive_integer(d_model=d_model)
         d_ff = swiglu_width(d_model) if d_ff is None else d_ff
         self.w1 = Linear(d_model, d_ff, device, dtype)  # gate
         self.w2 = Linear(d_ff, d_model, device, dtype)  # down

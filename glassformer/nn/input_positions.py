@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from glassformer.config.checks import check_choice, check_positive
+from glassformer.config.checks import check_choice, check_positive_integer
 from glassformer.config.positions import SinusoidLayout
 from glassformer.nn.linear import Embedding, look_up
 from glassformer.nn.masks import align_left, fits
@@ -82,7 +82,7 @@ class SinusoidalPositionalEncoding(nn.Module):
 
     def __init__(self, d_model: int, *, layout: SinusoidLayout = "interleaved", base: float = 10_000.0) -> None:
         super().__init__()
-        check_positive(d_model=d_model)
+        check_positive_integer(d_model=d_model)
         check_choice("layout", layout, _LAYOUTS)
         self.d_model = d_model
         self.layout: SinusoidLayout = layout

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from glassformer import config
-from glassformer.config.checks import check_divides, check_positive, check_probability
+from glassformer.config.checks import check_divides, check_positive_integer, check_probability
 from glassformer.config.parts import Placement
 from glassformer.nn.attention import AnyMask, AttentionOutput, AttentionPath
 from glassformer.nn.block import Block, residual
@@ -95,7 +95,7 @@ class MultiHeadAttention(Attention):
         rope: RotaryPositionalEmbedding | None = None,
     ) -> None:
         kv_heads = num_heads if kv_heads is None else kv_heads
-        check_positive(embed_dim=embed_dim, num_heads=num_heads, kv_heads=kv_heads)
+        check_positive_integer(embed_dim=embed_dim, num_heads=num_heads, kv_heads=kv_heads)
         check_divides("num_heads", num_heads, "embed_dim", embed_dim)
         check_divides("kv_heads", kv_heads, "num_heads", num_heads)
         check_probability(dropout=dropout)
@@ -128,7 +128,7 @@ class CausalMultiHeadSelfAttention(nn.Module):
         rope: RotaryPositionalEmbedding | None = None,
     ) -> None:
         super().__init__()
-        check_positive(d_model=d_model, num_heads=num_heads)
+        check_positive_integer(d_model=d_model, num_heads=num_heads)
         check_divides("num_heads", num_heads, "d_model", d_model)
         if (max_seq_len is None) != (theta is None) or (rope is not None and theta is not None):
             raise ValueError("rotary positions need either rope, or max_seq_len and theta together.")

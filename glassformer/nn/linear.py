@@ -12,7 +12,7 @@ from einops import rearrange
 from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
-from glassformer.config.checks import check_positive
+from glassformer.config.checks import check_positive_integer
 from glassformer.nn.kernels import operators, step_kernels
 from glassformer.nn.norm import loses_gradient_sums
 
@@ -65,7 +65,7 @@ class Linear(nn.Module):
         bias: bool = False,
     ) -> None:
         super().__init__()
-        check_positive(in_features=in_features, out_features=out_features)
+        check_positive_integer(in_features=in_features, out_features=out_features)
         self.in_features = in_features
         self.out_features = out_features
         self.weight = nn.Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
@@ -106,7 +106,7 @@ class Embedding(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_positive(num_embeddings=num_embeddings, embedding_dim=embedding_dim)
+        check_positive_integer(num_embeddings=num_embeddings, embedding_dim=embedding_dim)
         self.num_embeddings = num_embeddings
         self.embedding_dim = embedding_dim
         self.weight = nn.Parameter(torch.empty(num_embeddings, embedding_dim, device=device, dtype=dtype))

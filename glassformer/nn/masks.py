@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from glassformer.config.checks import check_positive
+from glassformer.config.checks import check_positive_integer
 
 
 def align_left(tensor: Tensor, axes: int, *, trailing: int) -> Tensor:
@@ -44,7 +44,7 @@ class Mask:
 
     def __post_init__(self) -> None:
         if self.window is not None:
-            check_positive(window=self.window)
+            check_positive_integer(window=self.window)
         for name, least in (("keys", 1), ("pairs", 2)):
             tensor = getattr(self, name)
             if tensor is None:

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from glassformer.config import Norm
-from glassformer.config.checks import check_eps, check_positive
+from glassformer.config.checks import check_eps, check_positive_integer
 from glassformer.nn.kernels import operators, step_kernels
 
 _NO_CONTEXT = nullcontext()
@@ -118,7 +118,7 @@ class RMSNorm(nn.Module):
         offset: bool = False,
     ) -> None:
         super().__init__()
-        check_positive(d_model=d_model)
+        check_positive_integer(d_model=d_model)
         check_eps(eps)
         self.eps = eps
         self.offset = offset
@@ -155,7 +155,7 @@ class LayerNorm(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_positive(dim=dim)
+        check_positive_integer(dim=dim)
         check_eps(eps)
         self.eps = eps
         self.weight = nn.Parameter(torch.empty(dim, device=device, dtype=dtype))

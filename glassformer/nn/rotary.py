@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from glassformer.config import Rotary, RotaryScaling
-from glassformer.config.checks import check_choice, check_positive
+from glassformer.config.checks import check_choice, check_positive_integer
 from glassformer.config.positions import Pairing
 from glassformer.nn.input_positions import align_positions, angle_dtype, check_width, frequencies
 from glassformer.nn.kernels import step_kernels
@@ -141,7 +141,7 @@ class RotaryPositionalEmbedding(nn.Module):
         pairing: Pairing = "interleaved",
     ) -> None:
         super().__init__()
-        check_positive(d_k=d_k, max_seq_len=max_seq_len)
+        check_positive_integer(d_k=d_k, max_seq_len=max_seq_len)
         check_choice("pairing", pairing, get_args(Pairing))
         if d_k % 2:
             raise ValueError(f"rotary positions rotate pairs of dimensions, so d_k must be even; got {d_k}.")

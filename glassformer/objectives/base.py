@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from glassformer.config.checks import check_choice, check_positive
+from glassformer.config.checks import check_choice, check_positive_integer
 from glassformer.config.model import ModelConfig, a_family
 from glassformer.models.output_heads import Targets
 from glassformer.models.transformer import Transformer, unwrapped
@@ -234,7 +234,7 @@ class Padding:
 
     def __post_init__(self) -> None:
         check_choice("side", self.side, ("right", "left"))
-        check_positive(multiple=self.multiple)
+        check_positive_integer(multiple=self.multiple)
 
     def padded(self, rows: Sequence[Integer[Tensor, "_"]], fill: int) -> Int[Tensor, "B T"]:
         """Return rows padded with ``fill``."""
@@ -310,7 +310,7 @@ def chunked_cross_entropy(
         chunk: positions at a time.
         smoothing: label smoothing.
     """
-    check_positive(chunk=chunk)
+    check_positive_integer(chunk=chunk)
 
     def chunk_loss(vectors: Tensor, targets: Tensor) -> TokenLoss:
         return token_cross_entropy(head(vectors[None]), targets[None], smoothing)

@@ -19,7 +19,7 @@ from jaxtyping import Int, Int64, Integer
 from torch import Tensor, nn
 
 from glassformer.config import LMHead
-from glassformer.config.checks import check_choice, check_count, check_positive, check_probability
+from glassformer.config.checks import check_choice, check_count, check_positive_integer, check_probability
 from glassformer.data.loader import Dataset
 from glassformer.data.packing import BestFitPlan, Documents, Packed, PackedRows
 from glassformer.data.records import LabelledRecord, TextRecord
@@ -172,7 +172,7 @@ class Windows:
     def __init__(
         self, tokens: Integer[np.ndarray, "N"], length: int, *, stride: int = 1, source: str | None = None
     ) -> None:
-        check_positive(length=length, stride=stride)
+        check_positive_integer(length=length, stride=stride)
         if len(tokens) < 2:
             raise ValueError(f"a text of {len(tokens)} tokens has no next token to learn; pass a longer text.")
         self._tokens, self._length, self._stride = tokens, length, stride

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from glassformer.config.checks import check_number, check_probability
+from glassformer.config.checks import check_positive_number, check_probability
 from glassformer.data.loader import Dataset
 from glassformer.data.records import TextRecord
 from glassformer.generation.text import generate_text
@@ -104,7 +104,7 @@ class Noise:
 
     def __post_init__(self) -> None:
         check_probability(infill=self.infill, mask=self.mask, delete=self.delete)
-        check_number(mean=self.mean)
+        check_positive_number(mean=self.mean)
 
     def apply(self, sentences: Sequence[Int[Tensor, "_"]], generator: torch.Generator) -> Int[Tensor, "S"]:
         """Return a text, as a list of sentences, with noise."""
@@ -167,7 +167,7 @@ class DenoisingOptions:
 
     def __post_init__(self) -> None:
         check_probability(infill=self.infill, mask=self.mask, delete=self.delete)
-        check_number(mean=self.mean)
+        check_positive_number(mean=self.mean)
 
 
 class DenoisingJob(PlainTextJob):

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from glassformer import hub
 from glassformer.config import PretrainingHead
-from glassformer.config.checks import check_number
+from glassformer.config.checks import check_positive_number
 from glassformer.data.token_files import tokenizer_fingerprint
 from glassformer.hub import Loaded
 from glassformer.models.transformer import Transformer, unwrapped
@@ -72,7 +72,7 @@ class Distillation:
     cosine: float = 1.0  # 0 if their widths differ
 
     def __post_init__(self) -> None:
-        check_number(temperature=self.temperature, soft=self.soft)
+        check_positive_number(temperature=self.temperature, soft=self.soft)
         if min(self.hard, self.cosine) < 0:
             raise ValueError(f"weights are at least 0; got hard={self.hard}, cosine={self.cosine}.")
 

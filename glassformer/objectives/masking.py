@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from glassformer.config.checks import check_choice, check_positive, check_probability
+from glassformer.config.checks import check_choice, check_positive_integer, check_probability
 from glassformer.data.loader import Dataset
 from glassformer.data.packing import Packed, PackedRows, StreamPlan
 from glassformer.data.records import TextRecord
@@ -57,7 +57,7 @@ class MaskVocabulary:
     special: frozenset[int]  # ids that are never masked and never used as random replacements
 
     def __post_init__(self) -> None:
-        check_positive(size=self.size)
+        check_positive_integer(size=self.size)
         wrong = [number for number in (self.mask, *self.special) if not 0 <= number < self.size]
         if wrong:
             raise ValueError(f"special ids {wrong} are outside a vocabulary of {self.size}.")

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from glassformer.config import TaskHead
-from glassformer.config.checks import check_choice, check_positive
+from glassformer.config.checks import check_choice, check_positive_integer
 from glassformer.data.loader import Dataset
 from glassformer.data.records import BadRowError, QuestionRecord
 from glassformer.hub import Loaded
@@ -117,7 +117,9 @@ class QuestionAnsweringOptions:
 
     def __post_init__(self) -> None:
         check_choice("objective.without", self.without, ("none", "leave out"))
-        check_positive(max_answer_tokens=self.max_answer_tokens, stride=1 if self.stride is None else self.stride)
+        check_positive_integer(
+            max_answer_tokens=self.max_answer_tokens, stride=1 if self.stride is None else self.stride
+        )
 
 
 class QuestionAnsweringJob(Job[QuestionRecord]):

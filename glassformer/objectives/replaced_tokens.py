@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from glassformer.config import LMHead, ModelConfig, TaskHead
-from glassformer.config.checks import check_choice, check_number
+from glassformer.config.checks import check_choice, check_positive_number
 from glassformer.config.model import a_family
 from glassformer.families import lineages
 from glassformer.hub import Loaded
@@ -140,7 +140,7 @@ class ReplacedTokens:
     padding: Padding = field(default_factory=Padding)
 
     def __post_init__(self) -> None:
-        check_number(weight=self.weight)
+        check_positive_number(weight=self.weight)
 
     def prepare(self, examples: Sequence[Ids | TokenRow], generator: torch.Generator) -> Batch:
         """Return rows with special tokens; tokens are masked anew at every call, and a seed for sampling is drawn."""
@@ -190,7 +190,7 @@ class ReplacedTokensOptions:
     rows: RowFill = "full"
 
     def __post_init__(self) -> None:
-        check_number(weight=self.weight)
+        check_positive_number(weight=self.weight)
 
 
 class ReplacedTokensJob(MaskingJob):

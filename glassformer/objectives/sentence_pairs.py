@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from glassformer.config import PretrainingHead
-from glassformer.config.checks import check_positive, check_probability
+from glassformer.config.checks import check_positive_integer, check_probability
 from glassformer.data.batching import hashed
 from glassformer.data.loader import Dataset
 from glassformer.data.records import TextRecord
@@ -227,7 +227,7 @@ class SentencePairsOptions:
     def __post_init__(self) -> None:
         self.masking.refuse_whole_words("masked-pairs")
         check_probability(short=self.short)
-        check_positive(passes=self.passes)
+        check_positive_integer(passes=self.passes)
 
 
 class SentencePairsJob(PlainTextJob):

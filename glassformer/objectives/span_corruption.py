@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from glassformer.config.checks import check_number, check_positive, check_probability
+from glassformer.config.checks import check_positive_integer, check_positive_number, check_probability
 from glassformer.data.loader import Dataset
 from glassformer.data.packing import Packed, PackedRows, StreamPlan
 from glassformer.data.records import TextRecord
@@ -41,7 +41,7 @@ class SpanSizes:
     mean: float = 3.0  # tokens per span
 
     def __post_init__(self) -> None:
-        check_number(density=self.density, mean=self.mean)
+        check_positive_number(density=self.density, mean=self.mean)
         check_probability(density=self.density)
 
     def counts(self, length: int) -> tuple[int, int]:
@@ -116,7 +116,7 @@ class SpanCorruption:
     spans: SpanSizes = field(default_factory=SpanSizes)
 
     def __post_init__(self) -> None:
-        check_positive(sentinels=self.sentinels)
+        check_positive_integer(sentinels=self.sentinels)
 
     @property
     def traceable(self) -> bool:
@@ -150,7 +150,7 @@ class SpanCorruptionOptions:
     chunk: int | None = None
 
     def __post_init__(self) -> None:
-        check_number(density=self.density, mean=self.mean)
+        check_positive_number(density=self.density, mean=self.mean)
         check_probability(density=self.density)
 
 

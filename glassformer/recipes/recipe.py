@@ -9,7 +9,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
-from glassformer.config.checks import check_count, check_number, check_positive, check_probability
+from glassformer.config.checks import check_count, check_positive_integer, check_positive_number, check_probability
 from glassformer.data.readers.base import OnBadRow
 
 FormatName = Literal["text", "jsonl", "csv", "tsv", "parallel", "conll", "squad", "dataset", "documentation", "toy"]
@@ -51,7 +51,7 @@ class Data:
     def __post_init__(self) -> None:
         check_probability(**{"data.held_out": self.held_out})
         if self.limit is not None:
-            check_positive(**{"data.limit": self.limit})
+            check_positive_integer(**{"data.limit": self.limit})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class TokenizerPlan:
     special: tuple[str, ...] = ()  # further special tokens
 
     def __post_init__(self) -> None:
-        check_positive(**{"tokenizer.size": self.size})
+        check_positive_integer(**{"tokenizer.size": self.size})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +79,8 @@ class Adapters:
     targets: tuple[str, ...] = ("*.attention.q", "*.attention.v")
 
     def __post_init__(self) -> None:
-        check_positive(**{"model.adapters.rank": self.rank})
-        check_number(**{"model.adapters.alpha": self.alpha})
+        check_positive_integer(**{"model.adapters.rank": self.rank})
+        check_positive_number(**{"model.adapters.alpha": self.alpha})
         check_probability(**{"model.adapters.dropout": self.dropout})
 
 
@@ -149,7 +149,7 @@ class BatchSizes:
     def __post_init__(self) -> None:
         if (self.examples is None) == (self.tokens is None):
             raise ValueError("set the size of a batch once: batch.examples or batch.tokens, and null for the other.")
-        check_positive(
+        check_positive_integer(
             **{"batch.examples": 1 if self.examples is None else self.examples},
             **{"batch.tokens": 1 if self.tokens is None else self.tokens},
             **{"batch.micro_batches": self.micro_batches, "batch.length": self.length},
@@ -172,7 +172,7 @@ class Optimisation:
     clip: float | None = 1.0  # maximum gradient norm
 
     def __post_init__(self) -> None:
-        check_number(**{"optimizer.lr": self.lr, "optimizer.eps": self.eps})
+        check_positive_number(**{"optimizer.lr": self.lr, "optimizer.eps": self.eps})
         check_count(**{"optimizer.warmup": self.warmup})
         check_probability(**{"optimizer.floor": self.floor})
         if not 0 <= self.weight_decay < inf:
@@ -182,7 +182,7 @@ class Optimisation:
         for beta in self.betas:
             check_probability(**{"optimizer.betas": beta})
         if self.clip is not None:
-            check_number(**{"optimizer.clip": self.clip})
+            check_positive_number(**{"optimizer.clip": self.clip})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,11 +209,11 @@ class RunPlan:
         return None if self.device == "auto" else self.device
 
     def __post_init__(self) -> None:
-        check_positive(
+        check_positive_integer(
             **{"run.steps": self.steps, "run.checkpoint_every": self.checkpoint_every, "run.keep": self.keep}
         )
         if self.threads is not None:
-            check_positive(**{"run.threads": self.threads})
+            check_positive_integer(**{"run.threads": self.threads})
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"run.seed must be at least 0 and below 2 to the 63rd, got {self.seed}.")
         if self.average is not None:
@@ -237,7 +237,9 @@ class Evaluation:
     def __post_init__(self) -> None:
         check_count(**{"evaluation.samples": self.samples})
         counts = {name: getattr(self, name) for name in ("every", "last", "beam", "batches", "rows", "patience")}
-        check_positive(**{f"evaluation.{name}": number for name, number in counts.items() if number is not None})
+        check_positive_integer(
+            **{f"evaluation.{name}": number for name, number in counts.items() if number is not None}
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

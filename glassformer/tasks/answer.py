@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from glassformer.config.checks import Setting, SettingError, check_positive
+from glassformer.config.checks import Setting, SettingError, check_positive_integer
 from glassformer.generation.prompts import check_can, check_texts
 from glassformer.hub import Loaded
 from glassformer.models.transformer import Transformer
@@ -125,7 +125,7 @@ def answer(
         options = {"top": top, "max_answer_tokens": max_answer_tokens, "no_answer": no_answer, "stride": stride}
         return answer(loaded, [questions], batch_size=batch_size, progress=progress, **cast(Any, options))[0]
     check_texts(loaded, questions := cast(Sequence[Pair], questions), _check_question, "question")
-    check_positive(top=top, max_answer_tokens=max_answer_tokens, stride=1 if stride is None else stride)
+    check_positive_integer(top=top, max_answer_tokens=max_answer_tokens, stride=1 if stride is None else stride)
     model = loaded.model
     # Tokens of every question with its context, split into windows that fit the model.
     encoded = all_text_tokens(loaded.tokenizer, questions, "question")

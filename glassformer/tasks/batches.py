@@ -22,7 +22,7 @@ from tokenizers import Encoding
 from torch import Tensor, nn
 
 from glassformer import config
-from glassformer.config.checks import Item, Setting, SettingError, check_choice, check_positive
+from glassformer.config.checks import Item, Setting, SettingError, check_choice, check_positive_integer
 from glassformer.config.options import Progress as Progress
 from glassformer.generation.prompts import check_text
 from glassformer.generation.settings import Side
@@ -244,7 +244,7 @@ def check_windows(window: int | None, stride: int | None, longest: int | None, l
 
     For a model without a limit, the default is one window over the whole ``length``.
     """
-    check_positive(window=1 if window is None else window, stride=1 if stride is None else stride)
+    check_positive_integer(window=1 if window is None else window, stride=1 if stride is None else stride)
     if window is not None and longest is not None and window > longest:
         raise SettingError(f"{{}} tokens are more than this model takes: {longest}.", Setting("window", window))
     size = max(2, length) if longest is None else longest
@@ -324,7 +324,7 @@ def run_in_batches(
         progress: called with the number of rows done and their total.
         tokens: of a batch, if ``batch_size`` is None.
     """
-    check_positive(batch_size=1 if batch_size is None else batch_size)
+    check_positive_integer(batch_size=1 if batch_size is None else batch_size)
     # The longer side of an encoder-decoder's row counts.
     lengths = [max(len(row.ids), len(row.target or ())) for row in map(rows.__getitem__, range(len(rows)))]
     results: dict[int, Result] = {}

@@ -13,7 +13,7 @@ from typing import overload
 from jaxtyping import Float
 from torch import Tensor
 
-from glassformer.config.checks import Item, Setting, SettingError, check_positive
+from glassformer.config.checks import Item, Setting, SettingError, check_positive_integer
 from glassformer.generation.prompts import check_can, check_texts
 from glassformer.generation.settings import Side
 from glassformer.hub import Loaded
@@ -129,7 +129,7 @@ def fill(
             0
         ]
     check_texts(loaded, texts)
-    check_positive(top=top)
+    check_positive_integer(top=top)
     model, tokenizer = loaded.model, loaded.tokenizer
     # Tokens of the texts with mask tokens, truncated if allowed; no blank may be cut off.
     texts = [_with_masks(text, Item("text", number), blank, tokenizer) for number, text in enumerate(texts)]

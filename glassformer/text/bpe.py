@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, pre_tokenizers
 
-from glassformer.config.checks import check_positive
+from glassformer.config.checks import check_positive_integer
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.vocabularies import BYTE_CHARACTERS, BYTE_OF, Vocabulary, byte_bpe
 
@@ -64,7 +64,7 @@ def train_bpe(
             is smaller if the text has fewer pairs.
         special_tokens: tokens with the first ids. The text is split at them, and they are not learnt from.
     """
-    check_positive(vocab_size=vocab_size)
+    check_positive_integer(vocab_size=vocab_size)
     special = _check_special(special_tokens)
     # The text is split at special tokens, so that no merge leads to one: only single bytes can be the same.
     if same := [token for token in special if len(token.encode()) == 1]:

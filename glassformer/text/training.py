@@ -24,7 +24,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
-from glassformer.config.checks import Setting, SettingError, check_choice, check_positive
+from glassformer.config.checks import Setting, SettingError, check_choice, check_positive_integer
 from glassformer.text.pieces import NORMAL, PieceModel, unigram
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.text.unigram_training import learn_unigram
@@ -165,7 +165,7 @@ def train_tokenizer(
         progress: called with the bytes of text read so far.
     """
     check_choice("kind", kind, KINDS)
-    check_positive(min_frequency=min_frequency)
+    check_positive_integer(min_frequency=min_frequency)
     if isinstance(texts, str | bytes):
         raise TypeError("texts must be several texts, such as a list or the lines of a file; got one text.")
     special = style(special) if isinstance(special, str) else special
@@ -178,7 +178,7 @@ def train_tokenizer(
     else:
         if vocab_size is None:
             raise SettingError("{} must be set for {}: the total number of tokens.", SIZE, Setting("kind", kind))
-        check_positive(vocab_size=vocab_size)
+        check_positive_integer(vocab_size=vocab_size)
         empty = _build(kind, special, lowercase, _Trained([]))
         corpus = _Corpus(texts, special.tokens, empty.normalizer, progress)
         trained = _TRAINERS[kind](corpus, empty.pre_tokenizer, _Target(vocab_size, special, min_frequency))

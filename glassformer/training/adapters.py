@@ -26,7 +26,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from glassformer.config.checks import check_number, check_positive, check_probability
+from glassformer.config.checks import check_positive_integer, check_positive_number, check_probability
 from glassformer.models.transformer import Transformer, unwrapped
 from glassformer.nn.linear import Linear
 from glassformer.weights.files import WeightsError, open_weights, some
@@ -99,8 +99,8 @@ def add_adapters(
         targets: names of linear layers, or the ends of names, as ``attention.q``; ``*`` matches anything.
         also: other parameters to train, as ``head.*``: a new head must not be frozen.
     """
-    check_positive(rank=rank)
-    check_number(alpha=alpha)
+    check_positive_integer(rank=rank)
+    check_positive_number(alpha=alpha)
     check_probability(dropout=dropout)
     if adapted(model):
         raise ValueError("this model has adapters already; merge them before others are added.")

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from glassformer.config.checks import Setting, SettingError, check_positive
+from glassformer.config.checks import Setting, SettingError, check_positive_integer
 from glassformer.training.parallel import on_rank_zero, rank
 from glassformer.weights.saving import sync, write_text
 
@@ -48,7 +48,7 @@ class Checkpoints:
     keep: int = 3
 
     def __post_init__(self) -> None:
-        check_positive(keep=self.keep)
+        check_positive_integer(keep=self.keep)
 
     def write(self, step: int, fill: Callable[[Path], None], *, is_best: bool = False) -> Path:
         """Write one: ``fill`` writes the files into the folder it receives. Then older ones than ``keep`` are removed.

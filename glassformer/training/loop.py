@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from glassformer.config.checks import check_choice, check_number, check_positive
+from glassformer.config.checks import check_choice, check_positive_integer, check_positive_number
 from glassformer.nn.kernels.compiler import compile_alone
 from glassformer.nn.modes import Evaluating
 from glassformer.objectives.base import Batch, Count, Loss, LossTerm, Means, Objective, count_tensors
@@ -71,11 +71,11 @@ class Settings:
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.seconds is None):
             raise ValueError("set the length of the run: either steps or seconds.")
-        check_positive(steps=1 if self.steps is None else self.steps, accumulate=self.accumulate)
-        check_number(seconds=1.0 if self.seconds is None else self.seconds)
+        check_positive_integer(steps=1 if self.steps is None else self.steps, accumulate=self.accumulate)
+        check_positive_number(seconds=1.0 if self.seconds is None else self.seconds)
         check_choice("precision", self.precision, DTYPES)
         if self.clip is not None:
-            check_number(clip=self.clip)
+            check_positive_number(clip=self.clip)
 
 
 @dataclass(frozen=True, kw_only=True)

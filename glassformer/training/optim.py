@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from glassformer.config.checks import check_number, check_probability
+from glassformer.config.checks import check_positive_number, check_probability
 from glassformer.nn.linear import Embedding
 from glassformer.training.parallel import is_shard, shard_like
 from glassformer.weights.convert import plain_names
@@ -39,7 +39,7 @@ def adamw(
     eps: float = 1e-8,
 ) -> AdamW:
     """AdamW (Loshchilov and Hutter, 2019) with weight decay for matrices and tables, not for gains and biases."""
-    check_number(lr=lr)
+    check_positive_number(lr=lr)
     return AdamW(decay_groups(trained(model), weight_decay), lr=lr, betas=betas, eps=eps, fused=True)
 
 
@@ -116,7 +116,7 @@ class Muon(Optimizer):
     def __init__(
         self, params: Iterable[Any], lr: float = 1e-3, *, momentum: float = 0.95, weight_decay: float = 0.1
     ) -> None:
-        check_number(lr=lr)
+        check_positive_number(lr=lr)
         check_probability(momentum=momentum)
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
         for group in self.param_groups:

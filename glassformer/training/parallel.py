@@ -43,7 +43,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from glassformer.config.checks import check_choice, check_number, check_positive
+from glassformer.config.checks import check_choice, check_positive_integer, check_positive_number
 from glassformer.data.batching import check_rank, hashed
 from glassformer.hub import check_device
 from glassformer.models.stack import Stack
@@ -96,7 +96,7 @@ def start(device: str | None = None, *, timeout: float = TIMEOUT) -> Iterator[Pr
         timeout: after this many seconds without an answer from the others, they count as lost. The others wait while
             the first works alone: raise it where that takes longer.
     """
-    check_number(timeout=timeout)
+    check_positive_number(timeout=timeout)
     # Rank and world size, as torchrun sets them.
     count = _from_environment("WORLD_SIZE", 1)
     number, local_rank = (_from_environment(name, None if count > 1 else 0) for name in ("RANK", "LOCAL_RANK"))
@@ -229,7 +229,7 @@ def micro_batches_per_process(micro_batches: int, processes: int) -> int:
     The fingerprint of a run holds the number of the whole step, ``fingerprint["batch"]["micro_batches"]``, so it can be
     resumed with another number of processes.
     """
-    check_positive(micro_batches=micro_batches, processes=processes)
+    check_positive_integer(micro_batches=micro_batches, processes=processes)
     if micro_batches % processes:
         divisors = [str(n) for n in range(1, micro_batches + 1) if micro_batches % n == 0]
         raise ValueError(

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from glassformer.config.checks import check_positive
+from glassformer.config.checks import check_positive_integer
 
 
 class EarlyStopping:
@@ -25,7 +25,7 @@ class EarlyStopping:
     """
 
     def __init__(self, patience: int, *, smaller_is_better: bool = True, least_change: float = 0.0) -> None:
-        check_positive(patience=patience)
+        check_positive_integer(patience=patience)
         if not 0 <= least_change < math.inf:
             raise ValueError(f"least_change must be a finite number of at least 0, got {least_change}.")
         self.patience, self.smaller_is_better, self.least_change = patience, smaller_is_better, least_change

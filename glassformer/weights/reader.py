@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.config import ModelConfig, Rotary, RotaryScaling, Tokens, from_dict
-from glassformer.config.checks import MAX_LAYERS, SettingError, check_divides, check_positive
+from glassformer.config.checks import MAX_LAYERS, SettingError, check_divides, check_positive_integer
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -109,7 +109,7 @@ class ConfigReader:
 
     def per_head(self, width: str, heads: str) -> int:
         """Return the model width divided by the number of heads; ``width`` and ``heads`` are the keys of both."""
-        check_positive(**{heads: getattr(self, heads), width: getattr(self, width)})
+        check_positive_integer(**{heads: getattr(self, heads), width: getattr(self, width)})
         check_divides(heads, getattr(self, heads), width, getattr(self, width))
         return int(getattr(self, width) // getattr(self, heads))
 

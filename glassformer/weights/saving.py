@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from glassformer.config.checks import check_positive
+from glassformer.config.checks import check_positive_integer
 from glassformer.weights.files import DTYPES, SHARD, WeightsError, is_dense, some
 
 LEFTOVER = 3600.0  # seconds after which a temporary file is not being written any more
@@ -35,7 +35,7 @@ def write_weights(
     Files are written in a hidden folder and then renamed, so that an earlier save stays complete until the new one is.
     Equal tensors give equal bytes.
     """
-    check_positive(shard_bytes=shard_bytes)
+    check_positive_integer(shard_bytes=shard_bytes)
     if Path(file_name).name != file_name or not file_name.endswith(".safetensors"):
         raise WeightsError(f"{folder}: file_name must be a plain name that ends in .safetensors; got {file_name!r}.")
     metadata = {"format": "pt", **(metadata or {})}  # required by other readers

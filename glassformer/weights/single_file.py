@@ -14,7 +14,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from glassformer.config.checks import check_choice, check_divides, check_eps, check_layers, check_positive
+from glassformer.config.checks import check_choice, check_divides, check_eps, check_layers, check_positive_integer
 
 _CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
 
@@ -55,7 +55,7 @@ class LlamaConfig:
         check_layers(num_hidden_layers=self.num_hidden_layers)
         sizes = """hidden_size num_attention_heads num_key_value_heads intermediate_size vocab_size
             max_position_embeddings"""
-        check_positive(**{name: getattr(self, name) for name in sizes.split()})
+        check_positive_integer(**{name: getattr(self, name) for name in sizes.split()})
         check_eps(self.rms_norm_eps)
         if self.head_dim is None:
             check_divides("num_attention_heads", self.num_attention_heads, "hidden_size", self.hidden_size)

@@ -12,7 +12,7 @@ import typer
 from glassformer.cli import chat as talking
 from glassformer.cli.console import percent
 from glassformer.cli.errors import InputError, message, numbering_texts, plain_errors
-from glassformer.config.checks import Item, Setting, SettingError, check_choice, check_divides, check_positive
+from glassformer.config.checks import Item, Setting, SettingError, check_choice, check_divides, check_positive_integer
 from glassformer.config.facts import FactTypeError
 from glassformer.data.batching import BudgetPlan
 from glassformer.data.readers.datasets import find_table
@@ -166,7 +166,7 @@ def test_a_setting_is_spelt_as_the_verb_has_it(capsys: pytest.CaptureFixture[str
 
 def test_checks_name_their_settings_as_data(capsys: pytest.CaptureFixture[str]) -> None:
     for check, shown in (
-        (lambda: check_positive(top_k=0), "--top-k must be at least 1, got 0."),
+        (lambda: check_positive_integer(top_k=0), "--top-k must be at least 1, got 0."),
         (lambda: check_choice("head", "lmm", ("lm",)), "--head must be one of lm; got 'lmm'. Did you mean 'lm'?"),
         (lambda: check_choice("a fact of data", "x", ("top_k",)), "a fact of data must be one of top_k; got 'x'."),
         (lambda: check_divides("beam_groups", 2, "beam_size", 3), "--beam-groups 2 does not divide --beam-size 3; "

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Integer
 from torch import Tensor
 
-from glassformer.config.checks import check_positive
+from glassformer.config.checks import check_positive_integer
 from glassformer.data.batching import hashed
 from glassformer.objectives.base import Batch
 
@@ -22,7 +22,7 @@ class RandomWindows:
     """
 
     def __init__(self, tokens: Integer[Tensor, "N"], batch: int, length: int, *, seed: int) -> None:
-        check_positive(batch=batch, length=length)
+        check_positive_integer(batch=batch, length=length)
         if tokens.numel() <= length:
             raise ValueError(
                 f"a corpus of {tokens.numel()} tokens is too short for windows of {length} and their next token."

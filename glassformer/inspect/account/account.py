@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from glassformer.config import ModelConfig
-from glassformer.config.checks import check_choice, check_positive
+from glassformer.config.checks import check_choice, check_positive_integer
 from glassformer.config.options import AttentionPath
 from glassformer.inspect.account.counts import AccountMode, ExactPairs, Workload
 from glassformer.inspect.account.memory import Memory, Optimizer, memory_of
@@ -197,7 +197,7 @@ def account(
     context = (facts.max_length or DEFAULT_CONTEXT) if context is None else context
     source_follows = source is None or facts.family != "encoder-decoder"
     workload = Workload(batch, context, context if source is None or source_follows else source, mode, attention)
-    check_positive(batch=batch, context=context, source=workload.source)
+    check_positive_integer(batch=batch, context=context, source=workload.source)
     trace = trace_model(subject.module, workload)  # type: ignore[arg-type]
     return _account(subject, workload, trace, causal, optimizer, source_follows=source_follows)
 

@@ -25,7 +25,7 @@ from difflib import get_close_matches
 from math import fsum, isfinite
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from glassformer.config.checks import Setting, SettingError, check_choice, check_number
+from glassformer.config.checks import Setting, SettingError, check_choice, check_positive_number
 
 if TYPE_CHECKING:
     from glassformer.inspect.account.account import Account
@@ -52,10 +52,10 @@ class Hardware:
             raise ValueError(f"{self.name} needs a peak for at least one dtype of {', '.join(DTYPES)}.")
         for dtype, peak in self.flops.items():
             check_choice("dtype", dtype, DTYPES)
-            check_number(**{f"flops of {dtype}": peak})
-        check_number(bandwidth=self.bandwidth)
+            check_positive_number(**{f"flops of {dtype}": peak})
+        check_positive_number(bandwidth=self.bandwidth)
         if self.memory is not None:
-            check_number(memory=self.memory)
+            check_positive_number(memory=self.memory)
 
     def peak(self, dtype: str) -> float:
         """Return the dense peak in FLOP/s of matrix products in ``dtype``."""
@@ -103,7 +103,7 @@ def custom_hardware(*, flops: float | Mapping[str, float], bandwidth: float, mem
         memory: bytes of its memory.
     """
     if not isinstance(flops, Mapping):
-        check_number(flops=flops)
+        check_positive_number(flops=flops)
         flops = dict.fromkeys(DTYPES, flops)
     return Hardware("your device", flops, bandwidth, memory, "your own figures")
 

@@ -14,7 +14,7 @@ from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from glassformer.config.checks import Setting, SettingError, check_choice, check_positive
+from glassformer.config.checks import Setting, SettingError, check_choice, check_positive_integer
 from glassformer.inspect.account.hardware import DTYPES, Hardware
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def measure_step(run: Callable[[], object], repeats: int = 5) -> float:
     """
     import torch
 
-    check_positive(repeats=repeats)
+    check_positive_integer(repeats=repeats)
     run()
     device = torch.device("cuda" if torch.cuda.is_initialized() else "cpu")  # type: ignore[no-untyped-call]
     return median(_seconds(run, device) for _ in range(repeats))

@@ -27,7 +27,7 @@ from math import ceil, inf
 from numbers import Real
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
-from glassformer.config.checks import check_choice, check_number, check_positive
+from glassformer.config.checks import check_choice, check_positive_integer, check_positive_number
 from glassformer.inspect.account.hardware import Hardware
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ class TrainingCosts:
     tokens_per_batch: int  # of one optimizer step, over all devices
 
     def __post_init__(self) -> None:
-        check_positive(parameters=self.parameters, tokens_per_batch=self.tokens_per_batch)
-        check_number(flops_per_token=self.flops_per_token)
+        check_positive_integer(parameters=self.parameters, tokens_per_batch=self.tokens_per_batch)
+        check_positive_number(flops_per_token=self.flops_per_token)
         sizes = ("weight_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes", "unit_bytes")
         for name in sizes:
             value: float = getattr(self, name)
@@ -87,8 +87,8 @@ class TrainingPlan:
     tokens_by_rule: bool = False  # whether ``compute_optimal_tokens`` chose them
 
     def __post_init__(self) -> None:
-        check_positive(devices=self.devices)
-        check_number(tokens=self.tokens, mfu=self.mfu)
+        check_positive_integer(devices=self.devices)
+        check_positive_number(tokens=self.tokens, mfu=self.mfu)
         if self.mfu > 1:
             raise ValueError(f"mfu is a share of the peak, at most 1; got {self.mfu}.")
         check_choice("parallel", self.parallel, get_args(Parallel))
@@ -330,8 +330,8 @@ def compute_optimal_tokens(parameters: int, tokens_per_parameter: float = TOKENS
     Hoffmann et al. 2022 find that parameters and tokens should grow in proportion; their fits are around 20 tokens per
     parameter, and the constant drifts with the size. A model that will be used a lot is worth training on more.
     """
-    check_positive(parameters=parameters)
-    check_number(tokens_per_parameter=tokens_per_parameter)
+    check_positive_integer(parameters=parameters)
+    check_positive_number(tokens_per_parameter=tokens_per_parameter)
     return parameters * tokens_per_parameter
 
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from glassformer.config.checks import check_positive, check_probability
+from glassformer.config.checks import check_positive_integer, check_probability
 from glassformer.nn.cross_entropy import IGNORE, TokenLoss, correct_predictions, token_cross_entropy
 from glassformer.nn.kernels import operators
 from glassformer.nn.linear import linear
@@ -60,7 +60,7 @@ def linear_cross_entropy(
     if chunk is None:
         chunk = max(rows, logits // weight.shape[0])
     elif chunk < 1:
-        check_positive(chunk=chunk)
+        check_positive_integer(chunk=chunk)
     flat, targets = x.reshape(-1, x.shape[-1]), labels.reshape(-1)  # N D, N
     with without_autocast(x):
         if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):

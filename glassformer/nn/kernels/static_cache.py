@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from glassformer.config.checks import check_positive
+from glassformer.config.checks import check_positive_integer
 from glassformer.nn.cache import KVCache, LayerCache
 from glassformer.nn.kernels import step_kernels
 
@@ -77,7 +77,7 @@ class StaticCache(KVCache):
     ) -> None:
         super().__init__(capacity)
         self._last = None if max_length is None else max_length - 1
-        check_positive(capacity=capacity)
+        check_positive_integer(capacity=capacity)
         layers = like.layers
         first = next((layer for layer in layers.values() if layer.k is not None), None)
         if first is None or first.k is None:

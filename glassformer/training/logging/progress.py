@@ -20,7 +20,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from glassformer.config.checks import check_number, check_positive
+from glassformer.config.checks import check_positive_integer, check_positive_number
 from glassformer.inspect.account.report import human
 from glassformer.text.plain_text import visible
 from glassformer.training.logging.sinks import Sink, Sinks, step_values
@@ -175,8 +175,8 @@ class ProgressDisplay:
         every_steps: int = 100,
         every_seconds: float = 30.0,
     ) -> None:
-        check_positive(steps=1 if steps is None else steps, every_steps=every_steps)
-        check_number(every_seconds=every_seconds)
+        check_positive_integer(steps=1 if steps is None else steps, every_steps=every_steps)
+        check_positive_number(every_seconds=every_seconds)
         self._console, self._every_steps, self._every_seconds = console, every_steps, every_seconds
         self._meter, self._name = Meter(steps, utilisation), spaced(name)
         self._values: list[DisplayValue] = []

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from glassformer.config import ModelConfig
-from glassformer.config.checks import check_choice, check_number, check_positive
+from glassformer.config.checks import check_choice, check_positive_integer, check_positive_number
 from glassformer.inspect.account.account import account
 from glassformer.inspect.account.hardware import HARDWARE, Hardware
 from glassformer.inspect.account.measure import main_memory
@@ -133,8 +133,8 @@ class Utilisation:
     devices: int = 1
 
     def __post_init__(self) -> None:
-        check_number(flops_per_token=self.flops_per_token, peak=self.peak)
-        check_positive(devices=self.devices)
+        check_positive_number(flops_per_token=self.flops_per_token, peak=self.peak)
+        check_positive_integer(devices=self.devices)
 
     @classmethod
     def known(
