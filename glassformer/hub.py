@@ -18,7 +18,7 @@ from torch import nn
 from glassformer import __version__, pretrained
 from glassformer.config import Head, ModelConfig, shapes, to_dict
 from glassformer.config.checks import Setting, check_choice
-from glassformer.config.options import ModelOptions, StrPath, lists_options
+from glassformer.config.options import ModelOptions, StrPath, with_listed_options
 from glassformer.families import lineage_of, lineages
 from glassformer.loaded import Loaded as Loaded
 from glassformer.loaded import LoadReport as LoadReport
@@ -50,7 +50,7 @@ COMPANIONS = ("generation_config.json", JOB)  # files that are copied with a mod
 DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 
-@lists_options
+@with_listed_options
 def load(
     name_or_path: StrPath | None = None,
     *,

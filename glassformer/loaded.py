@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 from glassformer.config import ModelConfig, count, to_dict
 from glassformer.config.checks import Setting, SettingError
 from glassformer.config.model import a_family
-from glassformer.config.options import AttentionPath, lists_options
+from glassformer.config.options import AttentionPath, with_listed_options
 from glassformer.generation.settings import TextOptions
 from glassformer.models.transformer import Transformer
 from glassformer.task_methods import TaskMethods
@@ -127,7 +127,7 @@ class Loaded(TaskMethods):
         **options: Unpack[TextOptions],
     ) -> "list[list[Text]]": ...
 
-    @lists_options
+    @with_listed_options
     def generate(
         self,
         prompts: "str | Sequence[PromptInput]",
@@ -149,14 +149,14 @@ class Loaded(TaskMethods):
 
         return generate_text(self, prompts, batch_size=batch_size, progress=progress, **options)
 
-    @lists_options
+    @with_listed_options
     def stream(self, prompt: "PromptInput", **options: Unpack[TextOptions]) -> "Generator[str, None, Text]":
         """Continue one prompt, yielding the text piece by piece; greedy search or a single sample."""
         from glassformer.generation.text import stream_text
 
         return stream_text(self, prompt, **options)
 
-    @lists_options
+    @with_listed_options
     def chat(self, messages: "str | Sequence[Message]", **options: Unpack[TextOptions]) -> "Text":
         """Reply to a conversation, by the tokenizer's chat template.
 
@@ -192,7 +192,7 @@ class Loaded(TaskMethods):
         **options: Unpack[TextOptions],
     ) -> "list[list[Text]]": ...
 
-    @lists_options
+    @with_listed_options
     def translate(
         self,
         texts: str | Sequence[str],

@@ -28,7 +28,7 @@ from glassformer.cli.account_tables import (
 )
 from glassformer.cli.console import note, print_json, print_line
 from glassformer.cli.errors import InputError
-from glassformer.cli.options import MODEL, FactsOptions, Keywords, as_command, setting
+from glassformer.cli.options import MODEL, FactsKeywords, Keywords, as_command, setting
 from glassformer.config import ModelConfig
 from glassformer.config import change as change_fact
 from glassformer.config.checks import Setting, SettingError, check_positive_number
@@ -48,7 +48,7 @@ from glassformer.inspect.account.plan import plan_of
 from glassformer.inspect.account.plot import check_plot, plot_models, plot_sweep
 from glassformer.inspect.account.report import as_dict, part_rows, summary_row
 from glassformer.inspect.account.sweep import Sweep, crossings, parse_sweep, run_sweep
-from glassformer.inspect.facts import Choices, facts_of
+from glassformer.inspect.facts import ReadOptions, facts_of
 from glassformer.recipes.files import parse_change
 
 NUMBERS = ("flops", "bandwidth", "memory", "mfu", "tokens")
@@ -95,7 +95,7 @@ class WorkloadOptions:
         if self.decode and (self.train or plans):
             raise InputError("--decode generates one token, --train and --devices train; choose one.")
 
-    def accounts(self, models: list[str], reading: Choices, *, plans: bool) -> list[Account]:
+    def accounts(self, models: list[str], reading: ReadOptions, *, plans: bool) -> list[Account]:
         """Return the account of each model; of a model that is changed, before and after."""
         pages = {name: facts_of(name, **reading) for name in models}
         if self.change:
@@ -258,7 +258,7 @@ def _find_hardware(name: str) -> Hardware:
 @partial(as_command, threads="CPU threads for --measure and --run; defaults to torch's default.")
 def account(
     load: WorkloadOptions,
-    reading: FactsOptions,
+    reading: FactsKeywords,
     output: AccountOutput,
     device: DeviceOptions,
     model: Annotated[

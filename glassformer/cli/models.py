@@ -15,7 +15,7 @@ from rich.tree import Tree
 from glassformer import pretrained
 from glassformer.cli.console import percent, print_json, print_table, print_truncated, stdout_console
 from glassformer.cli.errors import InputError, message
-from glassformer.cli.options import AsJson, FactsOptions, Keywords, LoadingOptions, as_command, computing_command
+from glassformer.cli.options import AsJson, FactsKeywords, Keywords, LoadingOptions, as_command, computing_command
 from glassformer.config import ModelConfig, count, to_dict
 from glassformer.config.options import ModelOptions
 from glassformer.families import lineage_of, presets
@@ -88,7 +88,7 @@ def _shipped(model: pretrained.ShippedModel) -> dict[str, Any]:
 
 @as_command
 def info(
-    reading: FactsOptions,
+    reading: FactsKeywords,
     model: Annotated[
         str | None,
         typer.Argument(metavar="MODEL", help="A published or shipped model, a model folder, a GGUF or llama2.c file."),
@@ -157,7 +157,7 @@ def _line(name: str, part: Part, whole: int, copies: int = 1) -> Text:
 
 
 _NEGATABLE = {name: {"flags": [f"--{name}/--no-{name}".replace("_", "-")]} for name in ("strict", "check_finite")}
-Checks = Annotated[ModelOptions, Keywords(ModelOptions, tuple(_NEGATABLE), "Options", changed=_NEGATABLE)]
+CheckKeywords = Annotated[ModelOptions, Keywords(ModelOptions, tuple(_NEGATABLE), "Options", changed=_NEGATABLE)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +181,7 @@ def convert(
     ],
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder to write; created if missing.")],
     loading: ConvertLoadingOptions,
-    checks: Checks,
+    checks: CheckKeywords,
     to: Annotated[
         Literal["hf", "glassformer"],
         typer.Option(metavar="hf|glassformer", help="Write the format of Hugging Face or of this library."),

@@ -1,8 +1,8 @@
 """The options that commands share, and how a function becomes a command.
 
-A parameter of a command is an option of typer's, or a group of options: a dataclass with one option per field, or
-keywords of the library (``Keywords``). Names, types and defaults are those of the dataclass or the library; the
-docstring that describes an argument is its help text.
+A parameter of a command is an option of typer's, or a group of options: a dataclass with one option per field
+(``…Options``), or keywords of the library (``Keywords``; ``…Keywords``). Names, types and defaults are those of the
+dataclass or the library; the docstring that describes an argument is its help text.
 """
 
 import inspect
@@ -21,7 +21,7 @@ from glassformer.cli.errors import InputError, plain_errors
 from glassformer.config.checks import check_choice
 from glassformer.config.options import ModelOptions, Quantization, described
 from glassformer.generation.settings import GenerationSettings, TextOptions
-from glassformer.inspect.facts import Choices
+from glassformer.inspect.facts import ReadOptions
 
 if TYPE_CHECKING:
     from glassformer.hub import Loaded
@@ -59,7 +59,7 @@ THREADS = "CPU threads for torch; defaults to torch's default."
 def setting(default: Any, **arguments: Any) -> Any:
     """Return a field of a group of options, with arguments of ``typer.Option``.
 
-    ``flags`` are other names of the option.
+    ``flags`` are the names of the option, instead of the one made from the field.
     """
     return field(default=default, metadata=arguments)
 
@@ -186,7 +186,7 @@ CONFIG_OPTIONS = ("head", "lineage", "allow_pickle")  # how a config is read
 LOAD_OPTIONS = (*CONFIG_OPTIONS, "ignore_keys", "fresh", "tokenizer_kind")  # how weights and tokenizer are read
 _PATTERN = Syntax("PATTERN", collect=list)
 _MODEL_METAVARS = {"head": {"metavar": "KIND"}, "lineage": {"metavar": "NAME"}, "tokenizer_kind": {"metavar": "KIND"}}
-FactsOptions = Annotated[Choices, Keywords(ModelOptions, CONFIG_OPTIONS, MODEL, changed=_MODEL_METAVARS)]
+FactsKeywords = Annotated[ReadOptions, Keywords(ModelOptions, CONFIG_OPTIONS, MODEL, changed=_MODEL_METAVARS)]
 _LOAD_KEYWORDS = Keywords(
     ModelOptions, LOAD_OPTIONS, MODEL, syntax={"ignore_keys": _PATTERN, "fresh": _PATTERN}, changed=_MODEL_METAVARS
 )
@@ -199,7 +199,7 @@ class LoadingOptions:
     """How a model and its tokenizer are loaded.
 
     Args:
-        start: options of ``hub.load``.
+        options: those of ``hub.load``.
         tokenizer: read the tokenizer from this folder or tokenizer.json instead.
         dtype: load weights as float32, bfloat16, float16 or float64; the default is the stored type, and
             float32 for a shipped model.
@@ -209,22 +209,22 @@ class LoadingOptions:
     """
 
     panel: ClassVar[str] = MODEL
-    start: LoadKeywords
+    options: LoadKeywords
     tokenizer: Path | None = setting(None, metavar="FOLDER")
     dtype: Literal["float32", "bfloat16", "float16", "float64"] | None = setting(None, metavar="TYPE")
     device: str | None = setting(None, metavar="DEVICE")
     quantize: Quantization | None = setting(None, metavar="TYPE")
 
-    def load(self, model: str, **checks: Any) -> "Loaded":
-        """Load a model; ``checks`` are further options of ``hub.load``."""
+    def load(self, model: str, **more: Any) -> "Loaded":
+        """Load a model; ``more`` are further options of ``hub.load``."""
         from glassformer import hub
         from glassformer.hub import check_device
 
         if self.device is not None:
             check_device(self.device, option="--device")
         own = {"tokenizer": self.tokenizer, "quantize": self.quantize}
-        options = {**self.start, **{name: value for name, value in own.items() if value is not None}}
-        return hub.load(model, dtype=self.dtype, device=self.device, **cast(ModelOptions, {**options, **checks}))
+        options = {**self.options, **{name: value for name, value in own.items() if value is not None}}
+        return hub.load(model, dtype=self.dtype, device=self.device, **cast(ModelOptions, {**options, **more}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -323,7 +323,7 @@ GenerationKeywords = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeOptions:
-    """How texts are computed, which keeps the distribution of the text (at temperature 0, the text itself).
+    """How texts are computed. None of these changes the distribution of the text, or at temperature 0 the text.
 
     Args:
         batch_size: prompts per batch.

@@ -1,8 +1,8 @@
 """Keyword options that several functions share, defined once as a ``TypedDict``.
 
-A function declares ``**options: Unpack[SomeOptions]``, which type checkers read. ``lists_options`` makes ``help()`` and
-tab completion, which do not, list every option too. ``described`` reads what a docstring writes about each option, so
-that the command line shows the same text. Standard library only.
+A function declares ``**options: Unpack[SomeOptions]``, which type checkers read. ``with_listed_options`` makes
+``help()`` and tab completion, which do not, list every option too. ``described`` reads what a docstring writes about
+each option, so that the command line shows the same text. Standard library only.
 """
 
 import inspect
@@ -29,11 +29,11 @@ class ModelOptions(TypedDict, total=False):
         weights: the file or folder of weights that ``config`` describes.
         lineage: model type to assume (gpt2, bert …) if config.json has none or an unknown one.
         head: use this head instead of the model's own: lm, classify, none …
-        ignore_keys: weights in the file to ignore; * matches anything.
+        ignore_keys: names of weights in the file to ignore; * matches anything.
         quantize: quantise the weights of linear layers to int8 or fp8, for a quarter of float32's memory; for inference
             only.
         fresh: parameters to initialise if the file lacks them or has them in another size, such as 'head.*'.
-        strict: refuse keys of config.json that the lineage does not define.
+        strict: refuse keys of config.json that the lineage does not define; weights are always checked.
         allow_pickle: open .bin, .pt and .pth files; only tensors are read from them.
         check_finite: refuse weights with NaN or infinities.
         tokenizer: read the tokenizer from this folder or tokenizer.json instead.
@@ -57,13 +57,13 @@ class ModelOptions(TypedDict, total=False):
 
 
 class _Default:
-    """The default of an option in a signature, which the docstring explains."""
+    """Shown as … in a signature; the docstring gives the default."""
 
     def __repr__(self) -> str:
         return "…"
 
 
-def lists_options(function: F) -> F:
+def with_listed_options(function: F) -> F:
     """Add the options of ``**options: Unpack[SomeOptions]`` to the signature and the docstring of a function."""
     signature = inspect.signature(function)
     *own, rest = signature.parameters.values()
@@ -79,7 +79,10 @@ def lists_options(function: F) -> F:
 
 
 def option_types(options: type) -> dict[str, object]:
-    """Return the options of a ``TypedDict``, its parents' first, with their types; a name for types not imported."""
+    """Return the options of a ``TypedDict``, its parents' first, with their types.
+
+    For types imported only for type checkers, their name.
+    """
     try:
         return get_type_hints(options)
     except NameError:  # a type that only type checkers import

@@ -22,7 +22,7 @@ from glassformer.config.checks import (
     check_positive_integer,
     check_positive_number,
 )
-from glassformer.config.options import AttentionPath, Decoding, lists_options
+from glassformer.config.options import AttentionPath, Decoding, with_listed_options
 
 if TYPE_CHECKING:
     from glassformer.generation.speculative import Draft
@@ -203,7 +203,7 @@ if GenerationSettings.__doc__ and TextOptions.__doc__:  # neither is there under
     )
 
 
-@lists_options
+@with_listed_options
 def settings(**options: Unpack[GenerationOptions]) -> GenerationSettings:
     """``GenerationSettings`` from keywords as users and JSON write them: lists are accepted; tokens are ids.
 

@@ -13,7 +13,7 @@ from numbers import Integral
 from typing import Any, Unpack, cast, overload
 
 from glassformer.config.checks import Setting, SettingError, check_positive_integer
-from glassformer.config.options import lists_options
+from glassformer.config.options import with_listed_options
 from glassformer.generation.api import generate, generate_stream
 from glassformer.generation.defaults import DEFAULT_LENGTH, advice, settings_for
 from glassformer.generation.prompts import (
@@ -75,7 +75,7 @@ def generate_text(
 ) -> list[list[Text]]: ...
 
 
-@lists_options
+@with_listed_options
 def generate_text(
     loaded: Loaded,
     prompts: str | Sequence[PromptInput],
@@ -114,7 +114,7 @@ def generate_text(
     return [texts[number] for number in range(len(rows))]
 
 
-@lists_options
+@with_listed_options
 def stream_text(loaded: Loaded, prompt: PromptInput, **options: Unpack[TextOptions]) -> Generator[str, None, Text]:
     """Continue one prompt, yielding the text piece by piece; greedy search or a single sample.
 
@@ -137,7 +137,7 @@ def stream_text(loaded: Loaded, prompt: PromptInput, **options: Unpack[TextOptio
     return _pieces(job, row)
 
 
-@lists_options
+@with_listed_options
 def reply(loaded: Loaded, messages: str | Sequence[Message], **options: Unpack[TextOptions]) -> Text:
     """Reply to a conversation, by the tokenizer's chat template.
 
@@ -149,7 +149,7 @@ def reply(loaded: Loaded, messages: str | Sequence[Message], **options: Unpack[T
     return generate_text(loaded, [_conversation(loaded, messages)], **_reply_options(options))[0][0]
 
 
-@lists_options
+@with_listed_options
 def stream_reply(
     loaded: Loaded, messages: str | Sequence[Message], **options: Unpack[TextOptions]
 ) -> Generator[str, None, Text]:
@@ -157,7 +157,7 @@ def stream_reply(
     return stream_text(loaded, _conversation(loaded, messages), **_reply_options(options))
 
 
-@lists_options
+@with_listed_options
 def answer_like(
     loaded: Loaded, few_shot: FewShot, texts: Sequence[str], **options: Unpack[TextOptions]
 ) -> list[list[Text]]:
@@ -195,7 +195,7 @@ def translate_text(
 ) -> list[list[Text]]: ...
 
 
-@lists_options
+@with_listed_options
 def translate_text(
     loaded: Loaded,
     texts: str | Sequence[str],

@@ -8,7 +8,7 @@ from typing import Any, TypedDict, Unpack
 
 from glassformer import hub
 from glassformer.config.checks import check_choice
-from glassformer.config.options import lists_options
+from glassformer.config.options import with_listed_options
 
 SectionChanges = Mapping[str, Any]
 
@@ -61,7 +61,7 @@ class TrainedRun:
         return {"train": [*read.train], **({"valid": [*read.validation]} if read.validation else {})}
 
 
-@lists_options
+@with_listed_options
 def train(
     recipe: str | Path,
     *,
