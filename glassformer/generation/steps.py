@@ -33,10 +33,10 @@ from glassformer.generation.decoder import AHEAD, Decoder
 from glassformer.models.transformer import Transformer
 from glassformer.nn.attention import AttentionPath
 from glassformer.nn.cache import KVCache
+from glassformer.nn.kernels import step_kernels
 from glassformer.nn.kernels.compiler import compile_alone
 from glassformer.nn.kernels.operators import has_global_hooks, runs_plain_forward
 from glassformer.nn.kernels.static_cache import StaticCache, capacity_for, layer_shapes
-from glassformer.nn.kernels.step_kernels import step_kernels
 from glassformer.nn.observer import ModelKey, is_observed
 
 DECODINGS = get_args(Decoding)
@@ -195,7 +195,7 @@ class _Captured:
         self._owner = self._user = torch.cuda.current_stream(device)
         self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.device(device), _CAPTURING, step_kernels(model.fused):
+        with torch.cuda.device(device), _CAPTURING, step_kernels.activate(model.fused):
             stream = _stream(device)
             stream.wait_stream(self._user)
             with torch.cuda.stream(stream):

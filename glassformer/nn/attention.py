@@ -1,9 +1,9 @@
 """Attention: softmax(Q Kᵀ / √d) V (Vaswani et al., 2017, section 3.2.1).
 
 The argument ``path`` chooses between two implementations: ``eager`` is the formula, readable, and can return its
-weights; ``sdpa`` calls fused kernels: PyTorch's, and in captured steps our Triton kernels (``step_kernels``). Sliding
-windows are computed block by block (``windows``), packed documents as variable-length sequences (``packed``). Tests
-check that both implementations agree.
+weights; ``sdpa`` calls fused kernels: PyTorch's, and in captured steps and compiled inference our Triton kernels
+(``step_kernels``). Sliding windows are computed block by block (``windows``), packed documents as variable-length
+sequences (``packed``). Tests check that both implementations agree.
 
 Shapes: ``T`` queries, ``S`` keys, ``K`` width of a head, ``V`` width of a value, ``H`` heads, ``G`` key/value heads
 (each serves H / G query heads), ``...`` any leading axes.

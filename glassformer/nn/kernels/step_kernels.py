@@ -7,7 +7,7 @@ without gradients. Tests compare each with its formula, by Triton's interpreter 
 ``benchmarks.decode_gpu`` on a GPU.
 
 Shapes: ``r`` vectors, ``d_in`` and ``d_out`` widths, ``B`` rows, ``H`` heads, ``G`` key/value heads, ``T`` queries,
-``S`` slots, ``K`` width of a head.
+``S`` slots, ``K`` width of a head, ``P`` pairs of its dimensions that rotate.
 """
 
 import importlib.util
@@ -38,7 +38,7 @@ _THREAD = _Capturing()
 
 
 @contextmanager
-def step_kernels(fused: bool) -> Iterator[None]:
+def activate(fused: bool) -> Iterator[None]:
     """Use these kernels, if ``fused``, for this thread's calls in the block: the capture of a step and its warm-up."""
     before, _THREAD.active = _THREAD.active, HAS_TRITON and fused
     try:
@@ -48,7 +48,11 @@ def step_kernels(fused: bool) -> Iterator[None]:
 
 
 def capturing(x: Tensor) -> bool:
-    """Whether to use these kernels for a step that is being captured on the device of ``x``; a compiler has its own."""
+    """Whether to use these kernels for a step that is being captured on the device of ``x``.
+
+    Not in compiled code, where a compiler fuses them with their neighbours; for those that run there too, see
+    ``enabled``.
+    """
     return not torch.compiler.is_compiling() and x.is_cuda and _THREAD.active and supports_dtype(x.device, x.dtype)
 
 
@@ -80,9 +84,9 @@ def use_matvec(
     """Whether ``matvec`` is faster: a few vectors, in half precision."""
     if x.dtype not in HALF or not 0 < x.numel() <= MAX_VECTORS * x.shape[-1] or not enabled(x):
         return False
-    is_stored = all(w.is_contiguous() and (w.dtype == x.dtype or w.dtype.itemsize == 1) for w in weights)
+    has_loadable_weights = all(w.is_contiguous() and (w.dtype == x.dtype or w.dtype.itemsize == 1) for w in weights)
     fits = all(w.shape[1] == x.shape[-1] for w in weights)  # else PyTorch says what is wrong
-    if not is_stored or not fits or not all(supports_dtype(x.device, w.dtype) for w in weights):
+    if not has_loadable_weights or not fits or not all(supports_dtype(x.device, w.dtype) for w in weights):
         return False
     # Biases and scales have one number per row of their matrix, contiguous.
     per_row = (

@@ -20,7 +20,7 @@ normal = partial(torch.randn, dtype=torch.float32)  # the interpreter's products
 
 def test_they_are_not_chosen_on_a_cpu_nor_outside_captured_steps() -> None:
     x = torch.randn(1, 8)
-    with torch.inference_mode(), step_kernels.step_kernels(True):
+    with torch.inference_mode(), step_kernels.activate(True):
         assert not step_kernels.enabled(x)
         assert not step_kernels.capturing(x)
         assert not step_kernels.use_matvec(x.bfloat16(), [x.bfloat16()])
@@ -33,7 +33,7 @@ def test_only_gpus_that_have_a_type_run_its_kernels(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(step_kernels, "HAS_TRITON", True)
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda _: capability[0])
     dtypes = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-    with FakeTensorMode(), torch.inference_mode(), step_kernels.step_kernels(True):
+    with FakeTensorMode(), torch.inference_mode(), step_kernels.activate(True):
         vectors = {dtype: torch.empty(1, 8, dtype=dtype, device="cuda") for dtype in dtypes}
         small = torch.empty(8, 8, dtype=torch.float8_e4m3fn, device="cuda")
         for has, chosen, use_fp8 in (((9, 0), 3, True), ((8, 6), 3, False), ((7, 5), 2, False), ((6, 1), 0, False)):
