@@ -220,10 +220,10 @@ class LMHead:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskHead:
-    """Scores for labels, one set per sequence (``pool``) or per token (``pool=None``).
+    """Logits of labels, one set per sequence (``pool``) or per token (``pool=None``).
 
-    With ``hidden``, a linear layer of the model's width and that activation come first. Without labels, the vector that
-    would be scored is the output.
+    With ``hidden``, a linear layer of the model's width and that activation come first. Without labels, the output
+    is the vector from which they would be computed.
     """
 
     task: Task  # classify texts, tag tokens, span of an answer, sentence pair, replaced tokens, or only pool
@@ -231,7 +231,7 @@ class TaskHead:
     pool: Pool | None = None  # first and last are those of the real tokens
     hidden: str | None = None
     bias: bool = True
-    dropout: float = 0.0  # before the scores
+    dropout: float = 0.0  # before the layer that computes the logits
     input_dropout: float = 0.0  # before the linear layer of ``hidden``
 
     def __post_init__(self) -> None:
@@ -262,7 +262,7 @@ class EmbeddingHead:
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainingHead:
-    """Masked words and sentence pairs in one pass: (logits over the vocabulary, scores of the pair)."""
+    """Masked words and sentence pairs in one pass: (logits over the vocabulary, logits of the pair)."""
 
     lm: LMHead
     pair: TaskHead

@@ -30,7 +30,7 @@ def write(facts: ModelConfig) -> dict[str, Any]:
 
 
 def dropout(c: ConfigReader) -> float:
-    """Return the dropout before the scores of a head."""
+    """Return the dropout before a head's logits."""
     return c.hidden_dropout_prob if c.classifier_dropout_prob is None else c.classifier_dropout_prob
 
 

@@ -55,12 +55,12 @@ def lm(c: ConfigReader) -> LMHead:
 
 
 def dropout(c: ConfigReader) -> float:
-    """Return the dropout before the scores of a task head."""
+    """Return the dropout before a task head's logits."""
     return c.hidden_dropout_prob if c.classifier_dropout is None else c.classifier_dropout
 
 
 def classify(c: ConfigReader) -> TaskHead:
-    """Build a head that scores the pooled first token."""
+    """Build a head that classifies a text by its pooled first token."""
     return TaskHead(task="classify", labels=c.labels, pool="first", hidden="tanh", dropout=dropout(c))
 
 
@@ -69,8 +69,8 @@ def write(facts: ModelConfig) -> dict[str, Any]:
     head = facts.head
     if isinstance(head, PretrainingHead):
         return {"tie_word_embeddings": head.lm.tied}
-    scores = isinstance(head, TaskHead) and head.task in ("classify", "tag")
-    return {"classifier_dropout": get_fact(head, "dropout")} if scores else {}
+    has_dropout = isinstance(head, TaskHead) and head.task in ("classify", "tag")
+    return {"classifier_dropout": get_fact(head, "dropout")} if has_dropout else {}
 
 
 def lm_rules(head: str, at: str = "cls.predictions", inside: str = ".transform") -> tuple[Rule, ...]:

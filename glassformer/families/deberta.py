@@ -65,7 +65,7 @@ def write(facts: ModelConfig) -> dict[str, Any]:
 
 
 def classify(c: ConfigReader) -> TaskHead:
-    """Build a head that scores the first token."""
+    """Build a head that classifies a text by its first token."""
     return TaskHead(
         task="classify",
         labels=c.labels,

@@ -46,7 +46,7 @@ def read(c: ConfigReader) -> ModelConfig:
 
 
 def write(facts: ModelConfig) -> dict[str, Any]:
-    """Return the dropout before the scores, whose key differs between tasks."""
+    """Return the head's dropout, under the key of its task."""
     head = facts.head
     name = {"classify": "seq_classif_dropout", "span": "qa_dropout"}.get(head_kind(head))
     return {name: head.dropout} if name is not None and isinstance(head, TaskHead) else {}
@@ -131,7 +131,7 @@ DISTILBERT = Lineage(
     },
     ignored_keys={
         **IGNORED_KEYS,
-        "sinusoidal_pos_embds": "where training of the positions starts; the file has the table",
+        "sinusoidal_pos_embds": "whether learned positions start as sinusoids; the file has the trained table",
         "tie_weights_": "an older tie_word_embeddings, always true",
     },
     sizes={

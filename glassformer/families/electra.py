@@ -28,12 +28,12 @@ def lm(c: ConfigReader) -> LMHead:
 
 
 def replaced(c: ConfigReader) -> TaskHead:
-    """Build the discriminator's head: one score per token, above zero where the word was replaced."""
+    """Build the discriminator's head: one logit per token, above zero where the word was replaced."""
     return TaskHead(task="replaced", labels=("replaced",), hidden=c.activation("hidden_act"))
 
 
 def classify(c: ConfigReader) -> TaskHead:
-    """Build a head that scores the first token."""
+    """Build a head that classifies a text by its first token."""
     dropout = bert.dropout(c)
     return TaskHead(
         task="classify", labels=c.labels, pool="first", hidden="gelu", dropout=dropout, input_dropout=dropout

@@ -43,6 +43,7 @@ GEMMA = Lineage(
     write=write,
     weight_rules=BODY_RULES,
     ignored_weights=IGNORED_WEIGHTS,
+    # transformers has no GemmaForQuestionAnswering.
     heads={kind: form for kind, form in llama.heads("Gemma").items() if kind != "span"},
     keys={
         **KEYS,
@@ -60,7 +61,7 @@ GEMMA = Lineage(
         "attention_bias": Key(None, False),
         "use_bidirectional_attention": Key(None, None),
     },
-    ignored_keys={"hidden_activation": "an early name that nothing reads; hidden_act counts"},
+    ignored_keys={"hidden_activation": "an early name; current transformers reads hidden_act"},
     sizes={
         "gemma-2b": size(2048, 16384, 18, 8, 1, **COMMON),
         "gemma-7b": size(3072, 24576, 28, 16, 16, **COMMON),

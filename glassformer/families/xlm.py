@@ -81,10 +81,10 @@ def write(facts: ModelConfig) -> dict[str, Any]:
 
 
 def classify(c: ConfigReader) -> TaskHead:
-    """Build a head that scores the first or last token, or the mean."""
-    c.require("summary_use_proj", True, "without a projection there are no scores")
-    c.require("summary_proj_to_labels", True, "no published model has scores without labels")
-    c.require("summary_activation", None, "scores are used as they are")
+    """Build a head that classifies a text by its first or last token, or the mean."""
+    c.require("summary_use_proj", True, "without a projection there are no logits")
+    c.require("summary_proj_to_labels", True, "no published model has logits without labels")
+    c.require("summary_activation", None, "logits are used as they are")
     return TaskHead(task="classify", labels=c.labels, pool=c.summary_type, dropout=c.summary_first_dropout)
 
 

@@ -1,4 +1,4 @@
-"""Output heads: from the hidden states of a stack to logits, label scores or sentence vectors.
+"""Output heads: from the hidden states of a stack to logits over the vocabulary or of labels, or to sentence vectors.
 
 Shapes: ``B`` batch, ``T`` tokens, ``D`` model width, ``E`` width of the embedding table, ``V`` vocabulary, ``C``
 labels.
@@ -105,7 +105,7 @@ class LMHead(nn.Module):
 
 
 class TaskHead(nn.Module):
-    """pool → (linear layer → activation) → scores of the labels; see ``config.TaskHead``."""
+    """pool → (linear layer → activation) → logits of the labels; see ``config.TaskHead``."""
 
     fused = False
 
@@ -118,7 +118,7 @@ class TaskHead(nn.Module):
     def forward(
         self, x: Float[Tensor, "B T D"], token_mask: Bool[Tensor, "B T"] | None, table: Float[Tensor, "V E"]
     ) -> Float[Tensor, "B ..."]:
-        """Return ``(B, C)`` scores per sequence or ``(B, T, C)`` per token; ``(B, T)`` for a yes-or-no label."""
+        """Return ``(B, C)`` logits per sequence or ``(B, T, C)`` per token; ``(B, T)`` for a yes-or-no label."""
         del table
         # One vector per sequence: B D.
         if self.facts.pool is not None:
@@ -129,9 +129,9 @@ class TaskHead(nn.Module):
             x = (operators.ACTIVATIONS if self.fused else ACTIVATIONS)[self.facts.hidden or ""](x)
         if self.out is None:
             return x
-        # Scores of the labels.
-        scores = self.out(F.dropout(x, self.facts.dropout, self.training))
-        return scores.squeeze(-1) if self.facts.task == "replaced" else scores
+        # Logits of the labels.
+        logits = self.out(F.dropout(x, self.facts.dropout, self.training))
+        return logits.squeeze(-1) if self.facts.task == "replaced" else logits
 
 
 class EmbeddingHead(nn.Module):
@@ -165,7 +165,7 @@ class PretrainingHead(nn.Module):
     def forward(
         self, x: Float[Tensor, "B T D"], token_mask: Bool[Tensor, "B T"] | None, table: Float[Tensor, "V E"]
     ) -> tuple[Float[Tensor, "B T V"], Float[Tensor, "B C"]]:
-        """Return the logits over the vocabulary and the scores of the pair."""
+        """Return the logits over the vocabulary and those of the pair."""
         return self.lm(x, token_mask, table), self.pair(x, token_mask, table)
 
 

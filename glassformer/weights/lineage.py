@@ -62,7 +62,8 @@ class Lineage:
 
     ``read`` turns a config.json into facts, without the head. The other way round, ``keys`` says which key each fact is
     written to, and ``write`` returns the keys that depend on several facts. ``heads`` are the heads by kind: lm, pool,
-    pretraining, pair, classify, tag, span, replaced, none, encoder (no head and no decoder); presets have the first.
+    pretraining, pair, classify, tag, span, replaced, none, encoder (no head and no decoder); presets have the first,
+    unless their ``sizes`` name another in ``architectures``.
     """
 
     name: str
