@@ -68,7 +68,7 @@ def load(
         options: see below.
 
     Every weight is accounted for: missing and unknown weights, and weights of the wrong shape, raise an error that
-    lists them.
+    lists them. Unknown keys of config.json are reported (``.report``), or an error with ``strict``.
     """
     for name in options:
         check_choice("an option of load", name, ModelOptions.__annotations__)
